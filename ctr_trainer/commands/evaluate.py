@@ -26,7 +26,8 @@ GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test",
     "horovodrun -np 2 python -m ctr_trainer evaluate --flagfile=configs/demo.flags --eval_data=other/test",
-    "python -m ctr_trainer evaluate --flagfile=configs/demo.flags --checkpoint=best --group_by=user --output=best.json",
+    "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test --checkpoint=latest",
+    "python -m ctr_trainer evaluate --flagfile=configs/demo.flags --group_by=user --output=metrics.json",
     "python -m ctr_trainer evaluate --saved_model=serving/ctr/1 --eval_data='logs/day_7.csv'",
 )
 
@@ -81,11 +82,10 @@ def _of_checkpoint(
 ) -> dict[str, Any]:
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator, progress, reader
-    from ctr_trainer.experiment.data_recipe import find_checkpoint
 
     experiment = as_trained(given, experiment)
     estimator = make_estimator(experiment)
-    found = find_checkpoint(estimator, checkpoint.checkpoint)
+    found = estimator.find_checkpoint(checkpoint.checkpoint)
     batches = reader(experiment, experiment.data.eval_data, once=True)
     return estimator.evaluate(lambda: batches, hooks=progress("evaluating", batches), checkpoint=found, metrics=metrics)
 

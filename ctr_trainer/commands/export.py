@@ -13,7 +13,7 @@ TAKES = (*OF_MODELS, "export_dir", "export_rows")
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/1",
-    "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/2 --checkpoint=best",
+    "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/2",
     "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/tower/1 --export_rows=none",
 )
 
@@ -25,12 +25,11 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
 
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator
-    from ctr_trainer.experiment.data_recipe import find_checkpoint
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))
     estimator = make_estimator(as_trained(given, experiment))
-    found = find_checkpoint(estimator, checkpoint.checkpoint)
+    found = estimator.find_checkpoint(checkpoint.checkpoint)
     if distributed.is_chief():
         path = estimator.export_to(export.export_dir, checkpoint=found, rows=export.export_rows)
-        print(json.dumps({"export_dir": path}), flush=True)
+        print(json.dumps({"export_dir": path, "global_step": found.step}), flush=True)

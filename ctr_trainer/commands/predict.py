@@ -20,7 +20,7 @@ GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",
     "horovodrun -np 2 python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",
-    "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet --checkpoint=best",
+    "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet --checkpoint=latest",
 )
 
 _MARK = {b"ctr_trainer": b"predictions"}
@@ -40,7 +40,6 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
 
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator, progress, reader
-    from ctr_trainer.experiment.data_recipe import find_checkpoint
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores, flags=alike(experiment))
@@ -50,7 +49,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
     outputs.refuse_foreign_file(path, _is_ours, "predict")
     experiment = as_trained(given, experiment)
     estimator = make_estimator(experiment)
-    found = find_checkpoint(estimator, checkpoint.checkpoint)
+    found = estimator.find_checkpoint(checkpoint.checkpoint)
     batches = reader(experiment, data.eval_data, once=True, labels=False)
     predictions = estimator.predict(
         lambda: batches, hooks=progress("predicting", batches), checkpoint=found, yield_single_examples=False
@@ -66,7 +65,8 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
             rows += len(table)
     rows = int(distributed.all_sum(np.array(rows, np.int64), "predicted_rows"))
     if distributed.is_chief():
-        print(json.dumps({"output": predict.output, "examples": rows, "parts": distributed.size()}), flush=True)
+        said = {"output": predict.output, "examples": rows, "parts": distributed.size(), "global_step": found.step}
+        print(json.dumps(said), flush=True)
 
 
 def _is_ours(path: Path) -> bool:

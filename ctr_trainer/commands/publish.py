@@ -1,6 +1,7 @@
 """Publishes a checkpoint as a new generation for servers, or delivers the publications of a training.
 
-A training with --publish starts the delivery itself. docs/serving.md describes the publications and the servers.
+A training with --publish starts the delivery itself. A model with other inputs replaces a published one only with
+--change_inputs. docs/serving.md describes the publications and the servers.
 """
 
 import dataclasses
@@ -26,12 +27,12 @@ class PublishFlags(Settings, title="Publish"):
 
 
 GROUPS = (Experiment, CheckpointFlags, PublishFlags)
-TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "redis_auth_file", "redis_ca", "redis_cert", "redis_key")
+_REDIS = ("redis_auth_file", "redis_ca", "redis_cert", "redis_key")
+TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "change_inputs", *_REDIS)
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer publish --model_dir=demo/model --to=publications/ctr",
-    "python -m ctr_trainer publish --model_dir=demo/model --checkpoint=best --to=s3://bucket/ctr "
-    "--publish_dtype=float16",
+    "python -m ctr_trainer publish --model_dir=demo/model --to=s3://bucket/ctr --publish_dtype=float16",
     "python -m ctr_trainer publish --model_dir=demo/model --checkpoint=1000 "
     "--to=rediss://redis-1:7000,redis-2:7000/ctr --redis_auth_file=auth --redis_ca=ca.pem",
     "python -m ctr_trainer publish --input=demo/model/publication --to=redis://127.0.0.1:7000/ctr",
@@ -75,7 +76,6 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
     from ctr_trainer.estimator.publishing import write_publication
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator
-    from ctr_trainer.experiment.data_recipe import find_checkpoint
     from ctr_trainer.ranks import distributed
     from ctr_trainer.serving.publication.delivery import Delivery
     from ctr_trainer.serving.publication.places import open_target
@@ -85,9 +85,9 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
     with contextlib.closing(open_target(publish.to, experiment.run.publish.redis)) as target:
         target.tidy_all()
         estimator = make_estimator(as_trained(given, experiment))
-        found = find_checkpoint(estimator, checkpoint.checkpoint)
+        found = estimator.find_checkpoint(checkpoint.checkpoint)
         with temporary_directory() as spool:
-            write_publication(spool, estimator, found, experiment.run.publish.dtype)
+            write_publication(spool, estimator, found, experiment.run.publish)
             record = Delivery(spool, target).step()
     assert record is not None  # The spool contains one record.
     said = dict(to=publish.to, checkpoint=found.path, global_step=record.global_step, rows=record.rows)

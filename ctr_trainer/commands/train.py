@@ -83,7 +83,7 @@ def run(
     """Trains. In the model directory, rank 0 writes `flags.json` at the start and `train_summary.json` at the end.
 
     With --eval_data it evaluates at the end, and with --eval_steps or --eval_epochs also during training. With
-    --export_dir it exports at the end: the best model if --best_metric is given, else the last one. The default,
+    --export_dir it exports at the end: the best checkpoint if one is kept, else the last one. The default,
     --recipe=data, chooses the settings that the user did not give, from properties of the data; with
     --explain_defaults it only prints them.
     """
@@ -126,7 +126,7 @@ def _train(
     services: LocalServices,
 ) -> None:
     """Trains with settings that `run` has checked."""
-    from ctr_trainer.estimator import run_summary
+    from ctr_trainer.estimator import model_directory, run_summary
     from ctr_trainer.estimator.model_selection import without_nan
     from ctr_trainer.experiment import build, data_recipe
     from ctr_trainer.experiment.as_trained import as_trained
@@ -172,7 +172,7 @@ def _train(
             for line in run_summary.lines(result):
                 _log.info(line)
     if export.export_dir:
-        checkpoint = estimator.find_checkpoint("best" if evaluation.best_metric else "latest")
+        checkpoint = estimator.find_checkpoint(model_directory.AUTO)  # As the command `export` does.
         # --negative_sampling may have changed after the best checkpoint, which is exported as it was trained.
         params: Any = estimator.params
         estimator.params = dataclasses.replace(params, negative_sampling=None)

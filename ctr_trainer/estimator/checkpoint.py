@@ -118,10 +118,10 @@ def step_of(path: str) -> int:
     return int(path_of(path).name.removeprefix("step-"))
 
 
-def list_checkpoints(model_dir: str) -> list[Checkpoint]:
+def list_checkpoints(model_dir: str, place: str = RECENT) -> list[Checkpoint]:
     """Returns the finished checkpoints of a model directory, oldest first. Skips those with a damaged manifest."""
     found = []
-    for path in directories(model_dir):
+    for path in directories(model_dir, place):
         try:
             found.append(load(path))
         except UserError as error:

@@ -1,7 +1,6 @@
 """Exporters that run after evaluations, with the names and arguments of `tf.estimator`."""
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -11,7 +10,6 @@ from ctr_trainer.system.files.paths import path_of
 
 _log = logging.getLogger(__name__)
 _DIRECTORY = "export"  # In the model directory.
-_VERSION = re.compile(r"\d+")
 Metrics = Mapping[str, Any]
 
 
@@ -158,8 +156,7 @@ def run(exporters: Iterable[Exporter], estimator: Any, path: str, metrics: Metri
 
 
 def _remove_old(parent: str, keep: int) -> None:
-    named = (path for path in path_of(parent).iterdir() if _VERSION.fullmatch(path.name))
-    versions = sorted((path for path in named if directory.is_export(path)), key=lambda path: int(path.name))
+    versions = [path for _, path in directory.versions(parent) if directory.is_export(path)]
     for path in versions[: len(versions) - keep]:
         if directory.discard(path):
             _log.info("removed the export %s", path)

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _FEATURES = "features.json"
 TrainedFeatures = tuple[FeatureSpec, Statistics | None]
 Found = TypeVar("Found", bound=Checkpoint | None)
+AUTO, LATEST = "auto", "latest"  # With `BEST`, the names of checkpoints.
 _CURE = "put a copy of this file in its place, or train into another model_dir"
 
 
@@ -53,21 +54,18 @@ def required_checkpoint(model_dir: str) -> Checkpoint:
 
 
 def find_checkpoint(model_dir: str, which: str) -> Checkpoint:
-    """Returns a `Checkpoint` on every rank. A collective.
+    """Returns a `Checkpoint` on every rank, and logs its step and why it was chosen. A collective.
 
     Args:
-      which: `latest`, `best` (of a training with `EvalSpec.best_metric`) or a step.
+      which: `latest`; `best` (of a training with `EvalSpec.best_metric`); a step; or `auto`, the best checkpoint if one
+        is kept, else the newest.
 
     Raises:
       UserError: `which` is none of these, there is no such checkpoint, or it is damaged.
     """
-    if which == "latest":
-        return required_checkpoint(model_dir)
-    if which == "best":
-        return _on_every_rank(lambda: _best(model_dir))
-    if not which.isdecimal():
-        raise UserError(f"checkpoint={which}: expected latest, best or a step")
-    return _on_every_rank(lambda: checkpoints.whole(model_dir, int(which)))
+    if which not in (AUTO, LATEST, BEST) and not which.isdecimal():
+        raise UserError(f"checkpoint={which}: expected auto, latest, best or a step")
+    return _on_every_rank(lambda: _chosen(model_dir, which))
 
 
 def checkpoint_at(path: str) -> Checkpoint:
@@ -96,8 +94,10 @@ def checkpoint_at_on_every_rank(path: str) -> Checkpoint:
 
 def newest_model_record(model_dir: str) -> dict[str, Any] | None:
     """Returns `Checkpoint.model` of the newest checkpoint that has one, or None. Not a collective."""
-    records = [each.model for each in checkpoints.list_checkpoints(model_dir) if each.model]
-    return records[-1] if records else None
+    for place in (RECENT, BEST):
+        if records := [each.model for each in checkpoints.list_checkpoints(model_dir, place) if each.model]:
+            return records[-1]
+    return None
 
 
 def no_checkpoint(model_dir: str) -> UserError:
@@ -105,11 +105,25 @@ def no_checkpoint(model_dir: str) -> UserError:
     return UserError(f"there is no checkpoint in {model_dir}; train first, with this model_dir")
 
 
-def _best(model_dir: str) -> Checkpoint:
+def _chosen(model_dir: str, which: str) -> Checkpoint:
+    """Returns the checkpoint that `which` names, and logs its step and why it was chosen. Not a collective."""
     best = EvaluationHistory.load(model_dir).best
-    if best is None:
+    kept = {checkpoints.step_of(path) for place in (RECENT, BEST) for path in checkpoints.directories(model_dir, place)}
+    said = f"the best by {best['metric']} ({best['value']:.6g})" if best else ""
+    if which.isdecimal():
+        found, why = checkpoints.whole(model_dir, int(which)), f"as asked; the newest is of step {max(kept)}"
+    elif best and (which == BEST or (which == AUTO and best["step"] in kept)):
+        found = checkpoints.whole(model_dir, best["step"], (BEST, RECENT))
+        why = f"{said}; the newest is of step {max(kept)}"
+    elif which == BEST:
         raise UserError(f"no best checkpoint was kept in {model_dir}: train with evaluations and best_metric")
-    return checkpoints.whole(model_dir, best["step"], (checkpoints.BEST, checkpoints.RECENT))
+    elif (intact := checkpoints.newest_whole(model_dir)) is None:
+        raise no_checkpoint(model_dir)
+    else:
+        found, why = intact, "the newest" + (f"; {said} was of step {best['step']}" if best else "")
+        why += "" if not best or best["step"] in kept else ", which is no longer there"
+    _log.info("using the checkpoint of step %d of %s: %s", found.step, model_dir, why)
+    return found
 
 
 def _on_every_rank(look: Callable[[], Found]) -> Found:

@@ -18,6 +18,7 @@ from ctr_trainer.estimator.inputs import GivenReader, example_count
 from ctr_trainer.estimator.model_directory import TrainedFeatures, features_path, load_features
 from ctr_trainer.estimator.optimize import next_step
 from ctr_trainer.estimator.step_gradients import step_gradients
+from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import FOREIGN_STEP, RowTraining, StepPlan, notes
 from ctr_trainer.ranks import distributed, last_words
@@ -160,18 +161,14 @@ def make_input(
     if trained is None:
         return BatchInput(reader, reader.spec, reader.statistics, has_read)
     spec, statistics = trained
-    if (spec.dense, spec.sparse) != (reader.spec.dense, reader.spec.sparse):
+    if differing := contradictions(spec, reader.spec):
         raise UserError(
-            f"the data's feature spec {reader.spec.name!r} has other features than the one that the model in "
-            f"{model_dir} was trained with ({features_path(model_dir)}); convert the data with that spec, or train "
-            "into another model_dir"
+            f"the data's feature spec {reader.spec.name!r} is not the one that the model in {model_dir} was trained "
+            f"with ({features_path(model_dir)}): {differing}. Convert the data with that spec, or train into another "
+            "model_dir"
         )
-    names, own = [label.name for label in spec.labels], [label.name for label in reader.spec.labels]
-    if len(names) != len(own) or (len(names) > 1 and names != own):
-        raise UserError(
-            f"the data has the labels {', '.join(own)}, and the model in {model_dir} was trained on "
-            f"{', '.join(names)}; convert the data with the model's feature spec"
-        )
+    if distributed.is_chief() and (new := novelties(spec, reader.spec)):
+        _log.info("the data's feature spec %r has, unlike the model's: %s", reader.spec.name, new)
     if statistics and any(reader.statistics.get(f.name) != statistics.get(f.name) for f in spec.sparse if f.quantiles):
         reader = reader.with_statistics(statistics)
     # Each run may have its own limits on which keys have rows.

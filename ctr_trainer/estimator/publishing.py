@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 import tqdm
+from tensorflow.core.protobuf import saved_model_pb2
 
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.snapshot.packed_rows import pack
@@ -28,15 +29,18 @@ from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.graph_notes.notes import params_of_this_graph
 from ctr_trainer.ranks import distributed
+from ctr_trainer.serving.export import saved_model
 from ctr_trainer.serving.export.ranking import NotRankable, RankedRows, ranking_signatures
 from ctr_trainer.serving.export.receivers import RowInputs
-from ctr_trainer.serving.export.saved_model import TrainedFeatures, build, keys_signature, signatures_of, write_spec
+from ctr_trainer.serving.export.saved_model import TrainedFeatures
 from ctr_trainer.serving.export.warmup import write_warmup
 from ctr_trainer.serving.publication import records
 from ctr_trainer.serving.publication.delivery import DeliveryProcess, DeliverySupervisor
 from ctr_trainer.serving.publication.publisher import Publisher
 from ctr_trainer.serving.publication.records import BASE, Publication, Record
 from ctr_trainer.serving.publication.spool import DIRECTORY, Spool
+from ctr_trainer.serving.scoring.raw_inputs import RawInputs
+from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.files.staging import local_directory
@@ -54,13 +58,15 @@ class DenseTower:
 
     Attributes:
       variables: dict of variable name -> (shape, dtype) of the tower's variables, including the global step.
+      inputs: see `Record`.
     """
 
     def __init__(self, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures) -> None:
         with temporary_directory() as parent:
             draft = os.path.join(parent, "tower")
             self.variables = _export(draft, model_fn, params, trained_features)
-            write_spec(draft, *trained_features)
+            saved_model.write_spec(draft, *trained_features)
+            self.inputs = _inputs_of(draft)
             names = [name for name in LocalPath(draft).files() if not name.startswith(f"{_VARIABLES}{os.sep}")]
             self._files = {name: (LocalPath(draft) / name).read_bytes() for name in names}
         self._graph = tf.Graph()
@@ -97,8 +103,8 @@ def _export(
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         features = RowInputs(*trained_features)
-        signatures = signatures_of(model_fn, params, features, features.receivers)
-        signatures |= keys_signature(trained_features, features.receivers)
+        signatures = saved_model.signatures_of(model_fn, params, features, features.receivers)
+        signatures |= saved_model.keys_signature(trained_features, features.receivers)
         if ranks:
             try:
                 ranked = RankedRows(*trained_features, features.receivers)
@@ -109,12 +115,21 @@ def _export(
         variables = tf1.global_variables()
         with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
             session.run(tf1.global_variables_initializer())
-            build(path, session, signatures, tf1.train.Saver())
+            saved_model.build(path, session, signatures, tf1.train.Saver())
         write_warmup(path, signatures)
         return {each.op.name: (each.shape, each.dtype.base_dtype) for each in variables}
 
 
-def write_publication(url: str | os.PathLike, model: TrainedModel, checkpoint: Checkpoint, dtype: str) -> Record:
+def _inputs_of(tower: str) -> dict[str, str]:
+    """Returns `Record.inputs` of an exported tower."""
+    found = saved_model_pb2.SavedModel.FromString((LocalPath(tower) / "saved_model.pb").read_bytes())
+    names = {name for each in found.meta_graphs[0].signature_def.values() for name in each.inputs}
+    return RawInputs.of(saved_model.load_spec(tower), names).by_name()
+
+
+def write_publication(
+    url: str | os.PathLike, model: TrainedModel, checkpoint: Checkpoint, config: PublishConfig
+) -> Record:
     """Writes the first generation of a publication to a local path, which must be empty or absent.
 
     Raises:
@@ -126,7 +141,7 @@ def write_publication(url: str | os.PathLike, model: TrainedModel, checkpoint: C
     tower = model.export_to(str(directory / dense), checkpoint=checkpoint, rows="none")
     refuse_not_finite(tower, checkpoint)
     (directory / base).mkdir(parents=True, exist_ok=True)
-    configs, files = _write_rows(directory, base, checkpoint, dtype)
+    configs, files = _write_rows(directory, base, checkpoint, config.dtype)
     record = Record(
         model=(checkpoint.model or {}).get("name") or "",
         generation=_GENERATION,
@@ -134,11 +149,13 @@ def write_publication(url: str | os.PathLike, model: TrainedModel, checkpoint: C
         kind=BASE,
         global_step=checkpoint.step,
         time=(path_of(checkpoint.path) / MANIFEST).stamp()[1] / 1e9,
-        dtype=dtype,
+        dtype=config.dtype,
         tables=[{"config": config.to_dict()} for config in configs],
         files=files,
         dense=dense,
         dense_files=[describe_file(directory / dense, name) for name in (directory / dense).files()],
+        inputs=_inputs_of(tower),
+        change_inputs=config.change_inputs,
     )
     records.write_record(url, record)
     records.write_publication(url, Publication(record.model, _GENERATION, uuid.uuid4().hex))
@@ -218,7 +235,8 @@ def open_publishing(training: Training, stop: StopHook) -> Publishing | None:
     tower = DenseTower(job.model_fn, params_of_this_graph(job.params), (features.spec, features.statistics))
     configs: list[TableConfig] = [rows.config for rows in feed.embeddings.rows.values()] if feed.embeddings else []
     name = job.record.name or "model"
-    spool = Spool(path_of(job.model_dir) / DIRECTORY, name, training.store, configs, publish.dtype, feed.stream_state)
+    place, state, change = path_of(job.model_dir) / DIRECTORY, feed.stream_state, publish.change_inputs
+    spool = Spool(place, name, training.store, configs, publish.dtype, state, tower.inputs, change)
     log = os.path.join(local_directory(job.model_dir), _LOG)
     cores = distributed.service_cores(1, steps_wait=False)  # The demo loses 5 to 14% of its speed; 19% on all cores.
     process = functools.partial(DeliveryProcess, spool.path, publish.to, publish.redis, log, cores)

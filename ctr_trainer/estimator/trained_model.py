@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from ctr_trainer.estimator.training import begin_feed, begin_graph
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.ranks import distributed
+from ctr_trainer.serving.export import directory
 from ctr_trainer.serving.export.saved_model import export_saved_model
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.training_configs import MetricsConfig
@@ -162,7 +162,7 @@ class TrainedModel:
         checkpoint_path: str | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> str | None:
-        """Writes a SavedModel of stock operations to a new directory named by the time, as TensorFlow Serving expects.
+        """Writes a SavedModel of stock operations to a new directory, named by a number above all others there.
 
         Not a collective: rank 0 writes the SavedModel, and other ranks do nothing.
 
@@ -183,10 +183,7 @@ class TrainedModel:
         """
         if not distributed.is_chief():
             return None
-        version = int(time.time())
-        while (path_of(export_dir_base) / str(version)).exists():  # There was an export in the same second.
-            version += 1
-        path = str(path_of(export_dir_base) / str(version))
+        path = directory.next_version(export_dir_base)
         if checkpoint is None and checkpoint_path is not None:
             checkpoint = model_directory.checkpoint_at(checkpoint_path)
         return self.export_to(path, serving_input_receiver_fn, checkpoint, assets_extra=assets_extra)
@@ -240,7 +237,8 @@ class TrainedModel:
         """Returns a `Checkpoint`. A collective.
 
         Args:
-          which: `latest`, `best` (by `EvalSpec.best_metric`), or a step as text.
+          which: `latest`, `best` (by `EvalSpec.best_metric`), a step as text, or `auto`, the best checkpoint if one is
+            kept, else the newest.
 
         Raises:
           UserError: there is no such checkpoint.

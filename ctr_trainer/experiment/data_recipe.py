@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.estimator import Estimator
-from ctr_trainer.estimator.checkpoint import Checkpoint, list_checkpoints
+from ctr_trainer.estimator.checkpoint import list_checkpoints
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.open_source import open_source
 from ctr_trainer.experiment.recipes import Facts, choices, text_of
@@ -24,7 +23,6 @@ from ctr_trainer.stream.source import is_stream
 from ctr_trainer.system.files.paths import path_of
 
 NAME = "data"
-AUTO = "auto"  # A value of --checkpoint.
 CHOSEN = "chosen"  # The key of this recipe's choices in flags.json.
 
 
@@ -106,18 +104,6 @@ def facts_of(experiment: Experiment) -> Facts:
         }
 
     return Facts(**distributed.from_chief(look, "facts_of_the_data"))
-
-
-def find_checkpoint(estimator: Estimator, which: str) -> Checkpoint:
-    """Returns the checkpoint that --checkpoint names, as `Estimator.find_checkpoint` does. A collective.
-
-    `auto` is the best checkpoint if this recipe chose to keep it, else the newest checkpoint.
-    """
-    if which == AUTO:
-        kept = (_kept(estimator.model_dir) or {}) if distributed.is_chief() else {}
-        is_kept = distributed.broadcast_object("best_metric" in kept, "best_kept_by_choice")
-        which = "best" if is_kept else "latest"
-    return estimator.find_checkpoint(which)
 
 
 def _kept(model_dir: str) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from ctr_trainer.data.source import ConvertedData, list_files
 from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.ranks import distributed
 from ctr_trainer.stream import figures
 from ctr_trainer.stream.coordinator import Coordinator
@@ -82,8 +83,9 @@ def _look(
         own = ConvertedData(path).spec
         if spec and (spec.labels, spec.dense, spec.sparse) != (own.labels, own.dense, own.sparse):
             raise UserError(
-                f"--feature_spec={feature_spec}: {path} was converted with another spec; leave the flag out, or "
-                "convert the data with this one"
+                f"--feature_spec={feature_spec}: {path} was converted with another spec: "
+                f"{contradictions(own, spec) or novelties(own, spec)}. Leave the flag out, or convert the data with "
+                "this one"
             )
         return {"converted": path}
     if spec is None and model is not None:

@@ -34,14 +34,14 @@ class Attempt:
     Create it in the main thread. If this process is killed, the kernel ends `horovodrun`, which ends its workers.
 
     Args:
-      name: unique name of the attempt, `JOB.NUMBER`, which is in the environment of all its processes.
+      name: unique name of the attempt, `JOB.NUMBER`, which is in the environment of all its processes. Also an
+        attribute.
       hosts: the hosts, each with as many slots as workers. Also an attribute.
       environment: complete environment of each worker.
       gate: the gate at which the workers wait until `release`; None if they begin immediately.
 
     Attributes:
       output: the `Output` of the workers.
-      began: time of the start or release of the workers, in seconds since 1970.
       lost_at: time at which the failure of a worker was noticed, in seconds since 1970; None if no worker has failed.
 
     Raises:
@@ -61,11 +61,10 @@ class Attempt:
         self.hosts, self.workers, self._outlet = hosts, slots(hosts), outlet
         self.lost_at: float | None = None
         self._lost_since: float | None = None
-        self._name, self._command, self.output, self._gate = name, command, Output(), gate
+        self.name, self._command, self.output, self._gate = name, command, Output(), gate
         # The output of the workers before the release.
         self._held: list[tuple[TextIO, bytes]] | None = None if gate is None else []
         self._lock = threading.Lock()
-        self.began = time.time()
         self._process = subprocess.Popen(
             [*_horovodrun(hosts, flags), *command],
             env={**environment, ATTEMPT: name, "PYTHONUNBUFFERED": "1", **({GATE: gate.address} if gate else {})},
@@ -90,7 +89,7 @@ class Attempt:
         with self._lock:
             for stream, line in self._held or ():
                 self._outlet.write(stream, line)
-            self._held, self.began = None, time.time()
+            self._held = None
         if self._gate is not None:
             self._gate.open()
 
@@ -156,7 +155,7 @@ class Attempt:
 
     def _is_ours(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error, OSError):
-            return process.environ().get(ATTEMPT) == self._name and process.status() != psutil.STATUS_ZOMBIE
+            return process.environ().get(ATTEMPT) == self.name and process.status() != psutil.STATUS_ZOMBIE
         return False
 
     def _pass_on(self, pipe: BinaryIO, stream: TextIO) -> None:

@@ -141,8 +141,8 @@ class Reached:
         """
         found = [liveness.read_beat(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers)]
         # Ignore heartbeats of an earlier start, and heartbeats before the first step, which have step 0.
-        began = self._attempt.began
-        beats = [beat for beat in found if beat and beat.alive >= began and beat.step and beat.phase != "start"]
+        own = (beat for beat in found if beat and beat.attempt == self._attempt.name)
+        beats = [beat for beat in own if beat.step and beat.phase != "start"]
         if beats:
             last = max(beats, key=lambda beat: (beat.step, beat.alive))
             self.trained, self.trained_at = max(last.step - 1, 0), last.alive

@@ -8,11 +8,12 @@ import struct
 import threading
 import time
 
+from ctr_trainer.ranks.notices import ATTEMPT
 from ctr_trainer.system.measuring.clock import PHASES, Clock
 
 DIRECTORY = ".ranks"
-# int64 step, float64 start of the phase, 16 bytes phase | float64 time of the heartbeat | 64 bytes host.
-_STATE, _BEAT, _ALL = struct.Struct("<qd16s"), struct.Struct("<d"), struct.Struct("<qd16sd64s")
+# int64 step, float64 start of the phase, 16 bytes phase | float64 time of the heartbeat | 64 bytes host, 48 start.
+_STATE, _BEAT, _ALL = struct.Struct("<qd16s"), struct.Struct("<d"), struct.Struct("<qd16sd64s48s")
 _CLOSE_SECONDS = 5.0
 _ALONE = {name for name, phase in PHASES.items() if "ranks" not in phase.waits_for}
 _SILENT_SECONDS = 5.0
@@ -29,6 +30,7 @@ class Beat:
       step: the current global step.
       phase: the current phase, one of `clock.PHASES`.
       since, alive: start of the phase and time of the heartbeat, in seconds since 1970 by the clock of the rank's host.
+      attempt: the launcher's name for this start of the workers; "" without a launcher.
     """
 
     rank: int
@@ -37,6 +39,7 @@ class Beat:
     since: float
     alive: float
     host: str
+    attempt: str = ""
 
 
 class Heartbeat:
@@ -61,7 +64,8 @@ class Heartbeat:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
         self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115, it stays open until `close`
-        self._said = bytearray(_ALL.pack(0, 0.0, b"", 0.0, socket.gethostname().encode()))
+        host, attempt = socket.gethostname().encode(), os.environ.get(ATTEMPT, "").encode()
+        self._said = bytearray(_ALL.pack(0, 0.0, b"", 0.0, host, attempt))
         self._clock, self._shared, self._period = clock, shared, period
         self._say(clock.phase, clock.step)
         self._write()
@@ -101,10 +105,10 @@ def read_beat(model_dir: str, rank: int) -> Beat | None:
     """Returns the `Beat` of a rank; None if its host does not share the directory, or the rank has left."""
     try:
         with open(os.path.join(model_dir, DIRECTORY, str(rank)), "rb") as file:
-            step, since, phase, alive, host = _ALL.unpack(file.read(_ALL.size))
+            step, since, phase, alive, host, attempt = _ALL.unpack(file.read(_ALL.size))
     except (OSError, struct.error):  # There is no file, or it is not written yet.
         return None
-    return Beat(rank, step, _text(phase), since, alive, _text(host))
+    return Beat(rank, step, _text(phase), since, alive, _text(host), _text(attempt))
 
 
 def _text(padded: bytes) -> str:

@@ -202,7 +202,7 @@ class ScoreFlags(Settings, title="Score"):
 class CheckpointFlags(Settings, title="Checkpoint"):
     checkpoint: str = setting(
         "auto",
-        "checkpoint to use: latest; best, by --best_metric; a step; auto: best if --recipe=data chose to keep it, else "
+        "checkpoint to use: latest; best, by the metric for which it was kept; a step; auto: best if one is kept, else "
         "latest",
     )
 

@@ -128,6 +128,9 @@ class PublishConfig(Settings, title="Publishing"):
         choices=DTYPES,
         flag="publish_dtype",
     )
+    change_inputs: bool = setting(
+        False, "replace a published model by one with other inputs, to which its clients have to adapt"
+    )
     redis: RedisFiles = RedisFiles()
 
 

@@ -131,11 +131,9 @@ def test_evaluate_takes_the_best_checkpoint_if_the_recipe_chose_to_keep_it(tmp_p
     length = Choice({"epochs": 3, "eval_epochs": 1, "best_metric": "auc"}, "", "")
     monkeypatch.setattr(data_recipe, "choices", lambda facts: [length])
     still = ("--learning_rate=0", "--embedding_learning_rate=0", "--batch_size=100")  # So the first stays the best.
-    for name, given, expected in (("chosen", (), 3), ("given", ("--epochs=3", "--eval_epochs=1"), 9)):
-        model_dir = tmp_path / name
-        _train(data, model_dir, f"--eval_data={data}", *still, *given, "--best_metric=auc" if given else "--seed=1")
-        assert cli.main(["evaluate", f"--model_dir={model_dir}", f"--eval_data={data}"]) == 0
-        assert json.loads(capsys.readouterr().out.splitlines()[-1])["global_step"] == expected
+    _train(data, tmp_path / "model", f"--eval_data={data}", *still)
+    assert cli.main(["evaluate", f"--model_dir={tmp_path / 'model'}", f"--eval_data={data}"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["global_step"] == 3
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, ca
     converted = convert_and_train(directory, tmp_path)
     (tmp_path / "other.toml").write_text(foreign.TOML.replace("dim = 4", "dim = 5"))
     other = [f"--train_data={tmp_path / 'converted'}", f"--feature_spec={tmp_path / 'other.toml'}"]
-    assert cli.main(["train", converted, *other]) == 1
-    assert "was converted with another spec" in capsys.readouterr().err
+    assert cli.main(["train", converted, *other, f"--model_dir={tmp_path / 'new'}"]) == 1
+    assert "was converted with another spec: 'user': dim 5, not 4; " in capsys.readouterr().err
     spec = f"--feature_spec={directory / 'spec.toml'}"
     direct = flags(directory, tmp_path / "direct", "--epochs=2", "--noshuffle", spec, f"--export_dir={tmp_path / 'e'}")
     assert cli.main(["train", direct]) == 0
@@ -97,6 +97,33 @@ def test_a_run_that_goes_on_keeps_the_models_statistics(directory, tmp_path):
     assert (tmp_path / "model" / "features.json").read_text() == before
     summary = json.loads((tmp_path / "model" / "train_summary.json").read_text())
     assert (summary["global_step"], summary["examples"]) == (13, ROWS - 5 * 16)
+
+
+def test_a_feature_spec_that_contradicts_the_model_is_refused_by_what_differs(directory, tmp_path, capsys, caplog):
+    caplog.set_level("INFO")
+    flagfile = flags(directory, tmp_path / "model", f"--feature_spec={directory / 'spec.toml'}", "--max_steps=2")
+    assert cli.main(["train", flagfile]) == 0
+
+    def given(old, new, *more, command="evaluate"):
+        assert old in foreign.TOML
+        (tmp_path / "other.toml").write_text(foreign.TOML.replace(old, new, 1))
+        caplog.clear()
+        status = cli.main([command, flagfile, f"--feature_spec={tmp_path / 'other.toml'}", *more])
+        return capsys.readouterr().err if status else caplog.text
+
+    for command in ("evaluate", "train"):
+        error = given("dim = 4", "dim = 8", command=command)
+        assert f"--feature_spec={tmp_path / 'other.toml'}: the model in {tmp_path / 'model'} was trained with " in error
+        assert "'user': dim 8, not 4; " in error
+    output = f"--output={tmp_path / 'p.parquet'}"
+    assert "'user': dim 8, not 4; " in given("dim = 4", "dim = 8", output, command="predict")
+    assert "error" not in given("dim = 4", "dim = 8", "--embedding_dim=4")  # The flag replaces the spec's dims.
+    assert "'price': transform log1p, not standardize; " in given('transform = "standardize"', 'transform = "log1p"')
+    assert "'day' is missing" in given(', "day"', "")
+    assert "the features are in another order" in given('"user", "item"', '"item", "user"')
+    assert "unlike the model's: ids ['row', 'user'], not ['row']" in given('ids = ["row"]', 'ids = ["row", "user"]')
+    positive = given('column = "clicked"', 'column = "hour"\nthreshold = 5.0')
+    assert "unlike the model's: label column ['hour'], not ['clicked']; label threshold [5.0], not [None]; " in positive
 
 
 def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.model_record import ModelRecord
+from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.as_trained import as_trained
 from ctr_trainer.experiment.experiment import Experiment, ModelSettings
@@ -284,3 +286,39 @@ def test_a_finished_run_that_is_started_again_says_so_and_leaves_all_as_it_is(da
     assert f"nothing to do: the training in {model} is at step {step}, and " in caplog.text
     assert {name: (model / name).read_text() for name in kept} == kept
     assert checkpoints.list_checkpoints(str(model)) == saved
+
+
+def test_every_command_takes_the_best_checkpoint_if_one_is_kept_and_says_so(data, tmp_path, capsys, caplog):
+    caplog.set_level("INFO")
+    model, where = tmp_path / "model", f"--eval_data={data}"
+    still = ["--learning_rate=0", "--embedding_learning_rate=0", "--threads=1"]  # So the first stays the best.
+    flags = [f"--train_data={data}", where, f"--model_dir={model}", "--batch_size=100", "--recipe=none", *still]
+    own = ["--hidden_units=8", "--epochs=3", "--eval_epochs=1", "--best_metric=auc"]
+    assert cli.main(["train", *flags, *own, f"--export_dir={tmp_path / 'trained'}"]) == 0
+
+    def step_of(command, *more):
+        caplog.clear()
+        assert cli.main([command, f"--model_dir={model}", *more]) == 0
+        found = _last_json(capsys)["global_step"]
+        (line,) = [each for each in caplog.messages if each.startswith(f"using the checkpoint of step {found} of ")]
+        return found, line.partition(f"{model}: ")[2]
+
+    best = (3, f"the best by auc ({EvaluationHistory.load(model).best['value']:.6g}); the newest is of step 9")
+    assert step_of("evaluate", where) == step_of("predict", where, f"--output={tmp_path / 'p.parquet'}") == best
+    assert step_of("export", f"--export_dir={tmp_path / 'e'}") == step_of("publish", f"--to={tmp_path / 'to'}") == best
+    for export in ("trained", "e"):  # The training itself exported the same checkpoint.
+        assert (
+            cli.main(["evaluate", f"--saved_model={tmp_path / export}", f"--eval_data={data.parent / 'rows.csv'}"]) == 0
+        )
+        assert _last_json(capsys)["global_step"] == 3
+    found, why = step_of("evaluate", where, "--checkpoint=latest")
+    assert found == 9 and why.startswith("the newest; the best by auc (") and why.endswith(" was of step 3")
+    assert step_of("evaluate", where, "--checkpoint=9") == (9, "as asked; the newest is of step 9")
+
+    (model / "best").rename(tmp_path / "best")
+    shutil.rmtree(model / "checkpoints" / "step-0000000003")
+    found, why = step_of("evaluate", where)
+    assert found == 9 and why.endswith("was of step 3, which is no longer there")
+    (tmp_path / "best").rename(model / "best")
+    shutil.rmtree(model / "checkpoints")
+    assert step_of("evaluate", where)[0] == 3  # The best checkpoint alone tells what the model is.

@@ -10,6 +10,7 @@ from ctr_trainer import estimator as tf_estimator
 from ctr_trainer.estimator.hooks.periods import EverySteps, ThrottledCheckpoints
 from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.ranks import distributed
+from ctr_trainer.serving.export import directory
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
@@ -206,6 +207,25 @@ def test_each_evaluation_is_of_the_whole_dataset_and_exporters_export_the_best_t
     names = ("best_exporter", "latest", "final", "worst")
     found = {name: len(list((tmp_path / "m" / "export" / name).iterdir())) for name in names}
     assert found == {"best_exporter": 4, "latest": 1, "final": 1, "worst": 1}  # The loss falls.
+
+
+def test_an_export_has_a_greater_version_than_all_others_whatever_the_clock_says(tmp_path, monkeypatch):
+    estimator = make(tmp_path / "m", {"rate": 0.5})
+    receive = tf_estimator.export.build_raw_serving_input_receiver_fn({"x": tf1.placeholder(tf.float32, [None, 3])})
+    exporter, parent = tf_estimator.LatestExporter("latest", receive, exports_to_keep=2), tmp_path / "exports"
+    (parent / "0005000000").mkdir(parents=True)  # Of another program, which counts on from it.
+    (parent / ".5000001.unfinished").mkdir()
+    steps = []
+    for clock in (4e6, 3e6, 3e6, 9e6, 8e6):  # It is behind, set back, stands still, jumps, and is set back again.
+        monkeypatch.setattr(directory.time, "time", lambda clock=clock: clock)
+        estimator.train(input_fn, steps=1)
+        found = estimator.latest_checkpoint()
+        exporter.export(estimator, str(parent), found.path, {"global_step": found.step}, False)
+        newest = max(parent.glob("[0-9]*"), key=lambda path: int(path.name))
+        weights = tf.train.load_variable(f"{newest}/variables/variables", "global_step")
+        steps.append((int(newest.name), int(weights)))
+    assert steps == [(5000002, 1), (5000003, 2), (5000004, 3), (9000000, 4), (9000001, 5)]
+    assert sorted(path.name for path in parent.glob("9*")) == ["9000000", "9000001"]
 
 
 def test_evaluations_come_with_checkpoints_but_not_before_their_time():

@@ -46,6 +46,7 @@ def test_the_target_has_in_the_end_what_the_checkpoint_has(data, tmp_path, caplo
         expected = published.weights_of(snapshot.iterate(checkpoint.path, checkpoint.tables))
         assert found == expected and len(found[TABLE]) > 100
         assert record.global_step == checkpoint.step == last
+        assert (record.inputs["user"], record.inputs["history"]) == ("text", "")  # DeepFM reads no sequence.
         estimator.export_to(tmp_path / "export", rows="none")
         trained, served = (
             tf.train.load_checkpoint(str(path / "variables" / "variables"))

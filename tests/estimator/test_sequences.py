@@ -189,7 +189,7 @@ def test_several_labels_are_a_dict_with_metrics_of_their_own(tmp_path):
     assert results["auc/a"] == 1 - results["auc/bought"]
     assert results["real_mean/a"] == results["real_mean/bought"] == 0.5
     assert results["examples"] == 2 and {"logloss/a", "prob_mean/bought"} < results.keys()
-    with pytest.raises(Exception, match="the labels y, and the model in .* was trained on a, bought"):
+    with pytest.raises(Exception, match="the model in .* was trained with .*: the labels y, not a, bought"):
         estimator.evaluate(lambda: Batches())
 
 

@@ -117,7 +117,7 @@ def test_the_best_checkpoint_outlives_the_others_and_is_found_by_its_name(data, 
     estimator.find_checkpoint(str(best["step"]))
     with pytest.raises(UserError, match="there is no checkpoint of step 3 in"):
         estimator.find_checkpoint("3")
-    with pytest.raises(UserError, match="expected latest, best or a step"):
+    with pytest.raises(UserError, match="expected auto, latest, best or a step"):
         estimator.find_checkpoint("newest")
 
 

@@ -3,14 +3,18 @@
 import json
 import logging
 import sys
+import time
+import types
 
 import pytest
 
 from ctr_trainer.launch.output import Ending, Kind, Output
-from ctr_trainer.launch.progress import Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
+from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 from ctr_trainer.launch.supervisor import Patience
 from ctr_trainer.ranks.last_words import LastWords
-from ctr_trainer.ranks.notices import Notices, Placement
+from ctr_trainer.ranks.liveness import Heartbeat
+from ctr_trainer.ranks.notices import ATTEMPT, Notices, Placement
+from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
 
@@ -152,3 +156,18 @@ def test_a_store_that_is_gone_ends_no_launcher(monkeypatch, caplog):
     add_to_summary(gone, [Restart(KILLED, "2026-01-31 12:00:00", 7.0, 3, 2, "a:2", None, 0, 0.0)], None)
     assert "cannot add the restarts to s3://tests/model/train_summary.json" in caplog.text
     assert where_it_resumes(gone).startswith(f"{gone} cannot be read now")
+
+
+def test_heartbeats_count_by_the_start_of_their_workers_and_not_by_clocks(tmp_path, monkeypatch):
+    now = time.time()
+    for start, hours, trained in (("job.0", 1, 0), ("job.1", -1, 11)):  # The clock of the workers' host is set back.
+        monkeypatch.setenv(ATTEMPT, start)
+        monkeypatch.setattr("time.time", lambda hours=hours: now + 3600 * hours)
+        clock = Clock()
+        clock.step = 12
+        clock.enter("session")
+        heart = Heartbeat(tmp_path, 0, clock, period=60.0)
+        reached = Reached(str(tmp_path), types.SimpleNamespace(name="job.1", workers=1, lost_at=None), Saved())
+        reached.look()
+        assert (reached.trained, reached.trains_for(-1.0)) == (trained, bool(trained))
+        heart.close()

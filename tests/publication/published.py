@@ -29,8 +29,8 @@ class Published:
       record: the last `Record`.
     """
 
-    def __init__(self, url, generation=1, dtype="float32", rows=range(1, 9), holder="a", time=0.0):
-        self.url, self.generation, self.dtype, self.state = str(url), generation, dtype, {}
+    def __init__(self, url, generation=1, dtype="float32", rows=range(1, 9), holder="a", time=0.0, **of_record):
+        self.url, self.generation, self.dtype, self.state, self._of_record = str(url), generation, dtype, {}, of_record
         self._holder, self._time = holder, time
         self._write("base", 0, rows, ())
         records.write_publication(url, Publication("deepfm", generation, holder))
@@ -75,7 +75,7 @@ class Published:
         tables = json.loads(json.dumps([{"config": CONFIG.to_dict()}]))
         self.record = Record(
             "deepfm", self.generation, epoch, kind, 100 * epoch, self._time + epoch, self.dtype, tables, files, dense,
-            dense_files,
+            dense_files, **self._of_record,
         )  # fmt: skip
         records.write_record(self.url, self.record)
         if kind == "epoch" or not epoch:

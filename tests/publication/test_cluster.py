@@ -310,6 +310,22 @@ def test_another_model_does_not_take_a_place_over(url, tmp_path, cluster):
         assert target._state.record.model == "dcn"
 
 
+def test_a_model_with_other_inputs_replaces_one_only_if_that_is_asked_for(url, tmp_path):
+    published = Published(tmp_path / "a", inputs={"age": "number"})
+    replacing = Published(tmp_path / "b", holder="b", rows=[1], inputs={"age": "number", "price": "number"})
+    with target_of(url) as target:
+        deliver_all(tmp_path / "a", target)
+        with pytest.raises(
+            UserError, match=r"its clients have to add 'price' \(number\). Publish to another place, or "
+        ):
+            deliver_all(tmp_path / "b", target)
+    assert_there(url, published)
+    replacing = Published(tmp_path / "c", holder="c", inputs=replacing.record.inputs, change_inputs=True)
+    with target_of(url) as target:
+        deliver_all(tmp_path / "c", target)
+    assert_there(url, replacing)
+
+
 def test_nothing_published_is_said_and_a_cluster_that_evicts_is_refused(url, cluster):
     with pytest.raises(UserError, match="there is no publication yet"):
         open_reader(url)

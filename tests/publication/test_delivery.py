@@ -108,6 +108,26 @@ def test_another_model_does_not_take_a_place_over(tmp_path, target):
     assert_there(tmp_path / "target", published)
 
 
+def test_a_model_with_other_inputs_replaces_one_only_if_that_is_asked_for(tmp_path, target, caplog):
+    before = {"age": "number", "item": "text", "place": "text", "spare": "", "tags": "texts"}
+    published = Published(tmp_path / "a", inputs=before)
+    deliver_all(tmp_path / "a", target)
+    harmless = {**before, "tags": ""}  # It no longer reads the tags, which clients may still send.
+    published = Published(tmp_path / "b", holder="b", inputs=harmless)
+    deliver_all(tmp_path / "b", target)
+    other = {"age": "text", "item": "text", "price": "number", "tags": "texts"}
+    change = "have to add 'price' (number); add 'tags' (texts); send 'age' as text, not as number; leave out 'place'; "
+    replacing = Published(tmp_path / "c", holder="c", rows=[1], inputs=other)
+    with pytest.raises(UserError, match=re.escape(f"{change}leave out 'spare'. Publish to another place, or with the")):
+        deliver_all(tmp_path / "c", target)
+    assert change in read_status(tmp_path / "c").problem
+    assert_there(tmp_path / "target", published, generation=2)
+    replacing = Published(tmp_path / "d", holder="d", rows=[1], inputs=other, change_inputs=True)
+    deliver_all(tmp_path / "d", target)
+    assert change in caplog.text
+    assert_there(tmp_path / "target", replacing, generation=3)
+
+
 def test_a_publisher_that_comes_back_after_another_asks_for_a_base(tmp_path, target):
     first = Published(tmp_path / "first", holder="a")
     deliver_all(tmp_path / "first", target)

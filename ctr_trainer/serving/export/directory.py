@@ -3,6 +3,8 @@
 import contextlib
 import os
 import pathlib
+import re
+import time
 from collections.abc import Iterator
 
 from ctr_trainer.system.files.durable_file import fsync_path
@@ -15,6 +17,8 @@ from ctr_trainer.system.messages.errors import UserError
 _LIST = os.path.join("assets.extra", "ctr_trainer_files")
 _NEW, _OLD = "model", "replaced"
 _LAST = "saved_model.pb"  # Its presence makes a directory a SavedModel.
+# A version, complete or not. TensorFlow Serving reads it as int64.
+_VERSION = re.compile(r"\.?(\d{1,18})(?:\.unfinished)?", re.ASCII)
 
 
 def replacing(path: str) -> contextlib.AbstractContextManager[str]:
@@ -84,6 +88,21 @@ def discard(path: str | os.PathLike[str] | Path) -> bool:
     return not path_of(path).exists()
 
 
+def next_version(parent: str | os.PathLike[str] | Path) -> str:
+    """Returns the path of a new version, which is greater than each version in `parent`.
+
+    It is the time in seconds since 1970, unless there is a version as great: the clock may have been set back.
+    """
+    return str(path_of(parent) / str(max([int(time.time()), *(number + 1 for number, _ in versions(parent))])))
+
+
+def versions(parent: str | os.PathLike[str] | Path) -> list[tuple[int, Path]]:
+    """Returns the numbers and directories of the versions in a directory, the newest last."""
+    place = path_of(parent)
+    found = ((_VERSION.fullmatch(path.name), path) for path in (place.iterdir() if place.is_dir() else ()))
+    return sorted(((int(each[1]), path) for each, path in found if each), key=lambda version: version[0])
+
+
 def refuse_others(path: str | os.PathLike[str] | Path) -> None:
     """Raises UserError if `path` holds files that no export wrote; the message names one of them."""
     path = path_of(path).absolute()
@@ -94,10 +113,10 @@ def refuse_others(path: str | os.PathLike[str] | Path) -> None:
     others = FileList(path, _LIST).others()
     if not others:
         return
-    versions = [int(each.name) for each in path.iterdir() if each.name.isdecimal()]
+    numbers = versions(path)
     cure = (
-        f"name a version that does not exist yet: export_dir={path / str(max(versions) + 1)}"
-        if versions
+        f"name a version that does not exist yet: export_dir={path / str(numbers[-1][0] + 1)}"
+        if numbers
         else "name another export_dir, or remove it yourself"
     )
     raise UserError(f"{path} holds files that `export` did not write ({others[0]}), so it is not replaced: {cure}")

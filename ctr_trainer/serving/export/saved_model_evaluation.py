@@ -137,7 +137,8 @@ def evaluate_saved_model(
       max_bad_rows: number of unusable rows that may be skipped; the log names each one.
 
     Returns:
-      dict of the number of `examples`, the metrics of `EvaluationMetrics`, and `reliability`, the rows of its tables.
+      dict of `saved_model`, its `global_step` if it has one, the number of `examples`, the metrics of
+      `EvaluationMetrics`, and `reliability`, the rows of its tables.
 
     Raises:
       UserError: there is no such export, the files do not fit its feature spec, or it has no logits for any label.
@@ -152,6 +153,9 @@ def evaluate_saved_model(
         outputs = {label: tensor.name for label, tensor in outputs.items() if tensor is not None}
         if not outputs:
             raise UserError(f"{path}: the model has no output `logits`; its outputs are {', '.join(signature.outputs)}")
+        about: dict[str, Any] = {"saved_model": os.path.abspath(path)}
+        if (step := tf1.train.get_global_step()) is not None:
+            about["global_step"] = int(session.run(step))
         metrics = EvaluationMetrics(list(outputs), config.exact_auc, bool(config.group_by))
         examples = 0
         batches = read_raw(format, files, spec, batch_size, config.group_by, max_bad_rows)
@@ -167,4 +171,4 @@ def evaluate_saved_model(
     metrics.merge(distributed.all_sum, distributed.all_gather)
     total = int(distributed.all_sum(np.array(examples, np.int64), "evaluated_examples"))
     tables = {metric_name("reliability", label): rows for label, rows in metrics.reliability().items()}
-    return {"saved_model": os.path.abspath(path), "examples": total, **metrics.results(), **tables}
+    return {**about, "examples": total, **metrics.results(), **tables}

@@ -11,7 +11,7 @@ from ctr_trainer.serving.publication.cluster import CONTROL, Cluster, ClusterCha
 from ctr_trainer.serving.publication.cluster_contents import ClusterFence, ClusterState, read_state
 from ctr_trainer.serving.publication.cluster_keys import control_name
 from ctr_trainer.serving.publication.cluster_rows import ClusterSweep
-from ctr_trainer.serving.publication.records import BASE, Record, refuse_other_model
+from ctr_trainer.serving.publication.records import BASE, Record, refuse_replacing
 from ctr_trainer.serving.publication.spool import NeedsBase
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.files.paths import Path
@@ -97,7 +97,7 @@ class ClusterTarget:
                     raise self._fenced_out()
                 if delivered is None and self._state is not None:
                     url, state = self._cluster.url, control_name(self._cluster.name, "state")
-                    refuse_other_model(url, self._state.record.model, record.model, f"the key {state}")
+                    refuse_replacing(url, self._state.record, record, f"the key {state}")
                 self._put(holder, record, directory, self._state if delivered is not None else None)
                 return
             except ClusterFull:

@@ -188,7 +188,7 @@ class Delivery:
             self._write(dataclasses.replace(self._status or status, problem=str(error), needs_base=needs_base))
             raise
         if record is not None:
-            self._write(DeliveryStatus(publication.holder, record.epoch, time.time()))
+            self._write(DeliveryStatus(publication.holder, record.epoch))
             records.remove_generations_before(self._spool, record.generation)
             records.remove_before(self._spool, record)
         return record
@@ -207,7 +207,7 @@ class Delivery:
                 )
             return None if base is None else records.read_record(self._spool, generation, BASE, base)
         if epoch != status.epoch:
-            self._write(DeliveryStatus(publication.holder, epoch, time.time()))
+            self._write(DeliveryStatus(publication.holder, epoch))
         if (EPOCH, epoch + 1) in names:
             return records.read_record(self._spool, generation, EPOCH, epoch + 1)
         if any(number > epoch for _, number in names):

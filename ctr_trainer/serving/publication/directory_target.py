@@ -126,8 +126,8 @@ class DirectoryTarget:
         if self._current is not None and not begins:
             generation = self._current.generation
         else:
-            if self._current is not None:
-                records.refuse_other_model(self._url, self._current.model, record.model, records.PUBLICATION)
+            if self._chain:
+                records.refuse_replacing(self._url, self._chain[-1], record, records.PUBLICATION)
             generation = records.newest_generation(self._url) + 1
         record = dataclasses.replace(record, generation=generation)
         target = records.generation_path(self._url, generation)

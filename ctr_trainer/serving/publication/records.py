@@ -15,6 +15,7 @@ that epoch, with each later epoch applied in order. `embedding.snapshot.packed_r
 """
 
 import dataclasses
+import logging
 import os
 import re
 import zlib
@@ -27,6 +28,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 _GENERATION = re.compile(r"generation-(\d{10})")
 _NUMBERED = re.compile(r"(base|epoch|dense)-(\d{10})(?:\.json)?")
+_log = logging.getLogger(__name__)
 FORMAT = 1
 PUBLICATION = "publication.json"
 BASE, EPOCH = "base", "epoch"
@@ -65,6 +67,9 @@ class Record:
         generation's directory, `kind` is `rows` or `removed`.
       dense: name of the directory of this state's dense tower.
       dense_files: for each file of the tower {`file`, `bytes`, `crc32`}; `file` is relative to the tower's directory.
+      inputs: dict of feature -> the kind of its values, for the features that a request contains; "" for those that it
+        may contain, but that the model does not read. {} if they are not known.
+      change_inputs: whether the model may replace one with other inputs.
       stream: position of the training in its stream when the rows were taken; None without a stream. {`event_seconds`:
         the newest trained event time in seconds since 1970, 0 before the first; `lag_records`: number of waiting
         records}.
@@ -82,6 +87,8 @@ class Record:
     dense: str
     dense_files: list[dict[str, Any]]
     stream: dict[str, float] | None = None
+    inputs: dict[str, str] = dataclasses.field(default_factory=dict)
+    change_inputs: bool = False
 
     @property
     def name(self) -> str:
@@ -194,13 +201,26 @@ def write_record(url: Place, record: Record) -> None:
     (generation_path(url, record.generation) / f"{record.name}.json").write_json(record.to_dict())
 
 
-def refuse_other_model(place: str, there: str, comes: str, marker: str) -> None:
-    """Raises UserError if a place has another model's publication, which can be replaced once `marker` is deleted."""
-    if there and comes and there != comes:
+def refuse_replacing(place: str, there: Record, comes: Record, marker: str) -> None:
+    """Raises UserError if a place has another model's publication, which can be replaced once `marker` is deleted.
+
+    Also refuses a model with other inputs, if both inputs are known, unless `change_inputs` of its record is set.
+    """
+    if there.model and comes.model and there.model != comes.model:
         raise UserError(
-            f"{place} has a publication of the model {there!r}, which servers read; this is {comes!r}. Publish it to "
-            f"another place; to replace {there!r}, delete {marker} first"
+            f"{place} has a publication of the model {there.model!r}, which servers read; this is {comes.model!r}. "
+            f"Publish it to another place; to replace {there.model!r}, delete {marker} first"
         )
+    before, now = there.inputs, comes.inputs
+    changes = [f"add {name!r} ({kind})" for name, kind in now.items() if kind and not before.get(name)]
+    changed = [(name, kind) for name, kind in now.items() if kind and before.get(name, "") not in ("", kind)]
+    changes += [f"send {name!r} as {kind}, not as {before[name]}" for name, kind in changed]
+    changes += [f"leave out {name!r}" for name in before if name not in now]
+    if before and now and changes:
+        text = f"{place} has {there.model!r} with other inputs: its clients have to {'; '.join(changes)}"
+        if not comes.change_inputs:
+            raise UserError(f"{text}. Publish to another place, or with the setting change_inputs once they do")
+        _log.warning("%s", text)
 
 
 def check_files(url: Place, record: Record) -> None:

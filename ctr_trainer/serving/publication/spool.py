@@ -3,7 +3,7 @@
 import dataclasses
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.embedding.store.store import Store
@@ -28,14 +28,12 @@ class DeliveryStatus:
     Attributes:
       holder: the holder of the generation.
       epoch: the epoch of the record; -1 if no record of this generation was delivered yet.
-      time: when the record was delivered, in seconds since 1970.
       problem: why the next record is not delivered; "" if there is no problem.
       needs_base: whether the training must begin a new generation, because no epoch can follow at the target.
     """
 
     holder: str
     epoch: int = -1
-    time: float = 0.0
     problem: str = ""
     needs_base: bool = False
 
@@ -65,6 +63,7 @@ class Spool:
       path: path or URL of the directory, under which the store's shards must also reach it.
       dtype: the dtype of the packed rows.
       stream: f() -> `Record.stream`; None if the training reads no stream.
+      inputs, change_inputs: see `Record`.
 
     Attributes:
       last: the last record of this generation; None before its base is written.
@@ -79,9 +78,11 @@ class Spool:
         configs: Sequence[TableConfig],
         dtype: str,
         stream: Callable[[], dict[str, float]] | None = None,
+        inputs: Mapping[str, str] | None = None,
+        change_inputs: bool = False,
     ) -> None:
         self.path: Path = path_of(path).absolute()
-        self._stream = stream
+        self._stream, self._inputs, self._changes_inputs = stream, dict(inputs or {}), change_inputs
         self._model, self._store, self._dtype = model, store, dtype
         self._tables = [{"config": config.to_dict()} for config in configs]
         self._publication: Publication | None = None
@@ -127,6 +128,8 @@ class Spool:
             dense=dense,
             dense_files=_write_tower(directory / dense, write_tower),
             stream=stream,
+            inputs=self._inputs,
+            change_inputs=self._changes_inputs,
         )
         if self._is_closed:
             raise UserError(f"{self.path}: the rows of {name} may come from a store that is closed already")

@@ -153,6 +153,11 @@ class RawInputs:
         read = tuple(feature for feature in features if feature.name in names)
         return cls(read, frozenset(f.name for f in features if f.name not in names))
 
+    def by_name(self) -> dict[str, str]:
+        """Returns a dict of feature -> what its values are; "" for an ignored feature."""
+        weights = {f.name: f" with {f.separator!r}" if f.separator else "" for f in self.features}
+        return {**dict.fromkeys(sorted(self.ignored), ""), **{f.name: f.kind + weights[f.name] for f in self.features}}
+
 
 def shown(value: object) -> str:
     """Returns a shortened value for a message. Lone surrogates, which JSON can contain, are shown as escapes."""
