@@ -112,7 +112,7 @@ class EvaluationResult(dict[str, Any]):
     """The metrics of an evaluation by name, such as `metrics["auc"]`. Common metrics are also attributes.
 
     A click model also has `examples`, the metrics of `EvaluationMetrics` and `reliability`, the rows of
-    `Reliability.table`. With several labels the names end with the label, such as `auc/click`.
+    `metrics.auc.deciles`. With several labels the names end with the label, such as `auc/click`.
     """
 
     @property

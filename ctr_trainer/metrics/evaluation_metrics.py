@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import numba
 import numpy as np
 
-from ctr_trainer.metrics.auc import Reliability, copc, exact_curves
-from ctr_trainer.metrics.click_metrics import ClickMetrics, Mean, metric_name, sigmoid
+from ctr_trainer.metrics.auc import average_precision, copc, deciles, exact_curves, sigmoid
+from ctr_trainer.metrics.click_metrics import ClickMetrics, Mean, metric_name
 
 Merge = Callable[[np.ndarray, str], np.ndarray]  # f(array, name) -> array; a collective.
 # Whether a greater or a smaller value is better. A metric that is not listed, such as `prob_mean`, has no direction.
@@ -178,7 +178,7 @@ class EvaluationMetrics:
 
     Args:
       labels: names of the labels; [""] for a model with one label.
-      exact_auc: whether to compute `auc` and `auc_pr` from all scores instead of bins. For the memory, see
+      exact_auc: whether to compute `auc` and `auc_pr` from all scores instead of `ScoreSums`. For the memory, see
         `ScoredExamples`.
       grouped: whether examples have groups, which also take the memory of `ScoredExamples`.
     """
@@ -219,44 +219,41 @@ class EvaluationMetrics:
         return {metric_name(name, label): value for label, own in results.items() for name, value in own.items()}
 
     def reliability(self) -> dict[str, list[dict[str, float]]]:
-        """Compares predictions and labels by decile.
-
-        Returns:
-          dict of label name -> the rows of `Reliability.table`.
-        """
-        return {label: metrics.reliability.table() for label, metrics in self._labels.items()}
+        """Returns a dict of label name -> the rows of `deciles`."""
+        return {label: metrics.reliability() for label, metrics in self._labels.items()}
 
 
 class _OneLabel:
     """The metrics of one label."""
 
     def __init__(self, exact_auc: bool, grouped: bool) -> None:
-        self._click, self._brier, self.reliability = ClickMetrics(), Mean(), Reliability()
+        self._click, self._brier = ClickMetrics(), Mean()
         self._examples = ScoredExamples(grouped) if exact_auc or grouped else None
         self._exact_auc, self._grouped = exact_auc, grouped
 
     def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None) -> None:
         self._click.update(logits, labels, weights)
         self._brier.update((sigmoid(logits) - labels) ** 2, weights)
-        self.reliability.update(logits, labels, weights)
         if self._examples is not None:
             self._examples.update(logits, labels, weights, groups)
 
     def merge(self, all_sum: Merge, all_gather: Merge, name: str) -> None:
-        states = [*(part.state for part in self._click.parts.values()), self._brier.state, self.reliability.state]
-        whole = all_sum(np.concatenate([state.reshape(-1) for state in states]), name)
-        for state in states:
-            state[:] = whole[: state.size].reshape(state.shape)
-            whole = whole[state.size :]
+        means = [*self._click.means.values(), self._brier]
+        for mean, state in zip(means, all_sum(np.stack([mean.state for mean in means]), name), strict=True):
+            mean.state[:] = state
+        self._click.scores.merge(all_gather, name)
         if self._examples is not None:
             self._examples.gather(all_gather, name)
+
+    def reliability(self) -> list[dict[str, float]]:
+        return deciles(self._click.scores.sums)
 
     def results(self) -> dict[str, float]:
         click = self._click.results()
         logloss, prob_mean, real_mean = (click[name] for name in ("xentropy_mean", "prob_mean", "real_mean"))
         results = {
             "auc": click["auc"],
-            "auc_pr": self._click.auc.average_precision(),
+            "auc_pr": average_precision(*self._click.scores.sums.T[1:3]),
             "accuracy": click["accuracy"],
             "logloss": logloss,
             "normalized_entropy": normalized_entropy(logloss, real_mean),
