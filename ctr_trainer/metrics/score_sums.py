@@ -98,7 +98,7 @@ def group(sums: np.ndarray, limit: int) -> np.ndarray:
     """Returns `sums` with at most `limit` scores: neighbours are grouped if there are more, see `ScoreSums`."""
     if len(sums) <= limit:
         return sums
-    for most_above in (128 / limit, np.inf):  # The second if weights differ by so many powers of ten that it is needed.
+    for most_above in (128 / limit, 0.0):  # The second is needed only if weights differ by many powers of ten.
         groups = sums.copy()
         if (count := _group(groups, 2.6 / limit, most_above)) <= limit:
             break
@@ -110,9 +110,9 @@ def _group(sums: np.ndarray, interval_length: float, most_above: float) -> int:
     """Groups neighbouring rows by their sum of shares of both totals, in intervals of the cumulative sum.
 
     A row belongs to the interval of its middle. Otherwise, the class of a row would decide at which end of a group it
-    is, which changes the AUC. A group's weight stays below `most_above` times the weight of all higher scores, because
-    precision among the highest scores depends on few examples. Returns the number of groups, which take the place of
-    the first rows.
+    is, which changes the AUC. If `most_above` is not 0, a group's weight stays below `most_above` times the weight of
+    all higher scores, because precision among the highest scores depends on few examples. Returns the number of groups,
+    which take the place of the first rows.
     """
     negative, positive, count, cumulative, last = 0.0, 0.0, 0, 0.0, -1
     for i in range(len(sums)):
@@ -125,7 +125,8 @@ def _group(sums: np.ndarray, interval_length: float, most_above: float) -> int:
         own = (sums[i, 1] / negative if negative > 0 else 0.0) + (sums[i, 2] / positive if positive > 0 else 0.0)
         interval = int((cumulative + own / 2) / interval_length)
         joins = interval == last and np.isfinite(sums[i, 0] - sums[count - 1, 0])
-        joins = joins and sums[count - 1, 1] + sums[count - 1, 2] + weight <= most_above * above
+        if most_above and joins:
+            joins = sums[count - 1, 1] + sums[count - 1, 2] + weight <= most_above * above
         cumulative, last = cumulative + own, interval
         count = _put(sums, count, joins, sums, i)
     return count
