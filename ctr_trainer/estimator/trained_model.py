@@ -21,18 +21,19 @@ from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.open_store import open_evaluation_store
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of
-from ctr_trainer.estimator.train_and_evaluate import EvaluationResult
+from ctr_trainer.estimator.train_and_evaluate import EvaluationResult, refuse_unless_positive
 from ctr_trainer.estimator.training import begin_feed, begin_graph
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys, session_hooks
 from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.export.saved_model import export_saved_model
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import NamedArguments
 
 
-class TrainedModel:
+class TrainedModel(NamedArguments):
     """Evaluates a `model_fn`, predicts with it and exports it.
 
     The constructor starts Horovod if `distributed.init` was not called, and disables TensorFlow's eager mode, as
@@ -45,7 +46,8 @@ class TrainedModel:
         name -> float32[B] if there are several labels. With several workers, the loss must be the mean over the batch's
         examples, see `EstimatorSpec`.
       model_dir: directory of checkpoints, summaries and the feature spec: a path or a URL; None for
-        `RunConfig.model_dir`.
+        `RunConfig.model_dir`. If both are None on a rank other than 0, the rank takes the directory of rank 0 when it
+        first trains, evaluates or predicts; until then its `model_dir` is "".
       params: the `params` of `model_fn`; None for {}. The values of a dataclass or a dict that JSON can represent are
         stored with each checkpoint, and a trained model refuses other values. The values that `ModelParams.may_change`
         names may change; in params of another class, these are `learning_rate`, `dropout` and `batch_size`.
@@ -71,12 +73,21 @@ class TrainedModel:
             params, config = config, params
         tf1.disable_eager_execution()
         distributed.watchdog()  # Calls `distributed.init` if it was not called.
-        self.config = program.config_of(config or RunConfig(), model_dir)
-        self.model_fn = program.with_four_arguments(model_fn, self.config)
-        self.model_dir = str(path_of(self.config.model_dir).absolute())
+        self._given_fn = model_fn
+        self._configure(program.config_of(config or RunConfig(), model_dir))
         self.params = {} if params is None else params
         self._name, self._may_change, self._services = name, may_change, services
         self._warm_start = warm_start_from
+
+    def _configure(self, config: RunConfig) -> None:
+        self.config, self.model_fn = config, program.with_four_arguments(self._given_fn, config)
+        self.model_dir = str(path_of(config.model_dir).absolute()) if config.model_dir else ""
+
+    def _take_directory(self) -> None:
+        """Takes the model directory of rank 0 if this rank was given none. A collective."""
+        directory = distributed.broadcast_object(self.config.model_dir, "model_dir")
+        if not self.model_dir:
+            self._configure(self.config.replace(model_dir=directory))
 
     def evaluate(
         self,
@@ -104,12 +115,15 @@ class TrainedModel:
           `EvaluationResult`, a dict of the metrics by name, equal on all ranks.
 
         Raises:
-          UserError: there is no such checkpoint, another model wrote it, or `metrics` names an unknown column.
+          UserError: there is no such checkpoint, another model wrote it, `metrics` names an unknown column, or the
+            input has no examples.
         """
+        refuse_unless_positive(steps=steps)
+        hooks = session_hooks(hooks)
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
             evaluation = Evaluation(feed, spec, metrics)
-            own = [*feed.hooks, *(spec.evaluation_hooks or ()), *(hooks or ())]
+            own = [*feed.hooks, *(spec.evaluation_hooks or ()), *hooks]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop() and (steps is None or evaluation.steps < steps):
                     evaluation.step(session)
@@ -140,10 +154,11 @@ class TrainedModel:
         Raises:
           UserError: there is no such checkpoint or prediction, or another model wrote the checkpoint.
         """
+        hooks = session_hooks(hooks)
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
             predictions = program.chosen_predictions(spec.predictions, predict_keys)
-            own = [*feed.hooks, *(spec.prediction_hooks or ()), *(hooks or ())]
+            own = [*feed.hooks, *(spec.prediction_hooks or ()), *hooks]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop():
                     values = feed.with_columns(session.run(predictions))
@@ -233,11 +248,12 @@ class TrainedModel:
         return self._variables().get_tensor(name)
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """Returns the newest intact `Checkpoint`; None if there is no checkpoint. A collective."""
+        """Returns the newest intact `Checkpoint`, a path; None if there is no checkpoint. A collective."""
+        self._take_directory()
         return model_directory.newest_checkpoint(self.model_dir)
 
     def find_checkpoint(self, which: str) -> Checkpoint:
-        """Returns a `Checkpoint`. A collective.
+        """Returns a `Checkpoint`, a path. A collective.
 
         Args:
           which: `latest`, `best` (by `EvalSpec.best_metric`), or a step as text.
@@ -245,10 +261,12 @@ class TrainedModel:
         Raises:
           UserError: there is no such checkpoint.
         """
+        self._take_directory()
         return model_directory.find_checkpoint(self.model_dir, which)
 
     def _variables(self) -> Any:
-        """Returns the `tf.train.CheckpointReader` of the newest checkpoint."""
+        """Returns the `tf.train.CheckpointReader` of the newest checkpoint. A collective."""
+        self._take_directory()
         with model_directory.required_checkpoint(self.model_dir).with_local_dense() as found:
             return tf1.train.load_checkpoint(found.dense_prefix)
 
@@ -258,6 +276,7 @@ class TrainedModel:
 
     def _chosen(self, checkpoint: Checkpoint | None, path: str | None) -> Checkpoint:
         """Returns `checkpoint`, else the checkpoint at `path`, else the newest checkpoint. A collective."""
+        self._take_directory()
         if checkpoint is None and path is not None:
             checkpoint = model_directory.checkpoint_at_on_every_rank(path)
         return self._of_this_model(checkpoint or model_directory.required_checkpoint(self.model_dir))

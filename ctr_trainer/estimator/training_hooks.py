@@ -88,7 +88,7 @@ def training_hooks(
         clock,
         _lines(),
         every_n_steps=config.log_steps,
-        weight=feed.inputs.weight,
+        weight=None if scored else feed.inputs.weight,
         own=functools.partial(_worker_figures, sync, feed.embeddings),
         learning_rate=_learning_rate(),
         of_windows=feed.is_live,

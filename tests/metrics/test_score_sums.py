@@ -10,7 +10,7 @@ from ctr_trainer.metrics.click_metrics import ClickMetrics
 from ctr_trainer.metrics.score_sums import ScoreSums
 from tests.metrics.ranks import Ranks
 
-MANY = 600_000
+MANY = 300_000
 
 
 def _clicks(rng, logits, rate):
