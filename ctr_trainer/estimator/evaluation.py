@@ -91,7 +91,7 @@ class Evaluation:
             "groups": self._groups.fetch if self._groups and self._groups.fetch is not None else (),
         }
         self._feed, self._labels = feed, list(self._fetches["click"])
-        self._config, self._own = config, tuple(own)
+        self._config, self._own, self._warned = config, tuple(own), set[str]()
         self.reset()
 
     def reset(self) -> None:
@@ -143,9 +143,22 @@ class Evaluation:
             weighted = distributed.all_sum(np.asarray(value * share), f"metric.{name}")
             results[name] = float(weighted / total)
         if distributed.is_chief():
-            _warn_of_leaks(results)
+            self._warn_of_leaks(results)
         rows = self._click.reliability()
         return {**results, **{metric_name("reliability", label): table for label, table in rows.items()}}
+
+    def _warn_of_leaks(self, results: dict[str, Any]) -> None:
+        """Logs a warning, once, if an AUC is so high that a feature probably leaks the label."""
+        for name, value in results.items():
+            if name.split("/")[0] == "auc" and value > _SUSPICIOUS_AUC and name not in self._warned:
+                self._warned.add(name)
+                _log.warning(
+                    "%s = %.4f: a value above %g usually means that a feature leaks the label. Look for one that "
+                    "is known only after the label; docs/inputs.md, 'Columns that leak the label', says how",
+                    name,
+                    value,
+                    _SUSPICIOUS_AUC,
+                )
 
 
 def no_examples(purpose: str) -> UserError:
@@ -154,16 +167,3 @@ def no_examples(purpose: str) -> UserError:
         f"the input has no examples to {purpose}: input_fn returned an empty Dataset or reader on every rank; check "
         "its files and filters"
     )
-
-
-def _warn_of_leaks(results: dict[str, Any]) -> None:
-    """Logs a warning if an AUC is so high that a feature probably leaks the label."""
-    for name, value in results.items():
-        if name.split("/")[0] == "auc" and value > _SUSPICIOUS_AUC:
-            _log.warning(
-                "%s = %.4f: a value above %g usually means that a feature leaks the label. Look for one that "
-                "is known only after the label; docs/inputs.md, 'Columns that leak the label', says how",
-                name,
-                value,
-                _SUSPICIOUS_AUC,
-            )
