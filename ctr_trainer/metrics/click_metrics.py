@@ -82,8 +82,9 @@ class ClickMetrics:
             self._add_waiting()
 
     def reset(self) -> None:
-        for metric in (self.scores, *self.means.values()):
-            metric.reset()
+        self.scores.reset()
+        for mean in self.means.values():
+            mean.reset()
 
     def results(self) -> dict[str, float]:
         """Computes the metrics.
