@@ -38,6 +38,7 @@ class GraphInput:
     """
 
     fed = False
+    weight: Any
     batch_size: int | None = None
     batches: int | None = None
     batches_per_epoch: int | None = None
@@ -47,10 +48,6 @@ class GraphInput:
 
     def __init__(self, features: Any, labels: Any) -> None:
         self.features, self.labels = features, labels
-
-    @property
-    def weight(self) -> tf.Tensor:
-        raise NotImplementedError
 
     @property
     def uses_embeddings(self) -> bool:
@@ -84,7 +81,7 @@ class GraphInput:
         Raises:
           UserError: the settings do not fit the data.
         """
-        return Feed(self, self._hooks)
+        return Feed(self, self._hooks, ExampleCounter(self.weight) if spec else None)
 
 
 class DatasetInput(GraphInput):
@@ -110,17 +107,6 @@ class DatasetInput(GraphInput):
     @functools.cached_property
     def weight(self) -> tf.Tensor:
         return tf.cast(example_count(self.features, self.labels), tf.float32)
-
-    def connect(
-        self,
-        store: Store,
-        config: RunConfig,
-        spec: EstimatorSpec | None = None,
-        trained: Mapping[str, TableConfig] | None = None,
-        within_training: bool = False,
-        clock: Clock | None = None,
-    ) -> Feed:
-        return Feed(self, self._hooks, ExampleCounter(self.weight) if spec else None)
 
 
 def read_in_graph(dataset: tf.data.Dataset) -> Any:

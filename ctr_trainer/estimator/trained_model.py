@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.service.local_service import LocalServices
-from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import model_directory, program
 from ctr_trainer.estimator.checkpoint import Checkpoint
@@ -46,8 +45,8 @@ class TrainedModel(NamedArguments):
         name -> float32[B] if there are several labels. With several workers, the loss must be the mean over the batch's
         examples, see `EstimatorSpec`.
       model_dir: directory of checkpoints, summaries and the feature spec: a path or a URL; None for
-        `RunConfig.model_dir`. If both are None on a rank other than 0, the rank takes the directory of rank 0 when it
-        first trains, evaluates or predicts; until then its `model_dir` is "".
+        `RunConfig.model_dir`. A rank that has neither takes the directory of rank 0 when it first trains, evaluates or
+        predicts.
       params: the `params` of `model_fn`; None for {}. The values of a dataclass or a dict that JSON can represent are
         stored with each checkpoint, and a trained model refuses other values. The values that `ModelParams.may_change`
         names may change; in params of another class, these are `learning_rate`, `dropout` and `batch_size`.
@@ -115,15 +114,13 @@ class TrainedModel(NamedArguments):
           `EvaluationResult`, a dict of the metrics by name, equal on all ranks.
 
         Raises:
-          UserError: there is no such checkpoint, another model wrote it, `metrics` names an unknown column, or the
-            input has no examples.
+          UserError: there is no such checkpoint, example or column, or another model wrote the checkpoint.
         """
         refuse_unless_positive(steps=steps)
-        hooks = session_hooks(hooks)
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
             evaluation = Evaluation(feed, spec, metrics)
-            own = [*feed.hooks, *(spec.evaluation_hooks or ()), *hooks]
+            own = [*feed.hooks, *(spec.evaluation_hooks or ()), *session_hooks(hooks)]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop() and (steps is None or evaluation.steps < steps):
                     evaluation.step(session)
@@ -154,11 +151,10 @@ class TrainedModel(NamedArguments):
         Raises:
           UserError: there is no such checkpoint or prediction, or another model wrote the checkpoint.
         """
-        hooks = session_hooks(hooks)
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
             predictions = program.chosen_predictions(spec.predictions, predict_keys)
-            own = [*feed.hooks, *(spec.prediction_hooks or ()), *hooks]
+            own = [*feed.hooks, *(spec.prediction_hooks or ()), *session_hooks(hooks)]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop():
                     values = feed.with_columns(session.run(predictions))
@@ -296,17 +292,8 @@ class TrainedModel(NamedArguments):
             labels = inputs.labels if mode == ModeKeys.EVAL else None
             spec = self.model_fn(inputs.features, labels, mode, params)
             rows = stack.enter_context(open_evaluation_store())
-            feed = inputs.connect(rows.store, self.config, trained=_trained_tables(checkpoint))
+            feed = inputs.connect(rows.store, self.config, trained=model_directory.trained_tables(checkpoint))
             stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
             rows.restore(checkpoint)
             begin_feed(stack, feed)
             yield feed, spec
-
-
-def _trained_tables(checkpoint: Checkpoint) -> dict[str, TableConfig]:
-    """Returns a dict of table name -> the `TableConfig` with which it was trained, without limits."""
-    configs = checkpoint.table_configs() if distributed.is_chief() else {}
-    values = {name: config.to_dict() for name, config in configs.items()}
-    values = distributed.broadcast_object(values, "trained_tables")
-    # Training decided which keys have rows. An evaluation neither creates nor removes rows.
-    return {name: TableConfig.from_dict(each).without_limits() for name, each in values.items()}

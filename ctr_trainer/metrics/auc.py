@@ -42,28 +42,6 @@ def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
     return float(np.sum(positives * precision) / total)
 
 
-def exact_curves(logits: np.ndarray, signed_weights: np.ndarray) -> tuple[float, float]:
-    """Computes AUC and average precision from all logits. Only equal logits count as ties.
-
-    Args:
-      logits: float32[n]; NaN among them makes both results NaN.
-      signed_weights: float32[n], the weights of the examples, with a minus sign for negative examples.
-
-    Returns:
-      (AUC, average precision), floats.
-    """
-    if np.isnan(logits).any():
-        return float("nan"), float("nan")
-    order = np.argsort(logits)
-    logits, signed_weights = logits[order], signed_weights[order].astype(np.float64)
-    starts = np.flatnonzero(np.append(True, logits[1:] != logits[:-1])) if len(logits) else np.empty(0, np.int64)
-    if not len(starts):
-        return float("nan"), float("nan")
-    negatives = np.add.reduceat(np.maximum(-signed_weights, 0), starts)
-    positives = np.add.reduceat(np.maximum(signed_weights, 0), starts)
-    return roc_auc(negatives, positives), average_precision(negatives, positives)
-
-
 def deciles(sums: np.ndarray) -> list[dict[str, float]]:
     """Compares the predictions and the labels of each decile of the examples, sorted by prediction.
 

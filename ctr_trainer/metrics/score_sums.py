@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 SCORES = 1 << 17
-_EXAMPLES = 1 << 17  # So many examples are sorted at once.
+_EXAMPLES = 1 << 17  # At least so many examples are sorted at once.
 _DIGIT_BITS = 11
 _DIGIT = np.uint32((1 << _DIGIT_BITS) - 1)
 
@@ -46,7 +46,7 @@ class ScoreSums:
         """
         self._waiting.append((logits, labels, weights))
         self._count += len(logits)
-        if self._count >= _EXAMPLES:
+        if self._count >= max(_EXAMPLES, len(self._sums)):  # Without a limit, each merge doubles the sums.
             self._add_waiting()
 
     def add(self, sums: np.ndarray) -> None:
@@ -80,11 +80,9 @@ class ScoreSums:
         """
         workers = len(all_gather(np.ones(1), f"{name}.workers"))
         own = group(self.sums, min(self._limit, max(4 * self._limit // workers, 4096)))
-        ends = np.cumsum(all_gather(np.array([len(own)]), f"{name}.scores"))
         of_all = all_gather(own.reshape(-1), f"{name}.sums").reshape(-1, 4)
         self.reset()
-        for each in np.split(of_all, ends[:-1]):
-            self.add(each)
+        self.add(of_all[np.argsort(of_all[:, 0])])
 
     def _add_waiting(self) -> None:
         if self._waiting:

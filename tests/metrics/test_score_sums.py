@@ -3,14 +3,21 @@
 import numba
 import numpy as np
 import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from ctr_trainer.metrics import score_sums
-from ctr_trainer.metrics.auc import average_precision, deciles, exact_curves, roc_auc
+from ctr_trainer.metrics.auc import average_precision, deciles, roc_auc
 from ctr_trainer.metrics.click_metrics import ClickMetrics
 from ctr_trainer.metrics.score_sums import ScoreSums
 from tests.metrics.ranks import Ranks
 
 MANY = 300_000
+
+
+def exact_curves(logits, signed_weights):
+    """(AUC, average precision) as scikit-learn computes them; the weights of negative examples have a minus sign."""
+    arguments = dict(y_true=signed_weights > 0, y_score=logits, sample_weight=np.abs(signed_weights).astype(np.float64))
+    return roc_auc_score(**arguments), average_precision_score(**arguments)
 
 
 def _clicks(rng, logits, rate):
