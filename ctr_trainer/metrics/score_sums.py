@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 SCORES = 1 << 17
-_EXAMPLES = 1 << 17  # At least so many examples are sorted at once.
+_EXAMPLES = 1 << 15  # At least so many examples are sorted at once.
 _DIGIT_BITS = 11
 _DIGIT = np.uint32((1 << _DIGIT_BITS) - 1)
 
@@ -31,7 +31,8 @@ class ScoreSums:
         self._limit = limit
         self._waiting: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._count = 0
-        self._sums = np.zeros((0, 4))
+        self._buffer, self._spare = np.zeros((0, 4)), np.zeros((0, 4))
+        self._sums = self._buffer
         none = np.zeros(0, np.float32)  # Compiles what an update runs now, because training steps are timed.
         self.add(_sort(none, none, none))
         _group(self._sums, 1.0, 0.0)
@@ -54,13 +55,17 @@ class ScoreSums:
         if np.isnan(sums).any() or np.isnan(self._sums).any():
             self._sums = np.full((1, 4), np.nan)
         else:
-            # NumPy's memory, of large pages: in Numba's, the faults of small pages take three quarters of the time.
-            merged = np.empty((len(self._sums) + len(sums), 4))
-            self._sums = group(merged[: _merge(self._sums, sums, merged)], self._limit).copy()
+            size = len(self._sums) + len(sums)
+            if len(self._spare) < size:
+                self._spare = np.empty((size + size // 2, 4))
+            # Two buffers are used in turn: the page faults of new memory would take most of the time.
+            spare, self._spare, self._buffer = self._spare, self._buffer, self._spare
+            count = _merge(self._sums, sums, spare)
+            self._sums = spare[: _limited(spare[:count], self._limit)]
 
     @property
     def sums(self) -> np.ndarray:
-        """The sums, float64[S, 4] with S <= `limit`.
+        """The sums, float64[S, 4] with S <= `limit`, until more examples are added.
 
         The columns are, by ascending score: the score (of a group the mean), the weights of the negative examples, the
         weights of the positive examples, and weight * label.
@@ -69,7 +74,7 @@ class ScoreSums:
         return self._sums
 
     def reset(self) -> None:
-        self._sums, self._count = np.zeros((0, 4)), 0
+        self._sums, self._count = self._buffer[:0], 0
         self._waiting.clear()
 
     def merge(self, all_gather: Callable[[np.ndarray, str], np.ndarray], name: str) -> None:
@@ -96,11 +101,17 @@ def group(sums: np.ndarray, limit: int) -> np.ndarray:
     """Returns `sums` with at most `limit` scores: neighbours are grouped if there are more, see `ScoreSums`."""
     if len(sums) <= limit:
         return sums
+    groups = sums.copy()
+    return groups[: _limited(groups, limit)]
+
+
+def _limited(sums: np.ndarray, limit: int) -> int:
+    """Groups the rows of `sums` in place. Returns the number of groups, which take the place of the first rows."""
+    count = len(sums)
     for most_above in (128 / limit, 0.0):  # The second is needed only if weights differ by many powers of ten.
-        groups = sums.copy()
-        if (count := _group(groups, 2.6 / limit, most_above)) <= limit:
-            break
-    return groups[:count]
+        if count > limit:
+            count = _group(sums[:count], 2.6 / limit, most_above)
+    return count
 
 
 @numba.njit(nogil=True, cache=True)
