@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags as absl_flags
@@ -48,6 +48,8 @@ _SECONDS_TO_SPEAK = 10.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status: 0, or a status from `messages.errors`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is sys.__stdout__:
+        _write_until_closed(sys.stdout)
     tensorflow_import.install()
     log_lines.install()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -78,6 +80,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     words.model_dir = values.get("model_dir", "")
     run = refusing_by_flags()(command.run)
     return words.run(lambda: run(*taken), takes_signals=name in _ENDING_IN_ORDER)
+
+
+def _write_until_closed(stream: Any) -> None:
+    """Drops what is written after the reader has closed the pipe, as `head` does."""
+
+    def quiet(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            try:
+                return method(*given)
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+        return call
+
+    stream.write, stream.flush = quiet(stream.write), quiet(stream.flush)
 
 
 def refuse_run_sh() -> int:

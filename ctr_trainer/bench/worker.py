@@ -144,7 +144,7 @@ def _measure(
         return build.reader(experiment, data.eval_data, once=True)
 
     eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn)
-    trained = estimator.train(train_input_fn, max_steps=data.max_steps, evaluation=eval_spec)
+    trained = estimator.train(train_input_fn, max_steps=data.max_steps, evaluation=eval_spec).last_training
     assert trained is not None  # A new model directory has steps to train.
     evaluations, evaluation_seconds = [], trained["phase_seconds"]["evaluation"]["mean"]
     if eval_spec:

@@ -161,7 +161,8 @@ def _train(
         return batches
 
     max_steps, resume_from = data.max_steps or None, model.resume_from or None
-    result = estimator.train(train_input_fn, max_steps=max_steps, evaluation=eval_spec, resume_from=resume_from)
+    estimator.train(train_input_fn, max_steps=max_steps, evaluation=eval_spec, resume_from=resume_from)
+    result = estimator.last_training
     if distributed.is_chief():
         for line in format_phases(result) if result and result.phases else ():
             _log.info("%s", line)

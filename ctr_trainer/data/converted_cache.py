@@ -36,6 +36,7 @@ def converted(
     labels: bool = True,
     advanced: Callable[[str], object] = lambda text: None,
     timeout: float = 1800.0,
+    warns: bool = True,
 ) -> str:
     """Returns the path of a source's conversion below `directory`. Converts the source first if necessary.
 
@@ -48,6 +49,7 @@ def converted(
       labels: False if labels and weights are not needed. An existing conversion with labels is reused; a new conversion
         has no labels.
       advanced: f(text), called whenever the conversion, in this or another process, makes progress.
+      warns: whether to warn of columns that leak the label.
       timeout: seconds that another process's conversion may make no progress.
 
     Raises:
@@ -70,7 +72,8 @@ def converted(
                         _convert(unfinished, format, source, spec, progress, advanced)
                     _rename(draft, target)
                     (target / UNFINISHED).unlink()
-                    warn_of_leaks(open_dataset(str(target)))
+                    if warns:
+                        warn_of_leaks(open_dataset(str(target)))
         except InUse as error:
             # Another process is converting the source. Wait as long as its files grow.
             if seen is None:

@@ -1,5 +1,6 @@
 """Input from a batch reader: placeholders, and the batches and embedding rows that are fed to them."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -56,6 +57,10 @@ class BatchInput(GraphInput):
     @property
     def uses_embeddings(self) -> bool:
         return bool(self.features.segments)
+
+    @functools.cached_property
+    def weight(self) -> tf.Tensor:
+        return tf.reduce_sum(self.features["weight"])
 
     def weights(self, labels: tf.Tensor) -> tf.Tensor:
         return self.features["weight"]

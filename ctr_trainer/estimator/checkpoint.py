@@ -28,9 +28,9 @@ _OF_THE_PLACE = ("path", "dense_directory")  # Fields that the manifest leaves o
 Entry = dict[str, Any]  # The entry of a file in a manifest.
 
 
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    """A finished checkpoint.
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Checkpoint(str):
+    """A finished checkpoint: its `path`, a str, with what is known of it.
 
     Attributes:
       path: directory or URL of the checkpoint, such as `MODEL_DIR/checkpoints/step-0000001000`.
@@ -55,6 +55,9 @@ class Checkpoint:
     model: dict[str, Any] | None = None
     decay: dict[str, int | None] | None = None
     dense_directory: str | None = None
+
+    def __new__(cls, path: str, *_: Any, **__: Any) -> "Checkpoint":
+        return super().__new__(cls, path)
 
     @property
     def dense_prefix(self) -> str:

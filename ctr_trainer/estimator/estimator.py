@@ -5,11 +5,12 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
+from ctr_trainer.estimator.evaluation import no_examples
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.step_hook import in_order
 from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
@@ -18,10 +19,11 @@ from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.publishing import open_publishing
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import training_session
-from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult
+from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult, refuse_unless_positive
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training, open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
+from ctr_trainer.graph_notes.estimator_spec import session_hooks
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import dense_exchange, distributed, last_words
 from ctr_trainer.settings.schedule import check_plateau
@@ -36,7 +38,12 @@ class Estimator(TrainedModel):
 
     `train`, `evaluate` and `predict` are collectives: all ranks call them with the same arguments. For the arguments of
     the constructor see `TrainedModel`.
+
+    Attributes:
+      last_training: the `TrainResult` of the last call of `train`; None if there was nothing to do.
     """
+
+    last_training: TrainResult | None = None
 
     def train(
         self,
@@ -47,7 +54,7 @@ class Estimator(TrainedModel):
         saving_listeners: Sequence[Any] | None = (),
         evaluation: EvalSpec | None = None,
         resume_from: int | None = None,
-    ) -> TrainResult | None:
+    ) -> Self:
         """Trains until the input ends or a step is reached; resumes from the newest checkpoint if there is one.
 
         Args:
@@ -64,23 +71,27 @@ class Estimator(TrainedModel):
           resume_from: step of the checkpoint to resume from; later checkpoints are set aside. None for the newest.
 
         Returns:
-          `TrainResult`; None if there was nothing to do. If a lost service was restarted, the result covers only the
-          steps since the checkpoint from which all ranks resumed.
+          this `Estimator`, whose `last_training` is the result. If a lost service was restarted, the result covers only
+          the steps since the checkpoint from which all ranks resumed.
 
         Raises:
           ServiceLost: the embedding service is lost, and `EmbeddingConfig.service_restarts` allows no further restart.
             The message names the last checkpoint.
           StoppedInOrder: SIGTERM or SIGINT has ended the training, and its checkpoint is saved; see `StopHook`. Only
             programs that use `run_program`, such as the command line, handle these signals.
-          UserError: there is no checkpoint of the step `resume_from`; or the training diverged, or cannot continue for
-            another reason. The message names the last checkpoint.
+          UserError: there is no checkpoint of the step `resume_from`, the input has no examples, or an argument is
+            wrong; or the training diverged, or cannot continue for another reason. The message names the last
+            checkpoint.
           ValueError: both `steps` and `max_steps` are given.
         """
+        refuse_unless_positive(steps=steps, max_steps=max_steps)
+        hooks = session_hooks(hooks)
         if steps is not None and max_steps is not None:
             raise ValueError("give steps or max_steps, not both")
         if saving_listeners:
             raise UserError("saving_listeners are not called, since a checkpoint also has rows: give a session hook")
         owns = distributed.local_rank() == 0
+        self._take_directory()
         with one_job(self.model_dir) as lock, staged(self.model_dir, distributed.is_chief(), owns) as staging:
             checkpoint = self.latest_checkpoint() if resume_from is None else self.find_checkpoint(str(resume_from))
             job = TrainingJob(
@@ -99,7 +110,8 @@ class Estimator(TrainedModel):
                 services=self._services,
             )
             try:
-                return self._train_with_restarts(job, hooks or (), evaluation)
+                self.last_training = self._train_with_restarts(job, hooks, evaluation)
+                return self
             finally:
                 tf1.summary.FileWriterCache.clear()  # Closes the event files.
 
@@ -148,6 +160,8 @@ class Estimator(TrainedModel):
             self._log_nothing_to_do(job, "early stopping has ended it there; a higher patience continues it")
             return None
         with open_training(job) as training:
+            if training.feed.steps == 0 and not job.start:
+                raise no_examples("train on")
             if training.feed.steps == 0:
                 self._log_nothing_to_do(job, "its data has been read to the end of the last epoch")
                 return None
@@ -160,6 +174,7 @@ class Estimator(TrainedModel):
             published = [publishing.publisher.status_line] if publishing else []
             own, measuring = training_hooks(training, [*published, *training.feed.status_lines])
             own += [stop, publishing.hook] if publishing else [stop]
+            tried = False
             evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else None
             with (
                 training.closing([publishing, evaluations, *own]),
@@ -178,10 +193,14 @@ class Estimator(TrainedModel):
                         "damaged"
                     )
                 while not session.should_stop():
+                    tried = True
                     with _watched_step(training):
                         training.step(session)
             if stop.error:
                 raise stop.error
+            if tried and not training.steps.steps and not stop.is_asked and not training.feed.is_live:
+                if not (training.feed.inputs.fed and job.start):  # A reader that resumes may be at its end.
+                    raise no_examples("train on")
             results = measured(training, measuring)
         evaluated = evaluations.results() if evaluations else {}
         publication = publishing.publisher.results() if publishing else None

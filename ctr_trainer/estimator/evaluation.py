@@ -86,11 +86,12 @@ class Evaluation:
         self._fetches = {
             "click": metric_tensors(feed.inputs, spec),
             "loss": spec.loss,
+            "weight": feed.inputs.weight,
             "updates": {name: update for name, (_, update) in own.items()},
             "groups": self._groups.fetch if self._groups and self._groups.fetch is not None else (),
         }
         self._feed, self._labels = feed, list(self._fetches["click"])
-        self._config, self._own = config, tuple(own)
+        self._config, self._own, self._warned = config, tuple(own), set[str]()
         self.reset()
 
     def reset(self) -> None:
@@ -111,18 +112,23 @@ class Evaluation:
         values = session.run(self._fetches)
         batch = self._feed.batch
         groups = self._groups.of(batch, values["groups"]) if self._groups else None
-        weight = 1.0
         for label, click in values["click"].items():
             self._click.update(label, click["logits"], click["labels"], click["weights"], groups)
-            weight = click["weights"].sum()
-        if values["click"]:
-            self._examples += batch.size if batch else len(click["labels"])
-        self._loss.update(np.array([values["loss"]], np.float32), np.array([weight], np.float32))
+        self._examples += batch.size if batch else int(values["weight"])
+        self._loss.update(np.array([values["loss"]], np.float32), np.array([values["weight"]], np.float32))
         self._updates = values["updates"]
         self.steps += 1
 
     def results(self) -> dict[str, Any]:
-        """Returns the metrics over all ranks, including the table `reliability` of each label. A collective."""
+        """Returns the metrics over all ranks, including the table `reliability` of each label. A collective.
+
+        Raises:
+          UserError: no rank has evaluated an example.
+        """
+        share = np.array(self._examples, np.float64)
+        total = distributed.all_sum(share, "metric.share")
+        if not total:
+            raise no_examples("evaluate")
         self._click.merge(distributed.all_sum, distributed.all_gather)
         of_ranks = distributed.all_gather(self._loss.state, "metric.losses").reshape(-1, 2)
         if distributed.is_chief() and len(of_ranks) > 1 and self._loss.state[1] and (of_ranks == of_ranks[0]).all():
@@ -132,28 +138,32 @@ class Evaluation:
                 len(of_ranks),
             )
         self._loss.state[:] = of_ranks.sum(axis=0)
-        share = np.array(self._examples if self._labels else self.steps, np.float64)
-        total = distributed.all_sum(share, "metric.share")
-        results: dict[str, Any] = {"loss": self._loss.result()}
-        if self._labels:
-            results.update(examples=int(total), **self._click.results())
+        results: dict[str, Any] = {"loss": self._loss.result(), "examples": int(total), **self._click.results()}
         for name, value in self._updates.items():
             weighted = distributed.all_sum(np.asarray(value * share), f"metric.{name}")
-            results[name] = float(weighted / total) if total else float("nan")
+            results[name] = float(weighted / total)
         if distributed.is_chief():
-            _warn_of_leaks(results)
+            self._warn_of_leaks(results)
         rows = self._click.reliability()
         return {**results, **{metric_name("reliability", label): table for label, table in rows.items()}}
 
+    def _warn_of_leaks(self, results: dict[str, Any]) -> None:
+        """Logs a warning, once, if an AUC is so high that a feature probably leaks the label."""
+        for name, value in results.items():
+            if name.split("/")[0] == "auc" and value > _SUSPICIOUS_AUC and name not in self._warned:
+                self._warned.add(name)
+                _log.warning(
+                    "%s = %.4f: a value above %g usually means that a feature leaks the label. Look for one that "
+                    "is known only after the label; docs/inputs.md, 'Columns that leak the label', says how",
+                    name,
+                    value,
+                    _SUSPICIOUS_AUC,
+                )
 
-def _warn_of_leaks(results: dict[str, Any]) -> None:
-    """Logs a warning if an AUC is so high that a feature probably leaks the label."""
-    for name, value in results.items():
-        if name.split("/")[0] == "auc" and value > _SUSPICIOUS_AUC:
-            _log.warning(
-                "%s = %.4f: a value above %g usually means that a feature leaks the label. Look for one that "
-                "is known only after the label; docs/inputs.md, 'Columns that leak the label', says how",
-                name,
-                value,
-                _SUSPICIOUS_AUC,
-            )
+
+def no_examples(purpose: str) -> UserError:
+    """Returns the error for an input without examples."""
+    return UserError(
+        f"the input has no examples to {purpose}: input_fn returned an empty Dataset or reader on every rank; check "
+        "its files and filters"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from ctr_trainer.graph_notes.run_length import Epochs
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import Latency
+from ctr_trainer.system.messages.errors import UserError
 
 
 class GraphInput:
@@ -27,7 +29,7 @@ class GraphInput:
       features, labels: the arguments of `model_fn`.
       fed: whether the features are `FedFeatures`, whose values are fed at each step. Otherwise the graph reads its
         input itself.
-      weight: scalar tensor, the weight of a batch; None if all batches have equal weights.
+      weight: scalar tensor, the sum of the weights of a batch's examples.
       batch_size: examples per batch, padding included. This and the attributes below are None if unknown.
       batches: number of batches from the input's start to its end.
       batches_per_epoch: number of batches in a whole epoch.
@@ -36,7 +38,7 @@ class GraphInput:
     """
 
     fed = False
-    weight: tf.Tensor | None = None
+    weight: Any
     batch_size: int | None = None
     batches: int | None = None
     batches_per_epoch: int | None = None
@@ -79,7 +81,7 @@ class GraphInput:
         Raises:
           UserError: the settings do not fit the data.
         """
-        return Feed(self, self._hooks)
+        return Feed(self, self._hooks, ExampleCounter(self.weight) if spec else None)
 
 
 class DatasetInput(GraphInput):
@@ -95,7 +97,16 @@ class DatasetInput(GraphInput):
     def __init__(self, data: Any, has_read: Callable[[], None] | None = None) -> None:
         data = read_in_graph(data) if isinstance(data, tf.data.Dataset) else data
         batch = data if isinstance(data, tuple) else (data, None)
+        if len(batch) != 2 or batch[0] is None:
+            raise UserError(
+                f"input_fn returned {'None' if data is None else f'a tuple of {len(batch)}'}: expected a "
+                "tf.data.Dataset of (features, labels), the tensors of both, or a BatchReader"
+            )
         super().__init__(*(_counted(batch, has_read) if has_read else batch))
+
+    @functools.cached_property
+    def weight(self) -> tf.Tensor:
+        return tf.cast(example_count(self.features, self.labels), tf.float32)
 
 
 def read_in_graph(dataset: tf.data.Dataset) -> Any:
@@ -104,6 +115,30 @@ def read_in_graph(dataset: tf.data.Dataset) -> Any:
     # A session runs these initializers when it starts.
     tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     return iterator.get_next()
+
+
+def example_count(features: Any, labels: Any) -> tf.Tensor | int:
+    """Returns the first dimension of a batch's labels, or of its first feature if there are no labels."""
+    tensors = [*tf.nest.flatten(labels), *tf.nest.flatten(features)]
+    first = next(tensor for tensor in tensors if tensor is not None)
+    if isinstance(first, tf.SparseTensor):
+        return first.dense_shape[0]
+    if isinstance(first, tf.RaggedTensor):
+        return first.nrows()
+    return tf.shape(first)[0] if first.shape.rank != 0 else 1
+
+
+class ExampleCounter(tf1.train.SessionRunHook):
+    """Counts the examples of the batches that the graph reads; `weight` is the number of examples in a batch."""
+
+    def __init__(self, weight: tf.Tensor) -> None:
+        self._arguments, self.examples = tf1.train.SessionRunArgs(weight), 0
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs:
+        return self._arguments
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        self.examples += int(run_values.results)
 
 
 def _counted(batch: tuple[Any, Any], has_read: Callable[[], None]) -> list[Any]:
@@ -144,8 +179,13 @@ class Feed:
     stream_state: Callable[[], dict[str, float]] | None = None
     status_lines: Sequence[Callable[[], str]] = ()
 
-    def __init__(self, inputs: GraphInput, hooks: Sequence[tf1.train.SessionRunHook] = ()) -> None:
-        self.inputs, self.hooks = inputs, [*hooks]
+    def __init__(
+        self,
+        inputs: GraphInput,
+        hooks: Sequence[tf1.train.SessionRunHook] = (),
+        counter: ExampleCounter | None = None,
+    ) -> None:
+        self.inputs, self.hooks, self._counter = inputs, [*hooks, *([counter] if counter else ())], counter
 
     @property
     def batch(self) -> Batch | None:
@@ -154,8 +194,8 @@ class Feed:
 
     @property
     def examples(self) -> int:
-        """The number of examples fed since `rewind`."""
-        return 0
+        """The number of examples that were fed since `rewind`, or that the graph has read."""
+        return self._counter.examples if self._counter else 0
 
     @property
     def event_seconds(self) -> Callable[[], float] | None:

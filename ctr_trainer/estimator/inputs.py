@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.estimator.feed import DatasetInput, read_in_graph
+from ctr_trainer.estimator.feed import DatasetInput, example_count, read_in_graph
 from ctr_trainer.estimator.hooks.ending_hooks import EndTogetherHook
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
@@ -255,14 +255,3 @@ def _parts(element: Any) -> tuple[tf.Tensor, ...]:
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     """Returns the smallest tensor that conforms to a `tf.TensorSpec`."""
     return tf.zeros([size or 0 for size in spec.shape.as_list()] if spec.shape.rank else [], spec.dtype)
-
-
-def example_count(features: Any, labels: Any) -> tf.Tensor | int:
-    """Returns the first dimension of a batch's labels, or of its first feature if there are no labels."""
-    tensors = [*tf.nest.flatten(labels), *tf.nest.flatten(features)]
-    first = next(tensor for tensor in tensors if tensor is not None)
-    if isinstance(first, tf.SparseTensor):
-        return first.dense_shape[0]
-    if isinstance(first, tf.RaggedTensor):
-        return first.nrows()
-    return tf.shape(first)[0] if first.shape.rank != 0 else 1

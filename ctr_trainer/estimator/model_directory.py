@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.row_order import progress
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.checkpoint import BEST, RECENT, Checkpoint
 from ctr_trainer.estimator.model_selection import EvaluationHistory
@@ -90,6 +91,15 @@ def checkpoint_at(path: str) -> Checkpoint:
 def checkpoint_at_on_every_rank(path: str) -> Checkpoint:
     """Calls `checkpoint_at` on rank 0, and returns its result on every rank. A collective."""
     return _on_every_rank(lambda: checkpoint_at(path))
+
+
+def trained_tables(checkpoint: Checkpoint) -> dict[str, TableConfig]:
+    """Returns a dict of table name -> the `TableConfig` with which it was trained, without limits."""
+    configs = checkpoint.table_configs() if distributed.is_chief() else {}
+    values = {name: config.to_dict() for name, config in configs.items()}
+    values = distributed.broadcast_object(values, "trained_tables")
+    # Training decided which keys have rows. An evaluation neither creates nor removes rows.
+    return {name: TableConfig.from_dict(each).without_limits() for name, each in values.items()}
 
 
 def newest_model_record(model_dir: str) -> dict[str, Any] | None:

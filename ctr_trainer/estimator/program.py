@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.estimator.batch_feed import BatchInput
 from ctr_trainer.estimator.equal_variables import lone_updates, summed_over_examples
 from ctr_trainer.estimator.feed import DatasetInput, GraphInput
-from ctr_trainer.estimator.inputs import GivenReader, example_count
+from ctr_trainer.estimator.inputs import GivenReader
 from ctr_trainer.estimator.model_directory import TrainedFeatures, features_path, load_features
 from ctr_trainer.estimator.optimize import next_step
 from ctr_trainer.estimator.step_gradients import step_gradients
@@ -23,7 +23,7 @@ from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import FOREIGN_STEP, RowTraining, StepPlan, notes
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
 _log = logging.getLogger(__name__)
 # Part of the names of the variables in which Horovod 0.28.1 accumulates gradients.
@@ -70,9 +70,8 @@ def with_train_op(spec: EstimatorSpec, inputs: GraphInput, row_learning_rate: fl
         )
     fed: Any = inputs.features if inputs.fed else None
     several = distributed.size() > 1
-    weight = tf.reduce_sum(fed["weight"]) if inputs.fed else _examples(inputs)
     rows = fed.placeholders if inputs.fed else ()
-    gradients = step_gradients(optimizer, spec.loss, weight, rows, exchange=several, sparse=True)
+    gradients = step_gradients(optimizer, spec.loss, inputs.weight, rows, exchange=several, sparse=True)
     notes().weighs_batches = True
     if inputs.fed:
         share = tf.math.divide_no_nan(float(distributed.size()), gradients.weight) if several else None
@@ -80,14 +79,6 @@ def with_train_op(spec: EstimatorSpec, inputs: GraphInput, row_learning_rate: fl
     notes().step_plan = StepPlan(exchange=gradients.exchange)
     train_op = next_step(gradients.update())
     return dataclasses.replace(spec, mode=ModeKeys.TRAIN, train_op=train_op, optimizer=None)
-
-
-def _examples(inputs: GraphInput) -> tf.Tensor:
-    """Returns the weight of a batch of a `tf.data.Dataset`, a scalar float32."""
-    padded = notes().batch_weight
-    if padded is not None:
-        return padded.own
-    return tf.cast(example_count(inputs.features, inputs.labels), tf.float32)
 
 
 def _warn_of_sum(loss: tf.Tensor) -> None:
@@ -135,8 +126,7 @@ def call_input_fn(input_fn: Callable[..., Any], mode: str, params: Any, config: 
     workers = distributed.size()
     context = tf.distribute.InputContext(workers, distributed.rank(), workers)
     offered = {"mode": mode, "params": params, "config": config, "position": position, "input_context": context}
-    declared = inspect.signature(input_fn).parameters
-    return input_fn(**{name: value for name, value in offered.items() if name in declared})
+    return _called("input_fn", input_fn, (), offered)
 
 
 def make_input(
@@ -178,12 +168,16 @@ def make_input(
 def config_of(config: RunConfig, model_dir: str | os.PathLike[str] | None) -> RunConfig:
     """Returns the settings with the model directory that was given to an Estimator or is already in the settings.
 
+    It is None on a rank other than 0 if that rank gives none, see `TrainedModel`.
+
     Raises:
-      UserError: no model directory is given, or two different ones are given.
+      UserError: rank 0 gives no model directory, or two different ones are given.
     """
     given = None if model_dir is None else str(model_dir)
     if given is None and config.model_dir is None:
-        raise UserError("an Estimator needs a model_dir, or RunConfig(model_dir=...): all ranks need the same one")
+        if not distributed.is_chief():
+            return config
+        raise UserError("an Estimator needs a model_dir, or RunConfig(model_dir=...), at least on rank 0")
     if None not in (given, config.model_dir) and given != str(config.model_dir):
         raise UserError(f"model_dir={given}, but RunConfig(model_dir={config.model_dir}): give one of them")
     return config.replace(model_dir=given or str(config.model_dir))
@@ -194,18 +188,44 @@ def with_four_arguments(model_fn: Callable[..., Any], config: RunConfig) -> Call
 
     The `model_fn` may also declare `config`, the `RunConfig` of the Estimator.
     """
-    declared = inspect.signature(model_fn).parameters
-    if "config" not in declared and (len(declared) == 4 or any(p.kind == p.VAR_POSITIONAL for p in declared.values())):
-        return model_fn
+    declared = _parameters("model_fn", model_fn)
+    by_place = len(declared) == 4 or any(p.kind == p.VAR_POSITIONAL for p in declared.values())
 
     @functools.wraps(model_fn)
-    def adapted(features: Any, labels: Any, mode: str, params: Any) -> Any:
+    def adapted(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
         offered = {"labels": labels, "mode": mode, "params": params, "config": config}
-        if labels is not None and "labels" not in declared:
+        if by_place and "config" not in declared:
+            spec = model_fn(features, labels, mode, params)
+        elif labels is not None and "labels" not in declared:
             raise UserError("the input_fn gives labels, and the model_fn does not declare the argument labels")
-        return model_fn(features, **{name: value for name, value in offered.items() if name in declared})
+        else:
+            spec = _called("model_fn", model_fn, (features,), offered)
+        if not isinstance(spec, EstimatorSpec):
+            raise UserError(
+                f"model_fn returned {type(spec).__name__} for mode {mode!r}: return an EstimatorSpec, such as "
+                "EstimatorSpec(mode, predictions=predictions, loss=loss, train_op=train_op)"
+            )
+        return spec
 
     return adapted
+
+
+def _parameters(name: str, function: Any) -> Mapping[str, inspect.Parameter]:
+    if not callable(function):
+        raise UserError(f"{name} is {type(function).__name__}: expected a function; {name}=lambda: x makes one of x")
+    return inspect.signature(function).parameters
+
+
+def _called(name: str, function: Callable[..., Any], first: Sequence[Any], offered: Mapping[str, Any]) -> Any:
+    """Calls a function of the program with `first` and those of the offered arguments that it declares."""
+    declared = _parameters(name, function)
+    for each in list(declared.values())[len(first) :]:
+        if each.name not in offered and each.default is each.empty and each.kind in (0, 1, 3):
+            raise UserError(
+                f"{name} declares the argument {each.name!r}, which is not one of {', '.join(offered)}"
+                f"{did_you_mean(each.name, offered)}"
+            )
+    return function(*first, **{key: value for key, value in offered.items() if key in declared})
 
 
 def chosen_predictions(predictions: Any, keys: str | Sequence[str] | None) -> dict[str, tf.Tensor]:

@@ -76,7 +76,7 @@ def measured(training: Training, hooks: MeasuringHooks) -> dict[str, Any]:
         "input_wait_seconds": round(clock.seconds["read"], 3),
         "phases": hooks.trace.results() if hooks.load else None,
         "load": hooks.load and hooks.load.results(),
-        "training_auc": hooks.metrics.auc(distributed.all_sum),
+        "training_auc": distributed.broadcast_object(hooks.metrics.auc(), "training_auc"),
         "phase_seconds": {name: _over_ranks(each, 3) for name, each in seconds.items()},
         "slowest_phase": slowest,
         "slowest_phase_share": round(shares[slowest], 3),

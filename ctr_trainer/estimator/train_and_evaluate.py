@@ -5,8 +5,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ctr_trainer.graph_notes.estimator_spec import session_hooks
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.system.messages.errors import NamedArguments, UserError
 
 _AUC = "training_auc"
 _OPTIONAL = ("phases", "load", "evaluation_seconds", "stopped_early", "warm_start", "publication")
@@ -112,7 +114,7 @@ class EvaluationResult(dict[str, Any]):
     """The metrics of an evaluation by name, such as `metrics["auc"]`. Common metrics are also attributes.
 
     A click model also has `examples`, the metrics of `EvaluationMetrics` and `reliability`, the rows of
-    `Reliability.table`. With several labels the names end with the label, such as `auc/click`.
+    `metrics.auc.deciles`. With several labels the names end with the label, such as `auc/click`.
     """
 
     @property
@@ -126,9 +128,9 @@ class EvaluationResult(dict[str, Any]):
         return self["loss"]
 
     @property
-    def examples(self) -> int | None:
-        """The number of evaluated examples; None if the model has no click metrics."""
-        return self.get("examples")
+    def examples(self) -> int:
+        """The number of evaluated examples."""
+        return self["examples"]
 
     @property
     def auc(self) -> float | None:
@@ -137,7 +139,7 @@ class EvaluationResult(dict[str, Any]):
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSpec:
+class TrainSpec(NamedArguments):
     """The input, the length and the hooks of a training.
 
     Attributes:
@@ -148,6 +150,9 @@ class TrainSpec:
     max_steps: int | None = None
     hooks: Sequence[Any] | None = ()
     saving_listeners: Sequence[Any] | None = ()
+
+    def __post_init__(self) -> None:
+        refuse_unless_positive(max_steps=self.max_steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +199,10 @@ class EvalSpec(EvaluationConfig):
         super().__post_init__()
         exporters = self.exporters or ()
         object.__setattr__(self, "exporters", (exporters,) if hasattr(exporters, "export") else tuple(exporters))
-        object.__setattr__(self, "hooks", tuple(self.hooks or ()))
+        object.__setattr__(self, "hooks", session_hooks(self.hooks))
+        for name in ("throttle_secs", "start_delay_secs"):
+            if (getattr(self, name) or 0) < 0:
+                raise UserError(f"EvalSpec({name}={getattr(self, name)}): expected 0 or more seconds")
         is_timed = (self.throttle_secs, self.start_delay_secs) != (None, None)
         if is_timed and self.evaluates:
             _log.warning("EvalSpec(throttle_secs, start_delay_secs) are not used: evaluations are counted in steps")
@@ -221,6 +229,13 @@ class EvalSpec(EvaluationConfig):
         return self.best_direction or DIRECTIONS.get((self.best_metric or "").split("/")[0], "")
 
 
+def refuse_unless_positive(**numbers: float | None) -> None:
+    """Raises UserError if one of the arguments is neither None nor above 0."""
+    for name, number in numbers.items():
+        if number is not None and not number > 0:
+            raise UserError(f"{name}={number}: expected a number above 0, or None for no limit")
+
+
 def train_and_evaluate(
     estimator: Any, train_spec: TrainSpec, eval_spec: EvalSpec
 ) -> tuple[dict[str, Any] | None, TrainResult | None]:
@@ -234,11 +249,12 @@ def train_and_evaluate(
       (metrics, result): the metrics of the last evaluation with their `global_step`, or None if there was none; and
       the `TrainResult`, or None if there was nothing to do.
     """
-    result = estimator.train(
+    estimator.train(
         train_spec.input_fn,
         train_spec.hooks,
         max_steps=train_spec.max_steps,
         saving_listeners=train_spec.saving_listeners,
         evaluation=eval_spec,
     )
+    result = estimator.last_training
     return result and result.evaluation, result

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.service.local_service import LocalServices
-from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import model_directory, program
 from ctr_trainer.estimator.checkpoint import Checkpoint
@@ -20,9 +19,9 @@ from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.open_store import open_evaluation_store
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of
-from ctr_trainer.estimator.train_and_evaluate import EvaluationResult
+from ctr_trainer.estimator.train_and_evaluate import EvaluationResult, refuse_unless_positive
 from ctr_trainer.estimator.training import begin_feed, begin_graph
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys, session_hooks
 from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.export import directory
@@ -30,9 +29,10 @@ from ctr_trainer.serving.export.saved_model import export_saved_model
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import NamedArguments
 
 
-class TrainedModel:
+class TrainedModel(NamedArguments):
     """Evaluates a `model_fn`, predicts with it and exports it.
 
     The constructor starts Horovod if `distributed.init` was not called, and disables TensorFlow's eager mode, as
@@ -45,7 +45,8 @@ class TrainedModel:
         name -> float32[B] if there are several labels. With several workers, the loss must be the mean over the batch's
         examples, see `EstimatorSpec`.
       model_dir: directory of checkpoints, summaries and the feature spec: a path or a URL; None for
-        `RunConfig.model_dir`.
+        `RunConfig.model_dir`. A rank that has neither takes the directory of rank 0 when it first trains, evaluates or
+        predicts.
       params: the `params` of `model_fn`; None for {}. The values of a dataclass or a dict that JSON can represent are
         stored with each checkpoint, and a trained model refuses other values. The values that `ModelParams.may_change`
         names may change; in params of another class, these are `learning_rate`, `dropout` and `batch_size`.
@@ -71,12 +72,21 @@ class TrainedModel:
             params, config = config, params
         tf1.disable_eager_execution()
         distributed.watchdog()  # Calls `distributed.init` if it was not called.
-        self.config = program.config_of(config or RunConfig(), model_dir)
-        self.model_fn = program.with_four_arguments(model_fn, self.config)
-        self.model_dir = str(path_of(self.config.model_dir).absolute())
+        self._given_fn = model_fn
+        self._configure(program.config_of(config or RunConfig(), model_dir))
         self.params = {} if params is None else params
         self._name, self._may_change, self._services = name, may_change, services
         self._warm_start = warm_start_from
+
+    def _configure(self, config: RunConfig) -> None:
+        self.config, self.model_fn = config, program.with_four_arguments(self._given_fn, config)
+        self.model_dir = str(path_of(config.model_dir).absolute()) if config.model_dir else ""
+
+    def _take_directory(self) -> None:
+        """Takes the model directory of rank 0 if this rank was given none. A collective."""
+        directory = distributed.broadcast_object(self.config.model_dir, "model_dir")
+        if not self.model_dir:
+            self._configure(self.config.replace(model_dir=directory))
 
     def evaluate(
         self,
@@ -104,12 +114,13 @@ class TrainedModel:
           `EvaluationResult`, a dict of the metrics by name, equal on all ranks.
 
         Raises:
-          UserError: there is no such checkpoint, another model wrote it, or `metrics` names an unknown column.
+          UserError: there is no such checkpoint, example or column, or another model wrote the checkpoint.
         """
+        refuse_unless_positive(steps=steps)
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
             evaluation = Evaluation(feed, spec, metrics)
-            own = [*feed.hooks, *(spec.evaluation_hooks or ()), *(hooks or ())]
+            own = [*feed.hooks, *(spec.evaluation_hooks or ()), *session_hooks(hooks)]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop() and (steps is None or evaluation.steps < steps):
                     evaluation.step(session)
@@ -143,7 +154,7 @@ class TrainedModel:
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
             predictions = program.chosen_predictions(spec.predictions, predict_keys)
-            own = [*feed.hooks, *(spec.prediction_hooks or ()), *(hooks or ())]
+            own = [*feed.hooks, *(spec.prediction_hooks or ()), *session_hooks(hooks)]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop():
                     values = feed.with_columns(session.run(predictions))
@@ -230,11 +241,12 @@ class TrainedModel:
         return self._variables().get_tensor(name)
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """Returns the newest intact `Checkpoint`; None if there is no checkpoint. A collective."""
+        """Returns the newest intact `Checkpoint`, a path; None if there is no checkpoint. A collective."""
+        self._take_directory()
         return model_directory.newest_checkpoint(self.model_dir)
 
     def find_checkpoint(self, which: str) -> Checkpoint:
-        """Returns a `Checkpoint`. A collective.
+        """Returns a `Checkpoint`, a path. A collective.
 
         Args:
           which: `latest`, `best` (by `EvalSpec.best_metric`), a step as text, or `auto`, the best checkpoint if one is
@@ -243,10 +255,12 @@ class TrainedModel:
         Raises:
           UserError: there is no such checkpoint.
         """
+        self._take_directory()
         return model_directory.find_checkpoint(self.model_dir, which)
 
     def _variables(self) -> Any:
-        """Returns the `tf.train.CheckpointReader` of the newest checkpoint."""
+        """Returns the `tf.train.CheckpointReader` of the newest checkpoint. A collective."""
+        self._take_directory()
         with model_directory.required_checkpoint(self.model_dir).with_local_dense() as found:
             return tf1.train.load_checkpoint(found.dense_prefix)
 
@@ -256,6 +270,7 @@ class TrainedModel:
 
     def _chosen(self, checkpoint: Checkpoint | None, path: str | None) -> Checkpoint:
         """Returns `checkpoint`, else the checkpoint at `path`, else the newest checkpoint. A collective."""
+        self._take_directory()
         if checkpoint is None and path is not None:
             checkpoint = model_directory.checkpoint_at_on_every_rank(path)
         return self._of_this_model(checkpoint or model_directory.required_checkpoint(self.model_dir))
@@ -275,17 +290,8 @@ class TrainedModel:
             labels = inputs.labels if mode == ModeKeys.EVAL else None
             spec = self.model_fn(inputs.features, labels, mode, params)
             rows = stack.enter_context(open_evaluation_store())
-            feed = inputs.connect(rows.store, self.config, trained=_trained_tables(checkpoint))
+            feed = inputs.connect(rows.store, self.config, trained=model_directory.trained_tables(checkpoint))
             stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
             rows.restore(checkpoint)
             begin_feed(stack, feed)
             yield feed, spec
-
-
-def _trained_tables(checkpoint: Checkpoint) -> dict[str, TableConfig]:
-    """Returns a dict of table name -> the `TableConfig` with which it was trained, without limits."""
-    configs = checkpoint.table_configs() if distributed.is_chief() else {}
-    values = {name: config.to_dict() for name, config in configs.items()}
-    values = distributed.broadcast_object(values, "trained_tables")
-    # Training decided which keys have rows. An evaluation neither creates nor removes rows.
-    return {name: TableConfig.from_dict(each).without_limits() for name, each in values.items()}

@@ -31,6 +31,7 @@ from ctr_trainer.estimator.run_summary import MeasuringHooks
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.notes import notes
+from ctr_trainer.metrics import click_metrics
 from ctr_trainer.metrics.click_metrics import WorkerFigures, metric_name
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
@@ -87,7 +88,7 @@ def training_hooks(
         clock,
         _lines(),
         every_n_steps=config.log_steps,
-        weight=feed.inputs.weight,
+        weight=None if scored else feed.inputs.weight,
         own=functools.partial(_worker_figures, sync, feed.embeddings),
         learning_rate=_learning_rate(),
         of_windows=feed.is_live,
@@ -171,11 +172,11 @@ def _lines() -> OwnLines | MergedLines:
     if distributed.size() == 1:
         return OwnLines()
 
-    def all_sum(sums: np.ndarray) -> np.ndarray:
-        return distributed.all_sum(sums, "figures", watched=False)
+    def add_up(sums: np.ndarray) -> np.ndarray:
+        return click_metrics.add_up(distributed.all_gather(sums, "figures", watched=False).reshape(-1, len(sums)))
 
-    all_sum(np.zeros(1))  # Creates the graph and session of this collective before the steps.
-    return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting)
+    add_up(np.zeros(1))  # Creates the graph and session of this collective before the steps.
+    return MergedLines(distributed.rank(), distributed.size(), add_up, distributed.watchdog().waiting)
 
 
 def _line_takers(training: Training) -> list[LineTaker]:

@@ -201,7 +201,7 @@ def reader(
     """
     data, model = experiment.data, experiment.model
     return BatchReader(
-        open_source(path, model.model_dir, data.feature_spec, labels),
+        open_source(path, model.model_dir, data.feature_spec, labels, warns=not once),
         data.batch_size,
         rank=distributed.rank(),
         size=distributed.size(),

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_source(
-    path: str, model_dir: str, feature_spec: str, labels: bool = True, fitted: bool = True
+    path: str, model_dir: str, feature_spec: str, labels: bool = True, fitted: bool = True, warns: bool = True
 ) -> ConvertedData | parquet.ForeignParquet:
     """Returns the source of a path. A collective: rank 0 inspects the files once, for all workers.
 
@@ -49,13 +49,14 @@ def open_source(
       labels: whether labels are required. Prediction passes False: then weights are ignored, and a missing or invalid
         label is NaN.
       fitted: whether statistics are required; False if only labels are read.
+      warns: whether a conversion warns of columns that leak the label; False for other data than that of training.
 
     Raises:
       UserError: the path has no data, or the data does not fit the feature spec.
     """
 
     def look(advanced: Callable[[str], None]) -> dict[str, Any]:
-        return _look(path, model_dir, feature_spec, labels, fitted, advanced)
+        return _look(path, model_dir, feature_spec, labels, fitted, warns, advanced)
 
     found = distributed.from_chief(look, "the_data_that_rank_0_found")
     if "converted" in found:
@@ -74,7 +75,13 @@ def is_readable(path: str, experiment: Experiment) -> bool:
 
 
 def _look(
-    path: str, model_dir: str, feature_spec: str, labels: bool, fitted: bool, advanced: Callable[[str], None]
+    path: str,
+    model_dir: str,
+    feature_spec: str,
+    labels: bool,
+    fitted: bool,
+    warns: bool,
+    advanced: Callable[[str], None],
 ) -> dict[str, Any]:
     """Returns the description of the source for all ranks, as values that JSON supports."""
     model = load_features(model_dir)
@@ -102,9 +109,10 @@ def _look(
             )
         refuse_overlap(data_cache, files, [])
         files = [file.path for file in list_files(files)]
-        return {
-            "converted": converted_cache.converted(files, _format(files[0]), spec, data_cache, True, labels, advanced)
-        }
+        made = converted_cache.converted(
+            files, _format(files[0]), spec, data_cache, labels=labels, advanced=advanced, warns=warns
+        )
+        return {"converted": made}
     spec = spec if labels else spec.without_labels()
     layout = parquet.scan(files, spec, advanced=advanced)
     statistics = model[1] if model is not None else {}

@@ -203,7 +203,7 @@ def _regularization(facts: Facts) -> list[Choice]:
     dropout, l2 = (0.3, 0.002) if facts.size == "small" else (0.1, 0.0)
     found = [Choice({"dropout": dropout}, why, facts.counted), Choice({"l2": l2}, why, facts.counted)]
     if facts.is_near_linear:
-        small = "a small network leaves more of the prediction to the linear part"
+        small = "a smaller network learns fewer rows by heart"
         found[0] = Choice({"dropout": 0.5}, why, facts.few)
         found.append(Choice({"hidden_units": (128,)}, small, facts.few, ("warm_start",)))  # A warm start has its own.
     return found

@@ -1,8 +1,10 @@
 """The modes of a `model_fn`, and the spec that it returns."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from ctr_trainer.system.messages.errors import NamedArguments, UserError
 
 
 class ModeKeys:
@@ -14,7 +16,7 @@ class ModeKeys:
 
 
 @dataclasses.dataclass(frozen=True)
-class EstimatorSpec:
+class EstimatorSpec(NamedArguments):
     """The operations of a model in one mode, as in `tf.estimator.EstimatorSpec`.
 
     Attributes:
@@ -60,7 +62,7 @@ class EstimatorSpec:
 
     def __post_init__(self) -> None:
         for name in ("training_chief_hooks", "training_hooks", "evaluation_hooks", "prediction_hooks"):
-            object.__setattr__(self, name, tuple(getattr(self, name) or ()))
+            object.__setattr__(self, name, session_hooks(getattr(self, name), name))
         if self.train_op is not None and self.optimizer is not None:
             raise ValueError("an EstimatorSpec has train_op or optimizer, not both")
         step = "train_op" if self.optimizer is None else "optimizer"
@@ -70,3 +72,18 @@ class EstimatorSpec:
         missing = [name for name in needs[self.mode] if getattr(self, name) is None]
         if missing:
             raise ValueError(f"an EstimatorSpec of mode {self.mode!r} needs {' and '.join(missing)}")
+
+
+def session_hooks(hooks: Any, name: str = "hooks") -> tuple[Any, ...]:
+    """Returns a tuple of the session hooks that a program gives as the argument `name`; () for None.
+
+    Raises:
+      UserError: they are not a list of session hooks.
+    """
+    given = tuple(hooks) if isinstance(hooks, Iterable) else () if hooks is None else None
+    if given is None or any(isinstance(each, type) or not hasattr(each, "before_run") for each in given):
+        raise UserError(
+            f"{name}={hooks}: expected a list of session hooks, instances of tf.compat.v1.train.SessionRunHook or of "
+            "classes derived from it"
+        )
+    return given

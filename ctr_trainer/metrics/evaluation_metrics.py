@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 import numba
 import numpy as np
 
-from ctr_trainer.metrics.auc import Reliability, copc, exact_curves
-from ctr_trainer.metrics.click_metrics import ClickMetrics, Mean, metric_name, sigmoid
+from ctr_trainer.metrics.auc import average_precision, copc, deciles, sigmoid
+from ctr_trainer.metrics.click_metrics import ClickMetrics, Mean, metric_name
+from ctr_trainer.metrics.score_sums import SCORES
 
 Merge = Callable[[np.ndarray, str], np.ndarray]  # f(array, name) -> array; a collective.
 # Whether a greater or a smaller value is better. A metric that is not listed, such as `prob_mean`, has no direction.
@@ -24,39 +25,28 @@ DIRECTIONS = {
 }
 
 
-class ScoredExamples:
-    """Scores and labels of all examples, in the order in which the workers saw them.
+class GroupedExamples:
+    """Scores, labels and groups of all examples, in the order in which the workers saw them.
 
-    Caveat: memory grows with the data: 8 bytes per example, 16 with groups. After `gather`, each worker holds the
-    examples of all workers, and three copies of them while they are sorted. For 100 million examples, these take
-    2.4 GB, or 4.8 GB with groups.
-
-    Args:
-      grouped: whether examples have a group.
+    Caveat: memory grows with the data: 16 bytes per example. After `gather`, each worker holds the examples of all
+    workers, and three copies of them while they are sorted: 4.8 GB for 100 million examples.
     """
 
-    def __init__(self, grouped: bool = False) -> None:
-        self._grouped = grouped
+    def __init__(self) -> None:
         self._parts: list[list[np.ndarray]] = []
 
-    def update(
-        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None = None
-    ) -> None:
+    def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> None:
         """Adds examples.
 
         Args:
           logits, labels: float32[B].
           weights: float32[B]; examples of weight 0 are left out.
-          groups: int64[B], the group of each example; None without groups.
+          groups: int64[B], the group of each example.
         """
         counts = weights != 0
         # The sign of the weight encodes the class, so that an example takes two numbers instead of three.
         signed = np.where(labels > 0.5, weights, -weights)
-        part = [logits[counts].astype(np.float32), signed[counts].astype(np.float32)]
-        if self._grouped:
-            assert groups is not None
-            part.append(groups[counts])
-        self._parts.append(part)
+        self._parts.append([logits[counts].astype(np.float32), signed[counts].astype(np.float32), groups[counts]])
 
     def gather(self, all_gather: Callable[[np.ndarray, str], np.ndarray], name: str) -> None:
         """Collects the examples of all workers on each worker. A collective.
@@ -65,18 +55,12 @@ class ScoredExamples:
           all_gather: f(array, name) -> array, the concatenated arrays of the workers.
           name: name of the collective.
         """
-        columns = self.columns()
         names = ("logits", "weights", "groups")
-        self._parts = [[all_gather(c, f"{name}.{n}") for c, n in zip(columns, names, strict=False)]]
+        self._parts = [[all_gather(c, f"{name}.{n}") for c, n in zip(self.columns(), names, strict=True)]]
 
     def columns(self) -> list[np.ndarray]:
-        """Returns the arrays of all examples.
-
-        Returns:
-          list of logits float32[n], weights float32[n], with a minus sign for negative examples, and, if there are
-          groups, groups int64[n].
-        """
-        empty = [np.empty(0, np.float32), np.empty(0, np.float32), np.empty(0, np.int64)][: 2 + self._grouped]
+        """Returns the arguments of `grouped_auc`."""
+        empty = [np.empty(0, np.float32), np.empty(0, np.float32), np.empty(0, np.int64)]
         return [np.concatenate(column) for column in zip(empty, *self._parts, strict=True)]
 
 
@@ -178,9 +162,8 @@ class EvaluationMetrics:
 
     Args:
       labels: names of the labels; [""] for a model with one label.
-      exact_auc: whether to compute `auc` and `auc_pr` from all scores instead of bins. For the memory, see
-        `ScoredExamples`.
-      grouped: whether examples have groups, which also take the memory of `ScoredExamples`.
+      exact_auc: whether to keep all distinct scores, 32 bytes each, however many there are.
+      grouped: whether examples have groups, see `GroupedExamples`.
     """
 
     def __init__(self, labels: Iterable[str], exact_auc: bool = False, grouped: bool = False) -> None:
@@ -219,44 +202,40 @@ class EvaluationMetrics:
         return {metric_name(name, label): value for label, own in results.items() for name, value in own.items()}
 
     def reliability(self) -> dict[str, list[dict[str, float]]]:
-        """Compares predictions and labels by decile.
-
-        Returns:
-          dict of label name -> the rows of `Reliability.table`.
-        """
-        return {label: metrics.reliability.table() for label, metrics in self._labels.items()}
+        """Returns a dict of label name -> the rows of `deciles`."""
+        return {label: metrics.reliability() for label, metrics in self._labels.items()}
 
 
 class _OneLabel:
     """The metrics of one label."""
 
     def __init__(self, exact_auc: bool, grouped: bool) -> None:
-        self._click, self._brier, self.reliability = ClickMetrics(), Mean(), Reliability()
-        self._examples = ScoredExamples(grouped) if exact_auc or grouped else None
-        self._exact_auc, self._grouped = exact_auc, grouped
+        self._click, self._brier = ClickMetrics(np.iinfo(np.int64).max if exact_auc else SCORES), Mean()
+        self._examples = GroupedExamples() if grouped else None
 
     def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None) -> None:
         self._click.update(logits, labels, weights)
         self._brier.update((sigmoid(logits) - labels) ** 2, weights)
-        self.reliability.update(logits, labels, weights)
-        if self._examples is not None:
+        if self._examples is not None and groups is not None:
             self._examples.update(logits, labels, weights, groups)
 
     def merge(self, all_sum: Merge, all_gather: Merge, name: str) -> None:
-        states = [*(part.state for part in self._click.parts.values()), self._brier.state, self.reliability.state]
-        whole = all_sum(np.concatenate([state.reshape(-1) for state in states]), name)
-        for state in states:
-            state[:] = whole[: state.size].reshape(state.shape)
-            whole = whole[state.size :]
+        means = [*self._click.means.values(), self._brier]
+        for mean, state in zip(means, all_sum(np.stack([mean.state for mean in means]), name), strict=True):
+            mean.state[:] = state
+        self._click.scores.merge(all_gather, name)
         if self._examples is not None:
             self._examples.gather(all_gather, name)
+
+    def reliability(self) -> list[dict[str, float]]:
+        return deciles(self._click.scores.sums)
 
     def results(self) -> dict[str, float]:
         click = self._click.results()
         logloss, prob_mean, real_mean = (click[name] for name in ("xentropy_mean", "prob_mean", "real_mean"))
         results = {
             "auc": click["auc"],
-            "auc_pr": self._click.auc.average_precision(),
+            "auc_pr": average_precision(*self._click.scores.sums.T[1:3]),
             "accuracy": click["accuracy"],
             "logloss": logloss,
             "normalized_entropy": normalized_entropy(logloss, real_mean),
@@ -265,12 +244,7 @@ class _OneLabel:
             "prob_mean": prob_mean,
             "real_mean": real_mean,
         }
-        if self._examples is None:
-            return results
-        logits, weights, *groups = self._examples.columns()
-        if self._exact_auc:
-            results["auc"], results["auc_pr"] = exact_curves(logits, weights)
-        if self._grouped:
-            by_group = grouped_auc(logits, weights, groups[0])
-            results.update(gauc=by_group.value, gauc_groups=by_group.groups, gauc_groups_left_out=by_group.left_out)
+        if self._examples is not None:
+            found = grouped_auc(*self._examples.columns())
+            results.update(gauc=found.value, gauc_groups=found.groups, gauc_groups_left_out=found.left_out)
         return results

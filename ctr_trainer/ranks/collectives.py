@@ -85,14 +85,15 @@ class Collectives:
         array = np.asarray(array)
         return array if self._hvd.size() == 1 else self._call("sum", array.dtype, name, watched)(array)
 
-    def all_gather(self, array: np.ndarray, name: str) -> np.ndarray:
+    def all_gather(self, array: np.ndarray, name: str, watched: bool = True) -> np.ndarray:
         """Returns the concatenated arrays of all ranks, in rank order, on every rank. A collective.
 
         Args:
           array: array [n] with the same dtype on every rank; n may differ.
+          watched: see `all_sum`.
         """
         array = np.asarray(array)
-        return array if self._hvd.size() == 1 else self._call("gather", array.dtype, name)(array)
+        return array if self._hvd.size() == 1 else self._call("gather", array.dtype, name, watched)(array)
 
     def broadcast_arrays(self, arrays: list[np.ndarray], name: str) -> list[np.ndarray]:
         """Returns rank 0's arrays, on every rank. A collective.

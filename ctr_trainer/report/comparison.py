@@ -6,6 +6,7 @@ from typing import Any
 from ctr_trainer.report.training_run import Curve, Run, best
 from ctr_trainer.system.measuring.clock import STEP_TITLES
 
+_DECILE = ("prob_mean", "real_mean", "copc")
 # Flags that always differ between runs, so a difference means nothing.
 _PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
 # The longest line in characters, unless the names of the flags and one value take more.
@@ -20,10 +21,10 @@ def format_metrics(results: Mapping[str, Any]) -> str:
     lines = [f"{name:<{width}}  {format_value(value)}" for name, value in metrics.items()]
     for name, rows in tables.items():
         lines += ["", f"{name}: by decile of the prediction"]
-        lines.append(f"{'decile':>6}{'examples':>14}{'predicted':>12}{'happened':>12}{'copc':>9}")
-        for row in rows:
-            mean, real, copc = (format_value(row[name]) for name in ("prob_mean", "real_mean", "copc"))
-            lines.append(f"{row['decile']:>6}{row['weight']:>14,.10g}{mean:>12}{real:>12}{copc:>9}")
+        numbers = [(f"{row['decile']}", f"{row['weight']:,.10g}") for row in rows]
+        means = [[format_value(row[each]) for each in _DECILE] for row in rows]
+        cells = [[*first, *rest] for first, rest in zip(numbers, means, strict=True)]
+        lines += format_table(["decile", "examples", "predicted", "happened", "copc"], cells)
     return "\n".join(lines)
 
 

@@ -272,6 +272,13 @@ class RunConfig(Settings, title="Run"):
         return 0 if any(getattr(self, name) for name in _PERIODS) else 1000
 
 
+def _refuse_assignment(config: RunConfig, name: str, value: Any) -> None:
+    if name.startswith("_"):  # Such as `_is_chief`, by which programs for tf.estimator choose their chief.
+        raise UserError(f"RunConfig.{name} cannot be set: rank 0 is the chief, and {_BY_HOROVOD}")
+    raise UserError(f"RunConfig.{name} cannot be set, because settings do not change: config.replace({name}=...)")
+
+
+RunConfig.__setattr__ = _refuse_assignment  # type: ignore[assignment, method-assign]
 for _name, _own in _ALSO.items():
     # Otherwise `dataclasses.replace` would also pass the former value by its other name.
     del RunConfig.__dataclass_fields__[_name]

@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ctr_trainer.system.messages.errors import UserError, masked
+from ctr_trainer.system.messages.errors import NamedArguments, UserError, masked
 
 _KEY = "setting"
 _WITH_PASSWORD = re.compile(r"rediss?://.*@")
@@ -191,7 +191,7 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else masked(str(value))
 
 
-class Settings:
+class Settings(NamedArguments):
     """The base class of frozen dataclasses of settings; the constructor refuses wrong values.
 
     `class Reading(Settings, title="Data")` sets the title of the flags in the help.

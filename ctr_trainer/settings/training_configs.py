@@ -12,11 +12,11 @@ FROM, UNTIL = ("checkpoint", "earliest", "latest"), ("latest",)
 
 @dataclasses.dataclass(frozen=True)
 class MetricsConfig(Settings, title="Metrics"):
-    """Metrics that an evaluation computes in addition to the usual ones; both take memory, see `ScoredExamples`."""
+    """Metrics that an evaluation computes in addition to the usual ones; both take memory, see `EvaluationMetrics`."""
 
     exact_auc: bool = setting(
         False,
-        "compute AUC and AUC-PR exactly, from all scores instead of from bins; takes 24 bytes of memory per example",
+        "compute AUC and AUC-PR exactly from any number of scores; takes up to 64 bytes of memory per distinct score",
     )
     group_by: str = setting(
         "",

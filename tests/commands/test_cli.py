@@ -341,6 +341,15 @@ for arguments in {_WITHOUT_TENSORFLOW!r}:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("arguments", [[], ["--version"], *([name, "--help"] for name in cli.COMMANDS)], ids=" ".join)
+def test_output_that_nobody_reads_is_no_error(arguments):
+    command = (
+        f'{sys.executable} -c "from ctr_trainer import cli; cli.main({arguments})" | true; exit ${{PIPESTATUS[0]}}'
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_balanced_positive_weight_is_counted_logged_and_kept(tmp_path, data, caplog):
     positive = round(json.loads((data / "_dataset.json").read_text())["label_mean"] * 300)
     weight = (300 - positive) / positive

@@ -22,7 +22,7 @@ STEP = 12
 
 def _train(data, model_dir, model_fn=model.model_fn, max_steps=20, hooks=(), **more):
     estimator = deepfm.estimator(model_dir, model_fn=model_fn, save_checkpoints_steps=5, keep_checkpoint_max=2)
-    return estimator.train(lambda: BatchReader(data, 32), hooks, max_steps=max_steps, **more)
+    return estimator.train(lambda: BatchReader(data, 32), hooks, max_steps=max_steps, **more).last_training
 
 
 def _loss_is_nan(features, labels, mode, params):

@@ -272,6 +272,6 @@ def test_arrays_and_data_frames_are_inputs(tmp_path):
     labels = (X[:, 0] > 0).astype(np.float32)
     read = tf_estimator.inputs.numpy_input_fn({"x": X}, labels, batch_size=16, shuffle=True)
     estimator = make(tmp_path / "m")
-    assert estimator.train(read)["steps"] == 4
+    assert estimator.train(read).last_training["steps"] == 4
     once = tf_estimator.inputs.numpy_input_fn({"x": X}, batch_size=16, shuffle=False)
     assert len(list(estimator.predict(once))) == 64

@@ -36,7 +36,7 @@ def _train(
     config = dict(prefetch_batches=2, save_checkpoints_steps=0, embedding=embedding)
     estimator = deepfm.estimator(model_dir, train_op, (8, 4), **config)
     input_fn, witness = deepfm.batches(data, batch_size, shuffle=False, epochs=None if max_steps else 1), Witness()
-    result = estimator.train(input_fn, hooks=[witness], max_steps=max_steps)
+    result = estimator.train(input_fn, hooks=[witness], max_steps=max_steps).last_training
     checkpoint = estimator.latest_checkpoint()
     return result, witness.dense, rows_by_key(checkpoint), checkpoint
 

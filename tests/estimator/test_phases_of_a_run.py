@@ -33,7 +33,7 @@ def run(data, tmp_path_factory):
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Clock, "enter", lambda clock, phase: (entered.add(phase), enter(clock, phase))[1])
-            result = estimator.train(deepfm.batches(data, 16), max_steps=STEPS, evaluation=spec)
+            result = estimator.train(deepfm.batches(data, 16), max_steps=STEPS, evaluation=spec).last_training
     finally:
         root.removeHandler(handler)
         root.setLevel(level)

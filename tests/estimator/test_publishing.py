@@ -40,7 +40,8 @@ def test_the_target_has_in_the_end_what_the_checkpoint_has(data, tmp_path, caplo
     estimator = _estimator(tmp_path / "model", tmp_path / "to", secs=0.2)
     results = []
     for last in (30, 60):  # The second training begins another generation.
-        results.append(estimator.train(lambda: BatchReader(data, 16, epochs=None), [Slowly(0.03)], max_steps=last))
+        estimator.train(lambda: BatchReader(data, 16, epochs=None), [Slowly(0.03)], max_steps=last)
+        results.append(estimator.last_training)
         found, record, _ = published.state(tmp_path / "to")
         checkpoint = estimator.latest_checkpoint()
         expected = published.weights_of(snapshot.iterate(checkpoint.path, checkpoint.tables))

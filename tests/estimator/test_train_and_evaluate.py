@@ -41,7 +41,7 @@ def _estimator(model_dir, accumulation_steps=1, **config):
 
 def _train(data, model_dir, max_steps, eval_spec=None, epochs=None, batch_size=32, **config):
     estimator, input_fn = _estimator(model_dir, **config), deepfm.batches(data[0], batch_size, epochs=epochs)
-    return estimator, estimator.train(input_fn, max_steps=max_steps, evaluation=eval_spec)
+    return estimator, estimator.train(input_fn, max_steps=max_steps, evaluation=eval_spec).last_training
 
 
 def _eval_spec(data, **more):

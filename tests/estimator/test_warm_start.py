@@ -34,7 +34,7 @@ def _estimator(path, warm_start="", optimizer="adagrad", hidden=(8,)):
 
 def _train(path, data, steps=1, dim=None, **settings):
     estimator = _estimator(path, **settings)
-    return estimator, estimator.train(lambda: BatchReader(data, 16, dim=dim), max_steps=steps)
+    return estimator, estimator.train(lambda: BatchReader(data, 16, dim=dim), max_steps=steps).last_training
 
 
 def _rows(checkpoint):

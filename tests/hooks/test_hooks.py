@@ -16,7 +16,8 @@ from ctr_trainer.estimator.hooks.periods import EverySteps
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_hook import StepHook
 from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
-from ctr_trainer.metrics.click_metrics import Line, WorkerFigures, metric_name
+from ctr_trainer.metrics import click_metrics
+from ctr_trainer.metrics.click_metrics import ClickMetrics, Line, WorkerFigures, metric_name
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import Latency
@@ -161,7 +162,11 @@ def _merged(size, steps=3):
 
     def work(rank, all_sum, all_gather):
         kept, logit = Lines(), 1.0 if rank == 0 else -1.0
-        lines = MergedLines(rank, size, lambda sums: all_sum(sums, "f"), lambda what: contextlib.nullcontext())
+
+        def add_up(sums):
+            return click_metrics.add_up(all_gather(sums, "f").reshape(size, -1))
+
+        lines = MergedLines(rank, size, add_up, lambda what: contextlib.nullcontext())
 
         def hooks():
             # Rank 0 has two examples a step, the others one of the weight 2 and one of padding.
@@ -285,19 +290,21 @@ def test_the_auc_of_a_run_is_of_all_examples_of_all_ranks():
     """This rank has a positive at 0 and a negative at 1, each three times; another, three of each the other way."""
     hooks = []
 
+    def add_up(sums):
+        other = ClickMetrics()
+        other.update(np.float32([0, 1]), np.float32([0, 1]), np.ones(2, np.float32))
+        other = click_metrics.pack({"": other}, 0.0, 2.0, WorkerFigures(steps_per_sec=1.0, examples_per_sec=2.0))
+        return click_metrics.add_up(np.stack([sums, other]))
+
     def make():
         tensors = _constants([0, 1], [1, 0], [1, 1])
-        hooks.append(MetricsHook(tensors, tf.constant(0.0), [], _running(), every_n_steps=1))
+        lines = MergedLines(0, 2, add_up, lambda what: contextlib.nullcontext())
+        hooks.append(MetricsHook(tensors, tf.constant(0.0), [], _running(), lines, every_n_steps=1))
         return hooks
 
     _run(make, steps=3)
-
-    def all_sum(state, name):
-        assert name == "train_auc"
-        return state + 3 * (state > 0)[::-1]
-
     right, tied = 3 * 3, 3 * 3 + 3 * 3
-    assert hooks[0].auc(all_sum)["auc"] == pytest.approx((right + tied / 2) / 6**2)
+    assert hooks[0].auc()["auc"] == pytest.approx((right + tied / 2) / 6**2)
 
 
 def _line(workers, of, label=""):

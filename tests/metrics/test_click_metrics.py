@@ -2,14 +2,14 @@
 
 import math
 
-import numba
 import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from ctr_trainer.metrics import auc, click_metrics
-from ctr_trainer.metrics.auc import AUC, Reliability
+from ctr_trainer.metrics import click_metrics
+from ctr_trainer.metrics.auc import deciles, roc_auc
 from ctr_trainer.metrics.click_metrics import ClickMetrics, WorkerFigures
+from ctr_trainer.metrics.score_sums import ScoreSums
 
 
 def test_means_are_those_of_the_weighted_examples():
@@ -64,13 +64,17 @@ def test_the_sum_of_two_workers_is_the_line_of_all_their_examples_by_label():
     workers = [{"click": _metrics(seed), "buy": _metrics(10 + seed)} for seed in (1, 2)]
     whole = {"click": _metrics(1), "buy": _metrics(11)}
     for label, first in (("click", 2), ("buy", 12)):
-        for part, other in zip(whole[label].parts.values(), _metrics(first).parts.values(), strict=True):
-            part.state[:] += other.state
+        other = _metrics(first)
+        whole[label].scores.add(other.scores.sums)
+        for name, mean in whole[label].means.items():
+            mean.state += other.means[name].state
     sums = [
         click_metrics.pack(metrics, loss, weight, WorkerFigures(steps_per_sec=60.0, examples_per_sec=100.0))
         for metrics, loss, weight in zip(workers, (0.5, 0.2), (30, 10), strict=True)
     ]
-    line = click_metrics.unpack(sum(sums), ["click", "buy"], 7, "2 workers", WorkerFigures(lr=0.1))
+    line = click_metrics.unpack(
+        click_metrics.add_up(np.stack(sums)), ["click", "buy"], 7, "2 workers", WorkerFigures(lr=0.1)
+    )
     for label, metrics in whole.items():
         for name, value in metrics.results().items():
             assert line.values[f"{name}/{label}"] == pytest.approx(value, abs=1e-5 if name == "auc" else 1e-12)
@@ -79,65 +83,58 @@ def test_the_sum_of_two_workers_is_the_line_of_all_their_examples_by_label():
     assert line.figures().items() >= {"lr": 0.1, "examples_per_sec": 200.0}.items()
 
 
-def test_the_auc_of_coarse_bins_is_within_1e_5_of_that_of_fine_ones():
+def test_the_auc_of_a_line_is_within_1e_5_of_that_of_all_its_scores():
     for seed in range(5):
-        metrics = _metrics(seed, 200_000)
-        assert ClickMetrics.results_of(metrics.sums())["auc"] == pytest.approx(metrics.results()["auc"], abs=1e-5)
+        metrics, line = _metrics(seed, 100_000), ClickMetrics()
+        line.add_sums(metrics.sums())
+        assert line.results()["auc"] == pytest.approx(metrics.results()["auc"], abs=1e-5)
 
 
 def test_a_worker_of_padding_alone_adds_nothing():
     some, none = _metrics(3), ClickMetrics()
     none.update(np.zeros(4, np.float32), np.zeros(4, np.float32), np.zeros(4, np.float32))
     own = WorkerFigures(steps_per_sec=1.0, examples_per_sec=8.0)
-    sums = click_metrics.pack({"": some}, 0.5, 8.0, own) + click_metrics.pack({"": none}, 0.1, 0.0, own)
-    line = click_metrics.unpack(sums, [""], 1, "2 workers", own)
+    sums = [click_metrics.pack({"": some}, 0.5, 8.0, own), click_metrics.pack({"": none}, 0.1, 0.0, own)]
+    line = click_metrics.unpack(click_metrics.add_up(np.stack(sums)), [""], 1, "2 workers", own)
     assert line.values["loss"] == pytest.approx(0.5)
     assert line.values["prob_mean"] == pytest.approx(some.results()["prob_mean"])
 
 
-def _auc(logits, labels, weights=None):
-    metric = AUC()
+def _scores(logits, labels, weights=None):
+    scores = ScoreSums()
     logits, labels = np.float32(logits), np.float32(labels)
-    metric.update(logits, labels, np.ones_like(logits) if weights is None else np.float32(weights))
-    return metric
+    scores.update(logits, labels, np.ones_like(logits) if weights is None else np.float32(weights))
+    return scores.sums
+
+
+def _auc(logits, labels, weights=None):
+    return roc_auc(*_scores(logits, labels, weights).T[1:3])
 
 
 def test_counts_pairs_in_the_right_order_and_ties_as_half():
     # pairs (positive, negative): (2, 1) right, (2, 2) tie, (0, 1) wrong, (0, 2) wrong -> 1.5 of 4
-    assert _auc([2, 0, 1, 2], [1, 1, 0, 0]).result() == pytest.approx(1.5 / 4)
+    assert _auc([2, 0, 1, 2], [1, 1, 0, 0]) == pytest.approx(1.5 / 4)
 
 
 def test_is_undefined_for_one_class():
-    assert np.isnan(_auc([1, 2], [1, 1]).result())
+    assert np.isnan(_auc([1, 2], [1, 1]))
 
 
 def test_ignores_padding():
-    assert _auc([3, 1, 2], [1, 0, 0], [1, 1, 0]).result() == 1.0
+    assert _auc([3, 1, 2], [1, 0, 0], [1, 1, 0]) == 1.0
 
 
 def test_counts_a_weight_of_two_as_two_examples():
     twice = _auc([1, 2, 0, 3], [1, 1, 0, 0], [2, 1, 1, 1])
-    assert twice.result() == pytest.approx(_auc([1, 1, 2, 0, 3], [1, 1, 1, 0, 0]).result())
+    assert twice == pytest.approx(_auc([1, 1, 2, 0, 3], [1, 1, 1, 0, 0]))
 
 
-def test_scores_beyond_the_bins_count_at_their_ends():
-    assert _auc([1e9, -1e9], [1, 0]).result() == 1.0
+def test_infinite_scores_count_at_their_ends():
+    assert _auc([np.inf, 1e9, -np.inf, -1e9], [1, 1, 0, 0]) == 1.0
 
 
-def test_what_an_update_runs_is_compiled_when_the_metric_is_made(monkeypatch):
-    count = numba.njit(auc._count.py_func)
-    monkeypatch.setattr(auc, "_count", count)
-    made = AUC()
-    assert len(count.signatures) == 1
-    made.update(*np.zeros((3, 4), np.float32))
-    assert len(count.signatures) == 1
-
-
-def _table(logits, labels, weights=None):
-    reliability = Reliability()
-    logits = np.float32(logits)
-    reliability.update(logits, np.float32(labels), np.ones_like(logits) if weights is None else np.float32(weights))
-    return reliability.table()
+def _table(*examples):
+    return deciles(_scores(*examples))
 
 
 def test_deciles_are_scikit_learns_quantile_bins():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.report.comparison import format_comparison, format_phases
+from ctr_trainer.report.comparison import format_comparison, format_metrics, format_phases
 from ctr_trainer.report.training_run import read_runs
 from ctr_trainer.system.messages.errors import UserError
 
@@ -145,3 +145,13 @@ def test_the_lock_of_the_rows_stands_below_the_phases():
 def test_a_run_that_is_too_short_says_so():
     (line,) = format_phases({**RESULT, "phases": None})
     assert "too short" in line
+
+
+def test_the_columns_of_the_deciles_stay_apart_whatever_the_figures():
+    rows = [dict(decile=n, weight=1e8 * n, prob_mean=1e-9, real_mean=0.00485, copc=567259.46682 * n) for n in (1, 10)]
+    table = format_metrics({"auc": 0.5, "reliability": rows}).splitlines()[3:]
+    assert [line.split() for line in table] == [
+        ["decile", "examples", "predicted", "happened", "copc"],
+        ["1", "100,000,000", "0.00000", "0.00485", "567259.46682"],
+        ["10", "1,000,000,000", "0.00000", "0.00485", "5672594.66820"],
+    ]

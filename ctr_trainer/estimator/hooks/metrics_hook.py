@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
 from ctr_trainer.metrics import click_metrics
 from ctr_trainer.metrics.auc import copc, roc_auc
-from ctr_trainer.metrics.click_metrics import ClickMetrics, Line, WorkerFigures, metric_name
+from ctr_trainer.metrics.click_metrics import LINES_SCORES, ClickMetrics, Line, WorkerFigures, metric_name
+from ctr_trainer.metrics.score_sums import ScoreSums
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.waiting import Background
@@ -42,13 +43,13 @@ class OwnLines:
 class MergedLines(OwnLines):
     """Lines of all workers on rank 0, and of this worker on each other rank.
 
-    The sums of a line are added up in the background, so that no step waits for the slowest rank. Rank 0 has the line
-    some steps later. A rank waits for a line only when the next line is due, and at the end.
+    The figures of a line are added up in the background, so that no step waits for the slowest rank. Rank 0 has the
+    line some steps later. A rank waits for a line only when the next line is due, and at the end.
 
     All ranks must call `put` at the same steps, and `finish` at the same step. A collective.
 
     Args:
-      all_sum: f(float64[n]) -> the sum of all ranks' arrays; called in a thread, never concurrently.
+      add_up: f(vector of `click_metrics.pack`) -> the vector of all ranks; called in a thread, never concurrently.
       waiting: f(what) -> context manager around a wait for the other ranks.
     """
 
@@ -56,10 +57,10 @@ class MergedLines(OwnLines):
         self,
         rank: int,
         size: int,
-        all_sum: Callable[[np.ndarray], np.ndarray],
+        add_up: Callable[[np.ndarray], np.ndarray],
         waiting: Callable[[str], contextlib.AbstractContextManager],
     ) -> None:
-        self._rank, self._size, self._all_sum, self._waiting = rank, size, all_sum, waiting
+        self._rank, self._size, self._add_up, self._waiting = rank, size, add_up, waiting
         self._background = Background("adding up the figures of all workers")
         self._step: int | None = None
         self._sums = np.zeros(0)
@@ -68,10 +69,10 @@ class MergedLines(OwnLines):
         lines = self.finish()
         self._step = step
 
-        def add_up() -> None:
-            self._sums = self._all_sum(sums)
+        def work() -> None:
+            self._sums = self._add_up(sums)
 
-        self._background.start(add_up)
+        self._background.start(work)
         return [*lines, (step, sums, f"rank {self._rank}")] if self._rank else lines
 
     def ready(self) -> list[tuple[int, np.ndarray, str]]:
@@ -127,7 +128,7 @@ class EventWindows:
 
     def add(self, sums: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
         """Adds the sums of one line only. If the line ends a window, returns the window's figures, otherwise {}."""
-        self._sums = sums if self._sums is None else self._sums + sums
+        self._sums = sums if self._sums is None else click_metrics.add_up(np.stack([self._sums, sums]))
         now = self._event_seconds()
         number = int(now // self._window_secs) if now else None
         before, self._number = self._number, number if number is not None else self._number
@@ -188,7 +189,6 @@ class MetricsHook(StepHook):
     ) -> None:
         super().__init__()
         self._of_windows, self._event_windows = of_windows, event_windows
-        self._sums_before: np.ndarray | None = None
         self._timer = periodic(every_n_steps, every_n_secs)
         if lines is not None and every_n_steps is None:
             raise ValueError("ranks meet at steps, not at times: give every_n_steps")
@@ -200,7 +200,8 @@ class MetricsHook(StepHook):
         self._own = own
         self._owns: dict[int, WorkerFigures] = {}  # By step, until the line of the step is complete.
         self._clock = clock
-        self._metrics = {label: ClickMetrics() for label in tensors}
+        self._metrics = {label: ClickMetrics(LINES_SCORES) for label in tensors}
+        self._since_start = {label: ScoreSums(LINES_SCORES) for label in tensors}
 
     def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
@@ -245,12 +246,9 @@ class MetricsHook(StepHook):
         for taker in self._takers:
             taker.close()
 
-    def auc(self, all_sum: Callable[[np.ndarray, str], np.ndarray]) -> dict[str, float]:
-        """Returns a dict of `auc` or `auc/<label>` -> AUC of all ranks' examples since the start. A collective."""
-        return {
-            metric_name("auc", label): roc_auc(*all_sum(metrics.auc.state, metric_name("train_auc", label)))
-            for label, metrics in self._metrics.items()
-        }
+    def auc(self) -> dict[str, float]:
+        """Returns a dict of `auc` or `auc/<label>` -> AUC of the examples of all lines since the start."""
+        return {metric_name("auc", label): roc_auc(*own.sums.T[1:3]) for label, own in self._since_start.items()}
 
     def _end_window(self) -> None:
         seconds = self._clock.training_seconds() - self._from_seconds
@@ -264,27 +262,27 @@ class MetricsHook(StepHook):
         )
         sums = click_metrics.pack(self._metrics, float(np.mean(loss)), weight, own)
         for metrics in self._metrics.values():
-            for name, metric in metrics.parts.items():
-                if name != "auc":
-                    metric.reset()
+            metrics.reset()
         self._start_window()
         self._give(self._lines.put(self.step, sums))
 
     def _give(self, lines: list[tuple[int, np.ndarray, str]]) -> None:
         for step, sums, of in lines:
             line = click_metrics.unpack(sums, list(self._metrics), step, of, self._owns.pop(step))
+            for label, scores in click_metrics.scores_of(sums, list(self._metrics)).items():
+                self._since_start[label].add(scores)
+            values = line.values | self.auc()
             if self._of_windows:
-                values = line.values | self._window(sums)
                 # The means of a window without examples are NaN, which JSON cannot represent.
-                line = dataclasses.replace(line, values={n: value for n, value in values.items() if value == value})
+                values = {name: value for name, value in (values | self._window(sums)).items() if value == value}
+            line = dataclasses.replace(line, values=values)
             for taker in self._takers:
                 taker.take(line)
 
     def _window(self, sums: np.ndarray) -> dict[str, float]:
         """Returns each label's AUC and COPC since the previous line, and the figures of a window that has ended."""
-        own, self._sums_before = click_metrics.since(sums, self._sums_before), sums
-        found = _figures(own, list(self._metrics), {"auc": "auc_window", "copc": "copc"})
-        return found | (self._event_windows.add(own, list(self._metrics)) if self._event_windows else {})
+        found = _figures(sums, list(self._metrics), {"auc": "auc_window", "copc": "copc"})
+        return found | (self._event_windows.add(sums, list(self._metrics)) if self._event_windows else {})
 
     def _start_window(self) -> None:
         self._from_step, self._from_seconds, self._examples = self.step, self._clock.training_seconds(), 0

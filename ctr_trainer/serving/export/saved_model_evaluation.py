@@ -170,5 +170,7 @@ def evaluate_saved_model(
             examples += len(batch.weights)
     metrics.merge(distributed.all_sum, distributed.all_gather)
     total = int(distributed.all_sum(np.array(examples, np.int64), "evaluated_examples"))
+    if not total:
+        raise UserError(f"{', '.join(files)}: there is no example to evaluate")
     tables = {metric_name("reliability", label): rows for label, rows in metrics.reliability().items()}
     return {**about, "examples": total, **metrics.results(), **tables}

@@ -3,8 +3,10 @@
 import dataclasses
 import difflib
 import errno
+import inspect
 import re
 from collections.abc import Iterable
+from typing import Any, Self
 
 # An error that the user can correct: the same command would end the same way.
 REFUSED = 1
@@ -113,6 +115,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns `; did you mean NAME?` with the known name that is most similar to `name`; "" if none is similar."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""
+
+
+class NamedArguments:
+    """The base class of classes whose constructor names the argument that is most similar to an unknown one."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        known = inspect.signature(cls.__init__).parameters
+        for name in given.keys() - known.keys():
+            raise UserError(f"{cls.__name__}({name}=...): there is no such argument{did_you_mean(name, known)}")
+        return super().__new__(cls)
 
 
 def reason(error: BaseException) -> str:

@@ -78,7 +78,7 @@ def main():
     rates = Rates()
     result = estimator.train(
         lambda position: reader(flags.train, position=position), [rates], max_steps=100, evaluation=eval_spec
-    )
+    ).last_training
     by_epoch = EvalSpec(eval_spec.input_fn, every_n_epochs=1, best_metric="auc")
     by_time = make_estimator(flags.model_dir.parent / "by_time", save_checkpoints_secs=1e-6, log_steps=5)
     by_time.train(lambda position: reader(flags.train, position=position, epochs=2), evaluation=by_epoch)

@@ -127,7 +127,7 @@ def run(flags):
         limits = [TableLimits(table.name, 2, 50) for table in reader.spec.tables[:1]] if flags.limits else ()
         return Recording(reader, witness, tuple(limits))
 
-    result = estimator.train(input_fn, hooks=[witness], max_steps=flags.max_steps)
+    result = estimator.train(input_fn, hooks=[witness], max_steps=flags.max_steps).last_training
     (out / f"seen-{rank}.json").write_text(json.dumps(witness.seen))
     (out / f"result-{rank}.json").write_text(json.dumps(result and result.to_json()))
     if flags.evaluate:

@@ -61,7 +61,7 @@ def train(directory, uneven_inputs, batches):
         return tf.data.Dataset.from_generator(lambda: steps(batches), output_signature=signature)
 
     config = RunConfig(threads=1, save_checkpoints_steps=4, uneven_inputs=uneven_inputs)
-    return Estimator(model_fn, directory / uneven_inputs, config=config).train(input_fn)
+    return Estimator(model_fn, directory / uneven_inputs, config=config).train(input_fn).last_training
 
 
 def main():
