@@ -89,6 +89,14 @@ def test_a_planted_link_does_not_lead_to_the_files_of_another_directory(store, t
     assert (victim / "thesis").read_text() == "x"
 
 
+def test_an_own_directory_that_others_may_only_read_is_made_private(temporary):
+    os.makedirs(os.path.join(private_path(), "tmp-late"))
+    os.chmod(private_path(), 0o755)
+    with temporary_directory():
+        assert stat.S_IMODE(os.stat(private_path()).st_mode) == 0o700
+    assert os.listdir(temporary) == []
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory to another user")
 def test_a_directory_of_another_user_is_refused(store, temporary):
     os.mkdir(private_path(), 0o700)

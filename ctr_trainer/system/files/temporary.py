@@ -80,7 +80,11 @@ def _make(path: str) -> None:
     except FileNotFoundError:
         return  # It was just removed, and the next attempt creates it.
     is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if not is_own or stat.S_IMODE(found.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+    if is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        # A thread that still wrote when its process removed the directory creates it again, with the usual mode.
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(path, 0o700)
+    else:
         raise UserError(
             f"{path}: expected a directory of this user that no other user can reach. Find out who made it and remove "
             "it, or set TMPDIR to a directory of yours"
