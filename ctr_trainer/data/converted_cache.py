@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 
 from ctr_trainer.data.convert import SOURCES, bad_rows_of, progress_bar
-from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.leakage import warn_of_leaks
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.source import Input, list_files
+from ctr_trainer.data.source import ConvertedData, Input, list_files
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED, InUse, Unfinished, refuse_overlap
@@ -70,7 +70,7 @@ def converted(
                         _convert(unfinished, format, source, spec, progress, advanced)
                     _rename(draft, target)
                     (target / UNFINISHED).unlink()
-                    warn_of_leaks(open_dataset(str(target)))
+                    warn_of_leaks(ConvertedData(target))
         except InUse as error:
             # Another process is converting the source. Wait as long as its files grow.
             if seen is None:

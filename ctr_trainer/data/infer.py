@@ -87,7 +87,8 @@ def _leaks(input: Input, format: str, spec: FeatureSpec, max_bad_rows: int) -> d
         _log.warning(
             "%s: the column leaks the label, so the feature spec leaves it out; see the comment in the spec", leak
         )
-    return {leak.column: f"{leak.why}. Add it only if it is known before the label" for leak in leaks}
+    cure = "Add it only if it is known before the label, or as a second label"
+    return {leak.column: f"{leak.why}. {cure}" for leak in leaks}
 
 
 def _of_columns(

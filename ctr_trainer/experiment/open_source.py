@@ -10,6 +10,7 @@ from typing import Any
 
 from ctr_trainer.data import converted_cache, parquet
 from ctr_trainer.data.dataset import FILE
+from ctr_trainer.data.leakage import warn_of_leaks
 from ctr_trainer.data.source import ConvertedData, list_files
 from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.experiment.experiment import Experiment
@@ -108,6 +109,7 @@ def _look(
     statistics = model[1] if model is not None else {}
     if fitted and model is None:
         statistics = parquet.fit_statistics(files, spec, advanced=advanced)
+        warn_of_leaks(parquet.ForeignParquet(layout, spec, {}))
     return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}
 
 
