@@ -33,19 +33,18 @@ _log = logging.getLogger(__name__)
 
 
 def open_source(
-    path: str, model_dir: str, feature_spec: str, labels: bool = True, fitted: bool = True
+    path: str, experiment: Experiment, labels: bool = True, fitted: bool = True
 ) -> ConvertedData | parquet.ForeignParquet:
     """Returns the source of a path. A collective: rank 0 inspects the files once, for all workers.
 
-    The feature spec of foreign data is `feature_spec`, else the model's. Its statistics are the model's if there is a
+    The feature spec of foreign data is the given one, else the model's. Its statistics are the model's if there is a
     model, which resuming requires; otherwise one pass over the columns whose transforms or quantiles need statistics
     computes them.
 
     Args:
       path: a directory that `convert` wrote; or Parquet, TFRecords or CSV, as a comma-separated list of files,
-        directories, URLs or patterns. TFRecords and CSV are converted on first use, to MODEL_DIR/data_cache.
-      model_dir: model directory.
-      feature_spec: a TOML file, or "".
+        directories, URLs or patterns. TFRecords and text are converted on first use, to MODEL_DIR/data_cache; so is
+        Parquet if rows may be left out, because every epoch must have the same rows.
       labels: whether labels are required. Prediction passes False: then weights are ignored, and a missing or invalid
         label is NaN.
       fitted: whether statistics are required; False if only labels are read.
@@ -55,7 +54,7 @@ def open_source(
     """
 
     def look(advanced: Callable[[str], None]) -> dict[str, Any]:
-        return _look(path, model_dir, feature_spec, labels, fitted, advanced)
+        return _look(path, experiment, labels, fitted, advanced)
 
     found = distributed.from_chief(look, "the_data_that_rank_0_found")
     if "converted" in found:
@@ -74,9 +73,11 @@ def is_readable(path: str, experiment: Experiment) -> bool:
 
 
 def _look(
-    path: str, model_dir: str, feature_spec: str, labels: bool, fitted: bool, advanced: Callable[[str], None]
+    path: str, experiment: Experiment, labels: bool, fitted: bool, advanced: Callable[[str], None]
 ) -> dict[str, Any]:
     """Returns the description of the source for all ranks, as values that JSON supports."""
+    model_dir, feature_spec = experiment.model.model_dir, experiment.data.feature_spec
+    max_bad_rows = experiment.stream.max_bad_rows
     model = load_features(model_dir)
     spec = FeatureSpec.load(feature_spec) if feature_spec else None
     if (path_of(path) / FILE).exists():
@@ -92,7 +93,8 @@ def _look(
     if spec is None:
         return {"converted": path}  # Opening it raises an error, because it is not converted.
     files = path.split(",")
-    if not parquet.is_parquet(list_files(files)[0].path):
+    is_parquet = parquet.is_parquet(list_files(files)[0].path)
+    if not is_parquet or max_bad_rows:
         data_cache = str(path_of(model_dir) / _CACHE)
         if not is_local(data_cache):
             raise UserError(
@@ -101,8 +103,11 @@ def _look(
             )
         refuse_overlap(data_cache, files, [])
         files = [file.path for file in list_files(files)]
+        format = "parquet" if is_parquet else _format(files[0])
         return {
-            "converted": converted_cache.converted(files, _format(files[0]), spec, data_cache, True, labels, advanced)
+            "converted": converted_cache.converted(
+                files, format, spec, data_cache, labels=labels, advanced=advanced, max_bad_rows=max_bad_rows
+            )
         }
     spec = spec if labels else spec.without_labels()
     layout = parquet.scan(files, spec, advanced=advanced)
