@@ -48,6 +48,7 @@ class ConvertFlags(Settings, title="Convert"):
     rows: int = setting(
         2_000_000, "training rows of the synthetic data; a tenth of them are added as test rows", "rows", minimum=1
     )
+    encoding: str = setting("", "encoding of CSV files in place of the feature spec's, which is utf-8, such as latin-1")
     max_bad_rows: int = setting(0, "rows that may be unreadable; each is named and counted", "rows", minimum=0)
     engine: str = setting(
         "local",
@@ -93,6 +94,10 @@ def run(flags: ConvertFlags) -> None:
         require_files(flags.input)
     from ctr_trainer.data.convert import convert, format_summary  # It imports TensorFlow, which takes seconds.
 
+    if flags.encoding:
+        if flags.format != "csv":
+            raise UserError(f"--encoding is for format csv; text of format {flags.format} is UTF-8")
+        spec = dataclasses.replace(spec, csv=dataclasses.replace(spec.csv, encoding=flags.encoding))
     source = flags.input.split(",") if flags.input else None
     spec = spec.without_labels() if flags.unlabelled else spec
     options: dict[str, Any] = dict(
@@ -132,7 +137,8 @@ def _infer(flags: ConvertFlags) -> None:
     require_files(flags.input)
     from ctr_trainer.data.infer import infer
 
-    spec = infer(flags.input.split(","), flags.output, flags.format or None, flags.label or None, flags.max_bad_rows)
+    options = dict(max_bad_rows=flags.max_bad_rows, encoding=flags.encoding or "utf-8")
+    spec = infer(flags.input.split(","), flags.output, flags.format or None, flags.label or None, **options)
     print(
         f"{flags.output}: label {spec.label.column!r}, {len(spec.dense)} dense and {len(spec.sparse)} sparse features, "
         f"{len(spec.ids)} columns kept as ids; its comments say why. Review it, then convert with "

@@ -69,10 +69,10 @@ class Encoder:
                 columns[WEIGHTS_PREFIX + name] = encoded.weights
             for row in np.flatnonzero(encoded.bad & good) if encoded.bad is not None else ():
                 good[row] = False
-                line, value = chunk.line_of(int(row)), encoders.shown(table[column][int(row)])
-                expected = f"{encoded.expected}, for {self._what(name)}{encoded.cure}"
+                line, value = chunk.line_of(int(row)), table[column][int(row)]
+                expected = f"{encoded.expected}, for {self._what(name)}{encoders.invalid_byte(value) or encoded.cure}"
                 expected += chunk.first_line_hint if line == 1 else ""
-                bad_rows.add(chunk.file, line, column, value, expected)
+                bad_rows.add(chunk.file, line, column, encoders.shown(value), expected)
         for name, each in lengths.items():
             observed.lengths[name].add(each[good])
         if self._single:
@@ -125,7 +125,7 @@ def _single(values: pa.Array) -> Encoded:
     values = encoders.one(values)
     if pa.types.is_nested(values.type):
         raise TypeError("a single-valued feature has one value per row: give it a 'combiner', or another column")
-    return Encoded(encoders.without_nan(values))
+    return Encoded(encoders.without_nan(values), encoders.not_utf8(values), "UTF-8 text")
 
 
 def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:

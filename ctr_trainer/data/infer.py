@@ -38,6 +38,7 @@ def infer(
     label: str | None = None,
     max_bad_rows: int = 0,
     progress: bool = True,
+    encoding: str = "utf-8",
 ) -> FeatureSpec:
     """Drafts a feature spec for a source and writes it to a file.
 
@@ -49,6 +50,7 @@ def infer(
       format: `csv`, `parquet`, `libsvm` or `libffm`; None detects `csv` and `parquet`.
       label: column of the label; None selects a 0/1 column with a usual name, or the only 0/1 column.
       max_bad_rows: number of unusable rows of text that may be left out.
+      encoding: of the files of format `csv`; see `CsvFormat`.
 
     Raises:
       UserError: the label cannot be found, there is no feature, or `output` exists.
@@ -61,7 +63,7 @@ def infer(
     if format in ("libsvm", "libffm"):
         make_draft, form, rows = _of_lines(input, format, max_bad_rows)
     else:
-        make_draft, form, rows = _of_columns(input, format, label, max_bad_rows, progress)
+        make_draft, form, rows = _of_columns(input, format, label, max_bad_rows, progress, encoding)
     output.parent.mkdir(parents=True, exist_ok=True)
     written = output.with_name(f".{output.name}.tmp")
     try:
@@ -92,11 +94,11 @@ def _leaks(input: Input, format: str, spec: FeatureSpec, max_bad_rows: int) -> d
 
 
 def _of_columns(
-    input: Input, format: str, label: str | None, max_bad_rows: int, progress: bool
+    input: Input, format: str, label: str | None, max_bad_rows: int, progress: bool, encoding: str
 ) -> tuple[Callable[[dict[str, str]], Draft], CsvFormat, int]:
     """Profiles files with columns. Returns (f(leaks by column) that makes the Draft, CsvFormat, number of rows)."""
     if format == "csv":
-        profiles, form, rows = sample_csv(input, _ROWS, max_bad_rows, progress)
+        profiles, form, rows = sample_csv(input, _ROWS, max_bad_rows, encoding, progress)
     else:
         (profiles, rows), form = sample_parquet(input, _ROWS, progress), CsvFormat()
     target = _label_column(profiles, label)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
-from ctr_trainer.data.encoders import encode_label, text
+from ctr_trainer.data.encoders import encode_label, text, value_of
 from ctr_trainer.data.typed import is_text
 from ctr_trainer.features.columns import TYPICAL, Label
 from ctr_trainer.features.spec import FeatureSpec
@@ -177,7 +177,7 @@ def _most_frequent(column: pa.ChunkedArray, least: float) -> str:
     counts = counted.field("counts").to_numpy(zero_copy_only=False)
     frequent = np.flatnonzero(counts >= least)
     for at in frequent[np.argsort(-counts[frequent], kind="stable")].tolist():
-        value = counted.field("values")[at].as_py()
+        value = value_of(counted.field("values")[at])
         text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
         # A web form removes surrounding blanks and replaces invalid bytes, so the text would get another key.
         if text and text == text.strip() and "\ufffd" not in text:

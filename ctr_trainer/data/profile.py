@@ -47,7 +47,9 @@ class Profile:
         return self.kind == NUMBER and bool((self.values == np.round(self.values)).all())
 
 
-def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -> tuple[list[Profile], CsvFormat, int]:
+def sample_csv(
+    source: Input, rows: int, bad_rows: int, encoding: str, progress: bool = True
+) -> tuple[list[Profile], CsvFormat, int]:
     """Profiles the first rows of delimited files.
 
     `csv_header.see_form` detects the form from the first file. A word such as NA represents a missing value if all
@@ -56,8 +58,9 @@ def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -
     Args:
       rows: approximate number of rows of the sample.
       bad_rows: number of unreadable rows that may be left out.
+      encoding: see `CsvFormat`.
     """
-    form, names = see_form(delimited.files(source)[0])
+    form, names = see_form(delimited.files(source)[0], encoding)
     left_out = BadRows(bad_rows)
     table = _first((block.parse(left_out).table for block in delimited.blocks(source, form)), rows, progress)
     if len(set(names)) < len(names):
