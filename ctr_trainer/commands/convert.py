@@ -28,7 +28,8 @@ class ConvertFlags(Settings, title="Convert"):
     output: str = setting("", "directory, or its URL, to write; with --infer the file of the feature spec", "path")
     infer: bool = setting(
         False,
-        "write a first feature spec for a csv, parquet, libsvm or libffm input, to be reviewed, and convert nothing",
+        "write a first feature spec for an input, to be reviewed, and convert nothing; without --format, its format is "
+        "recognized",
     )
     label: str = setting("", "column of the label, for --infer; if not given, a column of 0 and 1 with a usual name")
     feature_spec: str = setting(
@@ -127,18 +128,22 @@ def _with_spark(
 
 def _infer(flags: ConvertFlags) -> None:
     require(flags, "input", "output")
-    if flags.format not in ("", "csv", "parquet", "libsvm", "libffm"):
-        raise UserError(f"--infer looks at csv, parquet, libsvm and libffm, not at format {flags.format}")
-    if flags.label and flags.format in ("libsvm", "libffm"):
-        raise UserError(f"--label={flags.label}: the label of format {flags.format} is the first number of each line")
+    if flags.format in ("criteo", "movielens", "synthetic"):
+        raise UserError(f"--infer looks at data without a feature spec of its own, not at format {flags.format}")
     for name in ("feature_spec", "split", "unlabelled"):
         if getattr(flags, name) not in ("", "none", False):
             raise UserError(f"--infer writes a feature spec and converts nothing, so it does not take --{name}")
     require_files(flags.input)
     from ctr_trainer.data.infer import infer
 
-    options = dict(max_bad_rows=flags.max_bad_rows, encoding=flags.encoding or "utf-8")
-    spec = infer(flags.input.split(","), flags.output, flags.format or None, flags.label or None, **options)
+    spec = infer(
+        flags.input.split(","),
+        flags.output,
+        format=flags.format or None,
+        label=flags.label or None,
+        max_bad_rows=flags.max_bad_rows,
+        encoding=flags.encoding or "utf-8",
+    )
     print(
         f"{flags.output}: label {spec.label.column!r}, {len(spec.dense)} dense and {len(spec.sparse)} sparse features, "
         f"{len(spec.ids)} columns kept as ids; its comments say why. Review it, then convert with "

@@ -10,7 +10,7 @@ from ctr_trainer.data.encoders import invalid_byte, numbers
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.system.files.paths import path_of
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError, cut
 
 _DELIMITERS = ",\t;|\x01"
 _SAY_HEADER = "set `header = true` in [csv] of a feature spec for format csv"
@@ -43,7 +43,7 @@ def names_of(file: str, line: bytes, form: CsvFormat, wanted: dict[str, Use]) ->
     elif form.columns and _is_row(fields, form, wanted):
         raise UserError(
             f"{where}: this line is a row, but `header = true` in [csv] makes it a header: "
-            f"{','.join(fields)[:200]}. Set `header = false`"
+            f"{cut(','.join(fields))}. Set `header = false`"
         )
     return names, hint
 

@@ -95,7 +95,8 @@ class Encoder:
             jobs[WEIGHT] = (spec.weight, _weight)
         jobs |= {ID_PREFIX + c: (c, _id) for c in spec.ids}
         if self._time:
-            jobs[TIME] = (self._time, _time)
+            orders = {times.order_of(f.derive) for f in spec.sparse if f.column == self._time and f.derive}
+            jobs[TIME] = (self._time, functools.partial(_time, order=max(orders, default="")))
         return jobs
 
     def _what(self, name: str) -> str:
@@ -143,8 +144,8 @@ def _weight(values: pa.Array) -> Encoded:
     return Encoded(column, encoders.any_bad(bad, wrong), "a weight of at least 0")
 
 
-def _time(values: pa.Array) -> Encoded:
-    values = encoders.one(values)
+def _time(values: pa.Array, order: str) -> Encoded:
+    values = times.year_first(encoders.one(values), order)
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
     if is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():

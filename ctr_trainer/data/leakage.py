@@ -64,7 +64,8 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
             values, missing = table[feature.name], 0
             if isinstance(feature, SparseFeature) and pa.types.is_int64(values.type):
                 missing = keys(feature.slot, pa.array([""]))[0]
-            if why := _why(values, missing, labels):
+            has_weights = isinstance(feature, SparseFeature) and feature.weight_separator is not None
+            if why := _why(values, missing, labels, has_weights):
                 leaks.append(Leak(feature.name, feature.column, why + of))
     return leaks
 
@@ -93,8 +94,11 @@ def _first(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
             return
 
 
-def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -> str:
-    """Returns the evidence that an encoded column leaks the labels, or "". Keys of missing values: 0 and `missing`."""
+def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_], has_weights: bool) -> str:
+    """Returns the evidence that an encoded column leaks the labels, or "". Keys of missing values: 0 and `missing`.
+
+    The values of lists with weights are not examined: the only column of libsvm text has all features of an example.
+    """
     is_list = pa.types.is_list(column.type)
     values = (pc.list_value_length(column) if is_list else column).to_numpy()
     if is_list:
@@ -106,6 +110,8 @@ def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -
     for rows, what in ((present, "is filled"), (~present, "is missing")):
         if said := _pure(rows, labels):
             return f"{what} {said}"
+    if is_list and has_weights:
+        return ""
     if is_list:
         owner = pc.list_parent_indices(column.combine_chunks()).to_numpy()
         found, codes = np.unique(pc.list_flatten(column).to_numpy(), return_inverse=True)

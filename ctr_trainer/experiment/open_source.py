@@ -11,6 +11,7 @@ from typing import Any
 from ctr_trainer.data import converted_cache, parquet
 from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.leakage import warn_of_leaks
+from ctr_trainer.data.seen_format import seen_format
 from ctr_trainer.data.source import ConvertedData, list_files
 from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.experiment.experiment import Experiment
@@ -119,10 +120,13 @@ def _look(
 
 
 def _format(path: str) -> str:
-    """Returns the format of a file that is not Parquet, by its file name extension."""
+    """Returns the format of a file that is not Parquet, by its file name extension or, for libsvm text, its lines."""
     stem, ending = os.path.splitext(path.lower())
     ending = os.path.splitext(stem)[1] if ending in _COMPRESSED else ending
-    return "csv" if ending in _TEXT else "tfrecord"
+    if ending in _TEXT:
+        return "csv"
+    found = seen_format(path)
+    return "tfrecord" if found == "csv" else found
 
 
 def open_stream(experiment: Experiment, position: Any) -> StreamReader:
