@@ -28,7 +28,8 @@ class ConvertFlags(Settings, title="Convert"):
     output: str = setting("", "directory, or its URL, to write; with --infer the file of the feature spec", "path")
     infer: bool = setting(
         False,
-        "write a first feature spec for a csv, parquet, libsvm or libffm input, to be reviewed, and convert nothing",
+        "write a first feature spec for an input, to be reviewed, and convert nothing; without --format, its format is "
+        "recognized",
     )
     label: str = setting("", "column of the label, for --infer; if not given, a column of 0 and 1 with a usual name")
     feature_spec: str = setting(
@@ -48,6 +49,7 @@ class ConvertFlags(Settings, title="Convert"):
     rows: int = setting(
         2_000_000, "training rows of the synthetic data; a tenth of them are added as test rows", "rows", minimum=1
     )
+    encoding: str = setting("", "encoding of CSV files in place of the feature spec's, which is utf-8, such as latin-1")
     max_bad_rows: int = setting(0, "rows that may be unreadable; each is named and counted", "rows", minimum=0)
     engine: str = setting(
         "local",
@@ -93,6 +95,10 @@ def run(flags: ConvertFlags) -> None:
         require_files(flags.input)
     from ctr_trainer.data.convert import convert, format_summary  # It imports TensorFlow, which takes seconds.
 
+    if flags.encoding:
+        if flags.format != "csv":
+            raise UserError(f"--encoding is for format csv; text of format {flags.format} is UTF-8")
+        spec = dataclasses.replace(spec, csv=dataclasses.replace(spec.csv, encoding=flags.encoding))
     source = flags.input.split(",") if flags.input else None
     spec = spec.without_labels() if flags.unlabelled else spec
     options: dict[str, Any] = dict(
@@ -122,17 +128,22 @@ def _with_spark(
 
 def _infer(flags: ConvertFlags) -> None:
     require(flags, "input", "output")
-    if flags.format not in ("", "csv", "parquet", "libsvm", "libffm"):
-        raise UserError(f"--infer looks at csv, parquet, libsvm and libffm, not at format {flags.format}")
-    if flags.label and flags.format in ("libsvm", "libffm"):
-        raise UserError(f"--label={flags.label}: the label of format {flags.format} is the first number of each line")
+    if flags.format in ("criteo", "movielens", "synthetic"):
+        raise UserError(f"--infer looks at data without a feature spec of its own, not at format {flags.format}")
     for name in ("feature_spec", "split", "unlabelled"):
         if getattr(flags, name) not in ("", "none", False):
             raise UserError(f"--infer writes a feature spec and converts nothing, so it does not take --{name}")
     require_files(flags.input)
     from ctr_trainer.data.infer import infer
 
-    spec = infer(flags.input.split(","), flags.output, flags.format or None, flags.label or None, flags.max_bad_rows)
+    spec = infer(
+        flags.input.split(","),
+        flags.output,
+        format=flags.format or None,
+        label=flags.label or None,
+        max_bad_rows=flags.max_bad_rows,
+        encoding=flags.encoding or "utf-8",
+    )
     print(
         f"{flags.output}: label {spec.label.column!r}, {len(spec.dense)} dense and {len(spec.sparse)} sparse features, "
         f"{len(spec.ids)} columns kept as ids; its comments say why. Review it, then convert with "

@@ -15,7 +15,7 @@ from ctr_trainer.system.files import outputs
 from ctr_trainer.system.files.paths import Path, path_of
 
 GROUPS = (Experiment, CheckpointFlags, PredictFlags)
-TAKES = (*OF_MODELS, *OF_DATA, "output")
+TAKES = (*OF_MODELS, *OF_DATA, "max_bad_rows", "output")
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ctr_trainer.data.source import Input
 from ctr_trainer.features.columns import Label
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError, cut
 
 # Names of the columns of a converted data set that are not features. A feature's name may not begin with one of these
 # prefixes; the name of a source column may.
@@ -70,8 +70,8 @@ class BadRows:
 
     def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
         """Counts and logs one bad row; see `BadRow`. Raises UserError if the budget is exceeded."""
-        at = f"{file}, {self.unit} {line}" + (f", column {column!r}" if column else "")
-        message = f"{at}: {value!r} is not {expected}"
+        at = f"{file}, {self.unit} {line}" + (f", column {cut(repr(column))}" if column else "")
+        message = f"{at}: {cut(repr(value))} is not {expected}"
         with self._lock:
             if self._error is None and self.count == self.budget:
                 already = f" ({self.count} bad rows before it were left out)" if self.count else ""

@@ -19,7 +19,7 @@ from ctr_trainer.data.dataset import DatasetInfo, Split
 from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.leakage import warn_of_leaks
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.source import Input, list_files, named
+from ctr_trainer.data.source import ConvertedData, Input, list_files, named
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.columns import BOUNDARIES
@@ -173,7 +173,7 @@ def result_of(
       start: `time.perf_counter()` when the conversion started.
       parts: DatasetInfo of each part, the training part first.
     """
-    warn_of_leaks(next(iter(parts.values())))
+    warn_of_leaks(ConvertedData(next(iter(parts.values())).path))
     return dict(
         output=str(output),
         seconds=time.perf_counter() - start,

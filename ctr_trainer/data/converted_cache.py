@@ -15,7 +15,7 @@ from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.leakage import warn_of_leaks
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.source import Input, list_files
+from ctr_trainer.data.source import ConvertedData, Input, list_files
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED, InUse, Unfinished, refuse_overlap
@@ -37,6 +37,7 @@ def converted(
     advanced: Callable[[str], object] = lambda text: None,
     timeout: float = 1800.0,
     warns: bool = True,
+    max_bad_rows: int = 0,
 ) -> str:
     """Returns the path of a source's conversion below `directory`. Converts the source first if necessary.
 
@@ -51,9 +52,10 @@ def converted(
       advanced: f(text), called whenever the conversion, in this or another process, makes progress.
       warns: whether to warn of columns that leak the label.
       timeout: seconds that another process's conversion may make no progress.
+      max_bad_rows: number of unusable rows that the conversion may leave out, or may have left out.
 
     Raises:
-      UserError: see `convert`; a row is unusable; or another process's conversion makes no progress.
+      UserError: see `convert`; there are too many unusable rows; or another process's conversion makes no progress.
     """
     target = pathlib.Path(directory) / _name(source, format, spec)
     if not labels and not (target / FILE).is_file():
@@ -69,11 +71,11 @@ def converted(
                 if not (target / FILE).is_file():  # Another process may have just finished it.
                     _remove_outdated(draft, source)
                     if not (draft / FILE).is_file():
-                        _convert(unfinished, format, source, spec, progress, advanced)
+                        _convert(unfinished, format, source, spec, progress, advanced, max_bad_rows)
                     _rename(draft, target)
                     (target / UNFINISHED).unlink()
                     if warns:
-                        warn_of_leaks(open_dataset(str(target)))
+                        warn_of_leaks(ConvertedData(target))
         except InUse as error:
             # Another process is converting the source. Wait as long as its files grow.
             if seen is None:
@@ -87,7 +89,17 @@ def converted(
                     "continue from its files, or remove its directory"
                 ) from error
             time.sleep(_LOOK_SECONDS)
+    if left_out := open_dataset(target).bad_rows:
+        said = f"{target}, the conversion of {source} on first use, lacks {left_out} bad rows"
+        if left_out > max_bad_rows:
+            raise UserError(f"{said}. Increase max_bad_rows (now {max_bad_rows}), or correct the rows")
+        _warn_once(said)
     return str(target)
+
+
+@functools.cache
+def _warn_once(said: str) -> None:
+    _log.warning("%s", said)
 
 
 def _rename(draft: pathlib.Path, target: pathlib.Path) -> None:
@@ -112,10 +124,11 @@ def _convert(
     spec: FeatureSpec,
     progress: bool,
     advanced: Callable[[str], object],
+    max_bad_rows: int,
 ) -> None:
     """Converts the source to a data set. Keeps the complete files of an unfinished conversion."""
     unfinished.files.note({"source": _paths(source)})
-    bad_rows, what = bad_rows_of(format), f"converting {source} on first use"
+    bad_rows, what = bad_rows_of(format, max_bad_rows), f"converting {source} on first use"
     observed = Observations(spec)
     writer = DatasetWriter(unfinished, "", spec, ROWS_PER_FILE, _ROWS_PER_GROUP)
     try:
@@ -141,7 +154,7 @@ def _convert(
         if not writer.whole_files:  # A later conversion could not continue.
             unfinished.files.discard()
         raise
-    writer.finish(0, observed.with_typical(writer.statistics.fitted()))
+    writer.finish(bad_rows.count, observed.with_typical(writer.statistics.fitted()))
 
 
 def _remove_outdated(draft: pathlib.Path, source: Input) -> None:

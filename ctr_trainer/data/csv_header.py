@@ -6,11 +6,11 @@ from collections.abc import Sequence, Sized
 
 import pyarrow as pa
 
-from ctr_trainer.data.encoders import numbers
+from ctr_trainer.data.encoders import invalid_byte, numbers
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.system.files.paths import path_of
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError, cut
 
 _DELIMITERS = ",\t;|\x01"
 _SAY_HEADER = "set `header = true` in [csv] of a feature spec for format csv"
@@ -32,6 +32,8 @@ def names_of(file: str, line: bytes, form: CsvFormat, wanted: dict[str, Use]) ->
       UserError: the header cannot be read, or the first line contradicts `form.header`.
     """
     where, fields = f"{file}, line 1", fields_of(file, line, form)
+    if not form.columns and (invalid := invalid_byte(pa.scalar(line))):
+        raise UserError(f"{where}: cannot be read as the header{invalid}")
     names = tuple(form.columns) or _header(fields, form, where)
     hint = _delimiter_hint(line.decode(errors="replace"), form, fields, names)
     if not form.header:
@@ -41,7 +43,7 @@ def names_of(file: str, line: bytes, form: CsvFormat, wanted: dict[str, Use]) ->
     elif form.columns and _is_row(fields, form, wanted):
         raise UserError(
             f"{where}: this line is a row, but `header = true` in [csv] makes it a header: "
-            f"{','.join(fields)[:200]}. Set `header = false`"
+            f"{cut(','.join(fields))}. Set `header = false`"
         )
     return names, hint
 
@@ -98,7 +100,7 @@ def _delimiter_hint(line: str, form: CsvFormat, fields: Sequence[str], names: Si
     return f"; the whole line is one column, because `delimiter` in [csv] is {form.delimiter!r}{would}"
 
 
-def see_form(file: str) -> tuple[CsvFormat, list[str]]:
+def see_form(file: str, encoding: str = "utf-8") -> tuple[CsvFormat, list[str]]:
     """Detects the CsvFormat of a file and its column names: the fields of the header, or c1, c2 ... without a header.
 
     The delimiter is the character among `, tab ; |` that splits each of the first lines into the same number of fields,
@@ -109,7 +111,7 @@ def see_form(file: str) -> tuple[CsvFormat, list[str]]:
     The first line is a header unless one of its fields is a number or empty. Only the first field may be empty, above a
     whole number: pandas writes the column of row numbers in this way.
     """
-    lines = _first_lines(file)
+    lines = _first_lines(file, CsvFormat(encoding=encoding).encoding)
     delimiter = max(_TRIED, key=lambda d: _fields(lines, d))
     fields, first = _fields(lines, delimiter), (lines or [""])[0]
     if _fields(lines, _BLANK) >= max(2 * fields, 2):
@@ -124,17 +126,18 @@ def see_form(file: str) -> tuple[CsvFormat, list[str]]:
     elif header:
         header = not _PLAIN.fullmatch(names[0])
     names = names if header else [f"c{number}" for number in range(1, len(names) + 1)]
-    return CsvFormat(delimiter=delimiter, header=header, columns=() if header else tuple(names)), names
+    columns = () if header else tuple(names)
+    return CsvFormat(delimiter=delimiter, header=header, columns=columns, encoding=encoding), names
 
 
-def _first_lines(file: str) -> list[str]:
+def _first_lines(file: str, encoding: str) -> list[str]:
     """Returns the first complete lines that are not empty."""
     text = b""
     with path_of(file).open_stream() as stream:
         while text.count(b"\n") < _LINES and (more := stream.read(_BYTES)):
             text += more
         whole = not stream.read(1)
-    lines = text.decode("utf-8-sig", "replace").split("\n")
+    lines = text.decode(encoding, "replace").removeprefix("\ufeff").split("\n")
     lines = [line.rstrip("\r") for line in (lines if whole else lines[:-1]) if line.strip()]
     return lines[:_LINES]
 

@@ -50,7 +50,7 @@ def form_of(source: Input, form: CsvFormat, spec: FeatureSpec) -> CsvFormat:
     labels = {label.column for label in spec.labels}
     others = tuple(name for name in form.columns if name not in labels)
     file = files(source)[0]
-    with TextBlocks(file, _BLOCK, _LONGEST_LINE) as text:
+    with TextBlocks(file, _BLOCK, _LONGEST_LINE, form.encoding) as text:
         fields = csv_header.fields_of(file, _first_line(text.read(0)), form)
     return dataclasses.replace(form, columns=others) if len(fields) == len(others) else form
 
@@ -71,7 +71,7 @@ def blocks(
     """
     wanted = typed.uses(spec, time) if spec else {}
     for file in files(source):
-        with TextBlocks(file, _BLOCK, _LONGEST_LINE) as text:
+        with TextBlocks(file, _BLOCK, _LONGEST_LINE, form.encoding) as text:
             block = text.read(0)
             names, hint = csv_header.names_of(file, _first_line(block), form, wanted)
             if spec:

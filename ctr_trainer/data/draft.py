@@ -85,7 +85,12 @@ class Draft:
 
 
 def _names(column: str) -> dict[str, str]:
-    """Returns the TOML keys `name` and `column` of a feature. If the column's name is reserved, `name` has a prefix."""
+    """Returns the TOML keys `name` and `column` of a feature.
+
+    `name` has a prefix if the column's name is reserved, and escapes if it has control characters.
+    """
+    if not column.isprintable():
+        return dict(name=ascii(column)[1:-1], column=column)
     taken = column in _TAKEN or column.startswith(RESERVED_PREFIXES)
     return dict(name=f"feature_{column}", column=column) if taken else dict(name=column)
 
@@ -161,13 +166,25 @@ def _is_time(p: Profile) -> bool:
 
 
 def _place_time(p: Profile, draft: Draft) -> None:
-    draft.keep(p.name, f"a time: for --split=time:...:{p.name}")
-    values = pa.array(p.values) if p.kind == NUMBER else p.values
-    seconds = times.seconds(values if p.kind == NUMBER else values.cast(pa.string()))
+    if len(p.orders) > 1:
+        one, other = (f'derive = "{order}_weekday"' for order in p.orders)
+        draft.keep(
+            p.name, f"dates such as {p.values[0]}: is it day or month first? Add a feature with {one} or {other}"
+        )
+        return
+    (order,) = p.orders
+    read = f" ({order.replace('_', ' ')}: {p.values[0]})" if order else ""
+    draft.keep(p.name, f"a time{read}: for --split=time:...:{p.name}")
+    values = pa.array(p.values) if p.kind == NUMBER else p.values.cast(pa.string())
+    seconds = times.seconds(times.year_first(values, order))
     for what in (times.HOUR, times.WEEKDAY) if not np.isnan(seconds).any() else ():
         found = len(np.unique(times.of_seconds(seconds, what)))
         if found > 1:
-            draft.add_sparse(p.name, f"the {what} of each time, {found} distinct values", suffix=what, derive=what)
+            why, derive = (
+                f"the {what} of each time{read}, {found} distinct values",
+                f"{order}_{what}" if order else what,
+            )
+            draft.add_sparse(p.name, why, suffix=what, derive=derive)
 
 
 def _place_number(p: Profile, draft: Draft, own: bool) -> bool:

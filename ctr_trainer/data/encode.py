@@ -69,10 +69,10 @@ class Encoder:
                 columns[WEIGHTS_PREFIX + name] = encoded.weights
             for row in np.flatnonzero(encoded.bad & good) if encoded.bad is not None else ():
                 good[row] = False
-                line, value = chunk.line_of(int(row)), encoders.shown(table[column][int(row)])
-                expected = f"{encoded.expected}, for {self._what(name)}{encoded.cure}"
+                line, value = chunk.line_of(int(row)), table[column][int(row)]
+                expected = f"{encoded.expected}, for {self._what(name)}{encoders.invalid_byte(value) or encoded.cure}"
                 expected += chunk.first_line_hint if line == 1 else ""
-                bad_rows.add(chunk.file, line, column, value, expected)
+                bad_rows.add(chunk.file, line, column, encoders.shown(value), expected)
         for name, each in lengths.items():
             observed.lengths[name].add(each[good])
         if self._single:
@@ -95,7 +95,8 @@ class Encoder:
             jobs[WEIGHT] = (spec.weight, _weight)
         jobs |= {ID_PREFIX + c: (c, _id) for c in spec.ids}
         if self._time:
-            jobs[TIME] = (self._time, _time)
+            orders = {times.order_of(f.derive) for f in spec.sparse if f.column == self._time and f.derive}
+            jobs[TIME] = (self._time, functools.partial(_time, order=max(orders, default="")))
         return jobs
 
     def _what(self, name: str) -> str:
@@ -125,7 +126,7 @@ def _single(values: pa.Array) -> Encoded:
     values = encoders.one(values)
     if pa.types.is_nested(values.type):
         raise TypeError("a single-valued feature has one value per row: give it a 'combiner', or another column")
-    return Encoded(encoders.without_nan(values))
+    return Encoded(encoders.without_nan(values), encoders.not_utf8(values), "UTF-8 text")
 
 
 def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
@@ -143,8 +144,8 @@ def _weight(values: pa.Array) -> Encoded:
     return Encoded(column, encoders.any_bad(bad, wrong), "a weight of at least 0")
 
 
-def _time(values: pa.Array) -> Encoded:
-    values = encoders.one(values)
+def _time(values: pa.Array, order: str) -> Encoded:
+    values = times.year_first(encoders.one(values), order)
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
     if is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():

@@ -63,6 +63,28 @@ def text(values: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, np.ndarray | Non
         return pc.if_else(pa.array(bad), pa.scalar(None, values.type), values).cast(pa.string()), bad
 
 
+def not_utf8(values: pa.Array) -> np.ndarray | None:
+    """Returns the mask of the texts that are not UTF-8, or None if all are, or if the values are no texts."""
+    if pa.types.is_dictionary(values.type):
+        bad = not_utf8(values.dictionary)
+        return None if bad is None else np.append(bad, False)[values.indices.fill_null(len(bad)).to_numpy()]
+    return text(values.cast(pa.binary()))[1] if is_text(values.type) else None
+
+
+def invalid_byte(value: pa.Scalar) -> str:
+    """Names the first byte of a value, or of a list of values, that is not UTF-8; "" if there is none."""
+    held = value_of(value)
+    held = b"".join(v for v in held if isinstance(v, bytes)) if isinstance(held, list) else held
+    try:
+        _ = held.decode() if isinstance(held, bytes) else ""
+    except UnicodeDecodeError as error:
+        return (
+            f": the byte 0x{held[error.start]:02x} is not UTF-8. If the text has another encoding, write it again in "
+            "UTF-8 or, for CSV files, name the encoding as `encoding` in [csv], such as latin-1"
+        )
+    return ""
+
+
 def one(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
@@ -80,9 +102,15 @@ def any_bad(bad: np.ndarray | None, wrong: np.ndarray) -> np.ndarray | None:
     return wrong if wrong.any() else None
 
 
+def value_of(value: pa.Scalar) -> Any:
+    """Returns the Python value of a pyarrow scalar; a text as bytes, since Parquet's texts may not be UTF-8."""
+    value = value.value if isinstance(value, pa.DictionaryScalar) else value
+    return value.cast(pa.binary()).as_py() if is_text(value.type) else value.as_py()
+
+
 def shown(value: pa.Scalar) -> Any:
     """Returns the Python value of a pyarrow scalar, for messages."""
-    value = value.as_py()
+    value = value_of(value)
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
@@ -158,7 +186,7 @@ def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> E
 
     A text is split at the separators, a list is used unchanged, and any other value becomes a list of one value. Empty
     values are dropped: "A||B" has two values, "" has none. A list without values gets the key of "" if
-    `feature.missing_has_row`. A row is bad if one of its weights is not a finite number.
+    `feature.missing_has_row`. A row is bad if one of its values is not UTF-8, or a weight is not a finite number.
     """
     values = one(values)
     if is_list(values.type):
@@ -199,8 +227,9 @@ def _encode(flat: pa.Array, owner: np.ndarray, count: int, feature: SparseFeatur
         flat, weights, wrong = _weights(flat, feature.weight_separator)
         if wrong is not None:
             bad = np.bincount(owner[wrong], minlength=count) > 0
-    kept = pc.binary_length(flat).fill_null(0).to_numpy(zero_copy_only=False) > 0
-    kept = np.flatnonzero(kept)
+    if (wrong := not_utf8(flat)) is not None:
+        bad = (np.bincount(owner[wrong], minlength=count) > 0) | (False if bad is None else bad)
+    kept = np.flatnonzero(pc.binary_length(flat).fill_null(0).to_numpy(zero_copy_only=False) > 0)
     lengths, odd = np.bincount(owner[kept], minlength=count), _odd(flat)
     kept = _within_length(kept, owner, feature)
     owner, hashed = owner[kept], keys(feature.slot, flat.take(pa.array(kept)))
@@ -212,10 +241,11 @@ def _encode(flat: pa.Array, owner: np.ndarray, count: int, feature: SparseFeatur
         weights = None if weights is None else np.insert(weights, splits[empty], np.float32(1))
         splits = splits + np.searchsorted(empty, np.arange(count + 1))
     splits = pa.array(splits.astype(np.int32))
+    of_weights = f"values with finite weights, such as 'a{feature.weight_separator}0.5'"
     return Encoded(
         column=pa.ListArray.from_arrays(splits, pa.array(hashed)),
         bad=bad,
-        expected=f"values with finite weights, such as 'a{feature.weight_separator}0.5'",
+        expected="UTF-8 text" if weights is None else of_weights,
         weights=None if weights is None else pa.ListArray.from_arrays(splits, pa.array(weights)),
         lengths=lengths,
         odd=odd,

@@ -10,18 +10,19 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow.compute as pc
 
-from ctr_trainer.data import parquet, profile
+from ctr_trainer.data import profile
 from ctr_trainer.data.convert import SOURCES, bad_rows_of
 from ctr_trainer.data.draft import Draft, place_all
 from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.leakage import find_leaks
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.profile import NUMBER, TEXT, Profile, sample_csv, sample_parquet
+from ctr_trainer.data.profile import NUMBER, TEXT, Profile, sample_csv, sample_parquet, sample_tfrecord
+from ctr_trainer.data.seen_format import seen_format
 from ctr_trainer.data.source import Input, list_files
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.setting import refused
-from ctr_trainer.system.messages.errors import UserError, did_you_mean
+from ctr_trainer.system.messages.errors import UserError, did_you_mean, listed
 
 LABEL_NAMES = (
     "label", "click", "clicked", "clicks", "is_click", "is_clicked", "target", "y",
@@ -38,6 +39,7 @@ def infer(
     label: str | None = None,
     max_bad_rows: int = 0,
     progress: bool = True,
+    encoding: str = "utf-8",
 ) -> FeatureSpec:
     """Drafts a feature spec for a source and writes it to a file.
 
@@ -46,9 +48,10 @@ def infer(
     Args:
       input: a path or pattern, or a list of them; for Parquet also a directory.
       output: path of the TOML file to write; it must not exist.
-      format: `csv`, `parquet`, `libsvm` or `libffm`; None detects `csv` and `parquet`.
+      format: `csv`, `parquet`, `tfrecord`, `libsvm` or `libffm`; None detects it, see `seen_format`.
       label: column of the label; None selects a 0/1 column with a usual name, or the only 0/1 column.
       max_bad_rows: number of unusable rows of text that may be left out.
+      encoding: of the files of format `csv`; see `CsvFormat`.
 
     Raises:
       UserError: the label cannot be found, there is no feature, or `output` exists.
@@ -56,12 +59,17 @@ def infer(
     output = pathlib.Path(output)
     if output.exists():
         raise UserError(f"output {output}: already exists; remove it or choose another file")
-    if format is None:
-        format = "parquet" if parquet.is_parquet(list_files(input)[0].path) else "csv"
+    format = format or seen_format(list_files(input)[0].path)
     if format in ("libsvm", "libffm"):
+        if label:
+            raise refused(
+                "{label}: the label of format {format} is the first number of each line",
+                {"label": label},
+                format=format,
+            )
         make_draft, form, rows = _of_lines(input, format, max_bad_rows)
     else:
-        make_draft, form, rows = _of_columns(input, format, label, max_bad_rows, progress)
+        make_draft, form, rows = _of_columns(input, format, label, max_bad_rows, progress, encoding)
     output.parent.mkdir(parents=True, exist_ok=True)
     written = output.with_name(f".{output.name}.tmp")
     try:
@@ -87,15 +95,18 @@ def _leaks(input: Input, format: str, spec: FeatureSpec, max_bad_rows: int) -> d
         _log.warning(
             "%s: the column leaks the label, so the feature spec leaves it out; see the comment in the spec", leak
         )
-    return {leak.column: f"{leak.why}. Add it only if it is known before the label" for leak in leaks}
+    cure = "Add it only if it is known before the label, or as a second label"
+    return {leak.column: f"{leak.why}. {cure}" for leak in leaks}
 
 
 def _of_columns(
-    input: Input, format: str, label: str | None, max_bad_rows: int, progress: bool
+    input: Input, format: str, label: str | None, max_bad_rows: int, progress: bool, encoding: str
 ) -> tuple[Callable[[dict[str, str]], Draft], CsvFormat, int]:
     """Profiles files with columns. Returns (f(leaks by column) that makes the Draft, CsvFormat, number of rows)."""
     if format == "csv":
-        profiles, form, rows = sample_csv(input, _ROWS, max_bad_rows, progress)
+        profiles, form, rows = sample_csv(input, _ROWS, max_bad_rows, encoding, progress)
+    elif format == "tfrecord":
+        (profiles, rows), form = sample_tfrecord(input, _ROWS, max_bad_rows, progress), CsvFormat()
     else:
         (profiles, rows), form = sample_parquet(input, _ROWS, progress), CsvFormat()
     target = _label_column(profiles, label)
@@ -110,7 +121,7 @@ def _of_columns(
         if not draft.has_features:
             raise UserError(
                 f"input {input}: apart from the label {target.name!r}"
-                + (f" and columns that leak it ({', '.join(leaks)})" if leaks else "")
+                + (f" and columns that leak it ({listed(leaks)})" if leaks else "")
                 + ", it has no column that can be a feature"
             )
         return draft
@@ -121,18 +132,23 @@ def _of_columns(
 def _of_lines(input: Input, format: str, max_bad_rows: int) -> tuple[Callable[[dict[str, str]], Draft], CsvFormat, int]:
     """Profiles files whose lines consist of a label and weighted indices. Returns the same as `_of_columns`."""
     label, fields, rows = profile.sample_fields(input, format, _ROWS, max_bad_rows)
-    draft = Draft((label.name, *(field.column for field in fields)))
-    _set_label(label, draft)
-    for field in fields:
-        if field.most == 1 and field.ones and format == "libffm":
-            draft.add_sparse(field.column, "one index per line, with the value 1")
-        else:
-            why = f"up to {field.most:,} indices per line, whose values are their weights"
-            draft.add_sparse(field.column, why, combiner="sum", weight_separator=":")
-    if not draft.has_features:
-        raise UserError(f"input {input}: its lines have labels but no features")
-    # Leaks are not searched for, because a field with several indices has no single value that could leak the label.
-    return lambda leaks: draft, CsvFormat(), rows
+
+    def make_draft(leaks: dict[str, str]) -> Draft:
+        draft = Draft((label.name, *(field.column for field in fields)))
+        _set_label(label, draft)
+        for field in fields:
+            if field.column in leaks:
+                draft.leave_out(field.column, leaks[field.column])
+            elif field.most == 1 and field.ones and format == "libffm":
+                draft.add_sparse(field.column, "one index per line, with the value 1")
+            else:
+                why = f"up to {field.most:,} indices per line, whose values are their weights"
+                draft.add_sparse(field.column, why, combiner="sum", weight_separator=":")
+        if not draft.has_features:
+            raise UserError(f"input {input}: its lines have labels but no features, except for features that leak them")
+        return draft
+
+    return make_draft, CsvFormat(), rows
 
 
 def _label_column(profiles: list[Profile], name: str | None) -> Profile:
@@ -142,7 +158,7 @@ def _label_column(profiles: list[Profile], name: str | None) -> Profile:
             names = [p.name for p in profiles]
             hint = did_you_mean(name, names)
             raise refused(
-                "{label}: no such column; there are {names}{hint}", {"label": name}, names=", ".join(names), hint=hint
+                "{label}: no such column; there are {names}{hint}", {"label": name}, names=listed(names), hint=hint
             )
         return found[0]
     binary = [p for p in profiles if p.kind == NUMBER and set(np.unique(p.values)) == {0, 1}]
@@ -151,10 +167,8 @@ def _label_column(profiles: list[Profile], name: str | None) -> Profile:
     )
     if named or len(binary) == 1:
         return (named or binary)[0]
-    which = (
-        f"the columns of 0 and 1 are {', '.join(p.name for p in binary)}" if binary else "no column has 0 and 1 only"
-    )
-    every = ", ".join(p.name for p in profiles)
+    which = f"the columns of 0 and 1 are {listed(p.name for p in binary)}" if binary else "no column has 0 and 1 only"
+    every = listed(p.name for p in profiles)
     raise refused(
         "no column is clearly the label: {which}. Name it with {label:name}; the columns are {every}",
         {"label": ""},

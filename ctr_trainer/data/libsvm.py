@@ -20,11 +20,11 @@ from ctr_trainer.system.messages.errors import UserError
 
 LABEL, FEATURES, QUERY, FIELD = "label", "features", "qid", "field"
 _BLOCK = 8 << 20  # Bytes of text per block.
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _INDEX = r"[!-\"$-9;-~]+"  # Printable characters, except # and :
-WEIGHTED = rf"{_INDEX}:{_NUMBER}"
+WEIGHTED = rf"{_INDEX}:{NUMBER}"
 OF_FIELD = rf"\d+:{WEIGHTED}"
-_QUERY = rf"qid:{_INDEX}"
+QUERY_TOKEN = rf"qid:{_INDEX}"
 
 
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
@@ -60,8 +60,8 @@ def good_lines(
       pattern: regular expression of a token after the label.
       labelled: whether a line must have a label.
     """
-    label = rf"(?:{_NUMBER}(?:\s|$))" + ("" if labelled else "?")
-    whole = rf"^\s*{label}\s*(?:{_QUERY}(?:\s+|$))?(?:{pattern}(?:\s+|$))*(?:#.*)?$"
+    label = rf"(?:{NUMBER}(?:\s|$))" + ("" if labelled else "?")
+    whole = rf"^\s*{label}\s*(?:{QUERY_TOKEN}(?:\s+|$))?(?:{pattern}(?:\s+|$))*(?:#.*)?$"
     first = 1
     for block in _blocks(file):
         lines, numbers = pa.array(block, pa.binary()), np.arange(first, first + len(block))
@@ -143,8 +143,8 @@ def _blocks(file: str) -> Iterator[list[bytes]]:
 def _fault(line: bytes, pattern: str) -> tuple[str, str, str]:
     """Describes a bad line: the column, the found value, and the expected value."""
     label, *tokens = line.split(b"#")[0].decode("ascii", "backslashreplace").split() or [""]
-    if not re.fullmatch(_NUMBER, label):
+    if not re.fullmatch(NUMBER, label):
         return LABEL, label, "a number: a line begins with its label"
     form = "field:index:value, such as 3:17:0.5" if pattern == OF_FIELD else "index:value, such as 17:0.5"
-    wrong = [t for n, t in enumerate(tokens) if not re.fullmatch(pattern if n else f"{pattern}|{_QUERY}", t)]
+    wrong = [t for n, t in enumerate(tokens) if not re.fullmatch(pattern if n else f"{pattern}|{QUERY_TOKEN}", t)]
     return FEATURES, wrong[0] if wrong else line[:200].decode("ascii", "backslashreplace"), form

@@ -85,8 +85,8 @@ def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | Non
     `liked`, the movies rated 4 or better, and `stars`, all ratings; see `Histories`. Each of these columns requires
     another pass over the ratings.
 
-    A `blocks.SourceReader`; `source` is the directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat, all
-    in latin-1.
+    A `blocks.SourceReader`; `source` is the directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat.
+    Titles may be in any encoding; the other fields are UTF-8.
     """
     directory = path_of(source[0] if isinstance(source, (list, tuple)) and len(source) == 1 else source)
     for name in ("ratings.dat", "movies.dat"):
@@ -110,12 +110,16 @@ def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | Non
     while rows := list(itertools.islice(ratings, _ROWS)):
         lines = [line for line, _ in rows]
         joined = [(*r, *users.get(r[0], no_user), *movies.get(r[1], no_movie)) for _, r in rows]
-        columns = [pa.array(values, pa.string()) for values in zip(*joined, strict=True)]
+        columns = [_bytes(values) for values in zip(*joined, strict=True)]
         table = pa.table(columns, COLUMNS)
         for column, history in histories.items():
             values = ["|".join(history.before(user, timestamp)) or None for _, (user, _, _, timestamp) in rows]
-            table = table.append_column(column, pa.array(values, pa.string()))
+            table = table.append_column(column, _bytes(values))
         yield Chunk(table, str(path), lines.__getitem__)
+
+
+def _bytes(values: Iterable[str | None]) -> pa.Array:
+    return pa.array([value and value.encode(errors="surrogateescape") for value in values], pa.binary())
 
 
 def _histories(path: Path, spec: FeatureSpec) -> dict[str, Histories]:
@@ -142,7 +146,7 @@ def _timed(ratings: Iterable[Row], path: Path, bad_rows: BadRowSink) -> Iterator
 
 def _rows(path: Path, fields: int, bad_rows: BadRowSink | None = None) -> Iterator[Row]:
     """Yields (line number, fields) for each line with `fields` fields. Adds other lines to `bad_rows`, if given."""
-    with path.local_file() as local, local.open(encoding="latin-1", newline="\n") as file:
+    with path.local_file() as local, local.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         for number, line in enumerate(file, 1):
             row = line.rstrip("\r\n").split("::")
             if len(row) == fields:

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
-from ctr_trainer.data.encoders import encode_label, text
+from ctr_trainer.data.encoders import encode_label, text, value_of
 from ctr_trainer.data.typed import is_text
 from ctr_trainer.features.columns import TYPICAL, Label
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError, cut
 
 _log = logging.getLogger(__name__)
 _FEW = 20  # With fewer lists, all may have one value by chance.
@@ -92,7 +92,9 @@ class Positives:
         """Raises UserError if several values occur, but not `positive`; logs a warning if only one value occurs."""
         if self.found or not self._others:
             return
-        shown = ", ".join(map(repr, [*self._others][:_SHOWN])) + (", ..." if len(self._others) > _SHOWN else "")
+        shown = ", ".join(cut(repr(value)) for value in [*self._others][:_SHOWN]) + (
+            ", ..." if len(self._others) > _SHOWN else ""
+        )
         message = (
             f"label column {self._label.column!r}: `positive = {self._label.positive!r}` never occurs, so no row is "
             f"positive; the column has the values {shown}. Set `positive` in [label] to the exact value of positive "
@@ -177,7 +179,7 @@ def _most_frequent(column: pa.ChunkedArray, least: float) -> str:
     counts = counted.field("counts").to_numpy(zero_copy_only=False)
     frequent = np.flatnonzero(counts >= least)
     for at in frequent[np.argsort(-counts[frequent], kind="stable")].tolist():
-        value = counted.field("values")[at].as_py()
+        value = value_of(counted.field("values")[at])
         text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
         # A web form removes surrounding blanks and replaces invalid bytes, so the text would get another key.
         if text and text == text.strip() and "\ufffd" not in text:

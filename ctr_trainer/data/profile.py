@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tqdm
 
-from ctr_trainer.data import delimited, libsvm, parquet, typed
+from ctr_trainer.data import delimited, libsvm, parquet, tfrecord, typed
 from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.csv_header import see_form
 from ctr_trainer.data.source import Input, list_files
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import CsvFormat
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError, listed
 
 NUMBER, TEXT, LIST, TIME, OTHER = "number", "text", "list", "time", "other"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
@@ -32,6 +32,7 @@ class Profile:
       kind: NUMBER, TEXT, LIST, TIME, or OTHER, which features do not support.
       rows, present, distinct: numbers of sampled rows, rows with a value, and distinct values (0 for LIST and OTHER).
       values: the present values; a float64 array for NUMBER, otherwise an Arrow array.
+      orders: for TIME, the orders of day and month in which its texts are dates; see `times.seen_orders`.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Profile:
     present: int
     distinct: int
     values: Any
+    orders: Sequence[str] = ("",)
 
     @property
     def whole(self) -> bool:
@@ -47,7 +49,9 @@ class Profile:
         return self.kind == NUMBER and bool((self.values == np.round(self.values)).all())
 
 
-def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -> tuple[list[Profile], CsvFormat, int]:
+def sample_csv(
+    source: Input, rows: int, bad_rows: int, encoding: str, progress: bool = True
+) -> tuple[list[Profile], CsvFormat, int]:
     """Profiles the first rows of delimited files.
 
     `csv_header.see_form` detects the form from the first file. A word such as NA represents a missing value if all
@@ -56,12 +60,13 @@ def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -
     Args:
       rows: approximate number of rows of the sample.
       bad_rows: number of unreadable rows that may be left out.
+      encoding: see `CsvFormat`.
     """
-    form, names = see_form(delimited.files(source)[0])
+    form, names = see_form(delimited.files(source)[0], encoding)
+    if len(set(names)) < len(names):
+        raise UserError(f"{source}: two columns have the same name; the header is {listed(names)}")
     left_out = BadRows(bad_rows)
     table = _first((block.parse(left_out).table for block in delimited.blocks(source, form)), rows, progress)
-    if len(set(names)) < len(names):
-        raise UserError(f"{source}: two columns have the same name; the header is {', '.join(names)}")
     texts = [_utf8(column) for column in table.columns]
     if any(pc.sum(pc.starts_with(t, " ")).as_py() or 0 for t in texts):
         texts = [_emptied(pc.utf8_trim_whitespace(text)) for text in texts]
@@ -84,6 +89,15 @@ def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[lis
 
     table = _first(tables(), rows, progress)
     return [_of_type(name, table[name].combine_chunks()) for name in table.column_names], len(table)
+
+
+def sample_tfrecord(source: Input, rows: int, bad_rows: int, progress: bool = True) -> tuple[list[Profile], int]:
+    """Profiles the first records of TFRecord files. A feature with at most one value per record is single-valued."""
+    table = _first(tfrecord.tables(source, BadRows(bad_rows, unit="row")), rows, progress)
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    singles = {name: typed.only(values) for name, values in columns.items() if typed.is_list(values.type)}
+    columns |= {name: values for name, (values, several) in singles.items() if several is None}
+    return [_of_type(name, values) for name, values in columns.items()], len(table)
 
 
 def _first(tables: Iterable[pa.Table], rows: int, progress: bool) -> pa.Table:
@@ -135,12 +149,12 @@ def _all(values: pa.Array, pattern: str) -> bool:
 def _of_text(name: str, text: pa.Array, nulls: list[str]) -> Profile:
     present = text.filter(pc.invert(pc.is_in(text, pa.array(nulls, pa.string())))).drop_null()
     distinct = present.unique()
-    kind, values = TEXT, present
+    kind, values, orders = TEXT, present, times.seen_orders(distinct) if len(distinct) else []
     if len(distinct) and _all(distinct, _NUMBER) and not pc.any(pc.match_substring_regex(distinct, _CODE)).as_py():
         kind, values = NUMBER, present.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    elif len(distinct) and times.is_date(distinct).all():
+    elif orders:
         kind = TIME
-    return Profile(name, kind, len(text), len(present), len(distinct), values)
+    return Profile(name, kind, len(text), len(present), len(distinct), values, orders or ("",))
 
 
 def _of_type(name: str, values: pa.Array) -> Profile:
@@ -163,7 +177,9 @@ def _of_type(name: str, values: pa.Array) -> Profile:
         return Profile(name, TIME, rows, len(values), len(values.unique()), values)
     if typed.is_text(kind):
         text = _utf8(pa.chunked_array([values.cast(pa.binary())]))
-        return Profile(name, TEXT, rows, len(text), len(text.unique()), text)
+        distinct = text.unique()
+        orders = times.seen_orders(distinct) if len(distinct) else []
+        return Profile(name, TIME if orders else TEXT, rows, len(text), len(distinct), text, orders)
     return Profile(name, OTHER, rows, len(values), 0, values)
 
 

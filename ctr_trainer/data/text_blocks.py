@@ -1,5 +1,6 @@
 """Reads a text file in blocks of whole lines."""
 
+import codecs
 import re
 from collections.abc import Callable
 from typing import Any
@@ -31,18 +32,23 @@ class TextBlocks:
     Args:
       size: approximate number of bytes per block.
       longest: largest number of bytes of a line, at least `size`.
+      encoding: encoding of the file, which contains ASCII. The blocks are in UTF-8. A byte that the encoding lacks is
+        not changed, so that it is found as invalid UTF-8 later.
 
     Attributes:
       ended: whether the last block that `read` returned is the last block of the file.
     """
 
-    def __init__(self, file: str, size: int, longest: int) -> None:
+    def __init__(self, file: str, size: int, longest: int, encoding: str = "utf-8") -> None:
         self._file, self._size, self._longest = file, size, longest
+        self._decoder = None
+        if codecs.lookup(encoding).name != "utf-8":
+            self._decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
         self._held, self.ended = b"", False
         self._stream = self._checked(path_of(file).open_stream)
-        start = self._checked(self._stream.read, min(_FIRST, size))
+        start = self._checked(self._next, min(_FIRST, size))
         while len(start) < longest and not _BREAK.search(start[:-1]):
-            more = self._checked(self._stream.read, len(start))
+            more = self._checked(self._next, len(start))
             if not more:
                 break
             start += more
@@ -66,7 +72,7 @@ class TextBlocks:
         """Returns the next lines; b"" after the last line. `before` is the number of previous lines, for messages."""
         text = self._rest
         while True:
-            more = self._with_line_ends(self._checked(self._stream.read, self._size, before=before))
+            more = self._with_line_ends(self._checked(self._next, self._size, before=before))
             text += more
             if not more:
                 self.ended, self._rest = True, b""
@@ -84,6 +90,16 @@ class TextBlocks:
         """Puts back the last lines of the block that `read` returned. The next block begins with these lines."""
         self._rest = lines + self._rest
 
+    def _next(self, size: int) -> bytes:
+        """Returns about `size` bytes as UTF-8; b"" at the end."""
+        while True:
+            text = self._stream.read(size)
+            if self._decoder is None:
+                return text
+            decoded = self._decoder.decode(text, final=not text).encode(errors="surrogateescape")
+            if decoded or not text:  # The bytes may be only a part of a character.
+                return decoded
+
     def _with_line_ends(self, text: bytes) -> bytes:
         r"""Converts line ends to `\n`. Holds back a `\r` at the end until the next call, because a `\n` may follow."""
         if not self._returns:
@@ -97,7 +113,7 @@ class TextBlocks:
     def _checked(self, read: Callable[..., Any], *arguments: Any, before: int = 0) -> Any:
         try:
             return read(*arguments)
-        except (OSError, pa.ArrowInvalid) as error:
+        except (OSError, UnicodeError, pa.ArrowInvalid) as error:
             after = f" after line {before}" if before else ""
             raise UserError(
                 f"{self._file}: cannot be read{after}: {error}; a truncated or damaged file must be written again"

@@ -48,23 +48,38 @@ def read_files(
 ) -> Iterator[Chunk]:
     """Yields the Chunks of a list of `SourceFile`; see `read`."""
     wanted = typed.uses(spec, time)
+    for file, kinds, table, numbers, misfits in _parsed(files, wanted):
+        typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
+        for row, fault in misfits:
+            bad_rows.add(file.path, row, *fault)
+        yield typed.as_chunk(file.complete(table, wanted), wanted, file.path, numbers, bad_rows)
+
+
+def tables(source: Input, bad_rows: BadRowSink) -> Iterator[pa.Table]:
+    """Yields the records of files as tables with a list column per feature. Records may add features."""
+    for file, _, table, _, misfits in _parsed(list_files(source), None):
+        for row, fault in misfits:
+            bad_rows.add(file.path, row, *fault)
+        yield file.complete(table, file.partitions)
+
+
+def _parsed(
+    files: Iterable[SourceFile], wanted: Mapping[str, Use] | None
+) -> Iterator[tuple[SourceFile, dict[str, str], pa.Table, np.ndarray, list[tuple[int, tuple[str | None, Any, str]]]]]:
+    """Yields (file, kinds of the features, table of the good records, their numbers, numbers and faults of the bad)."""
     kinds: dict[str, str] = {}
-    with contextlib.closing(ExampleReader(wanted)) as reader:
+    with contextlib.closing(ExampleReader(wanted or {})) as reader:
         for file in files:
             first = 0
             # TensorFlow reads local files only, so a remote file is copied to the local disk while it is read.
             with path_of(file.path).local_file() as local, contextlib.closing(_records(local, file.path)) as blocks:
                 for records in blocks:
-                    if not first:
+                    if wanted is None or not first:
                         kinds = kinds | _kinds(records, wanted)
-                        typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
                         reader.use(kinds)
-                    table, misfits = reader.parse(records)
-                    for row in misfits:
-                        column, value, expected = _fault(records[row], kinds)
-                        bad_rows.add(file.path, first + row + 1, column, value, expected)
+                    table, misfits = reader.parse(records) if kinds else (pa.table({}), list(range(len(records))))
                     numbers = first + 1 + np.delete(np.arange(len(records)), misfits)
-                    yield typed.as_chunk(file.complete(table, wanted), wanted, file.path, numbers, bad_rows)
+                    yield file, kinds, table, numbers, [(first + r + 1, _fault(records[r], kinds)) for r in misfits]
                     first += len(records)
 
 
@@ -128,17 +143,19 @@ def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int
     return found
 
 
-def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
-    """Returns the kind of each wanted feature that occurs in the records, in the order of `wanted`."""
+def _kinds(records: np.ndarray, wanted: Mapping[str, Use] | None = None) -> dict[str, str]:
+    """Returns the kind of each wanted feature that occurs in the records, in the order of `wanted`, or by name."""
     found: dict[str, str] = {}
     for record in records:
         with contextlib.suppress(Exception):  # If the record is not an Example, the parser reports it with its row.
             for name, feature in tf.train.Example.FromString(record).features.feature.items():
-                if name in wanted and name not in found and (kind := feature.WhichOneof("kind")):
+                if (wanted is None or name in wanted) and name not in found and (kind := feature.WhichOneof("kind")):
                     found[name] = kind
-        if len(found) == len(wanted):
+        if wanted is not None and len(found) == len(wanted):
             break
-    return {name: found[name] for name in wanted if name in found}  # Protobuf's maps have a random order.
+    return {
+        name: found[name] for name in wanted or sorted(found) if name in found
+    }  # Protobuf's maps have a random order.
 
 
 def _fault(record: bytes, kinds: dict[str, str]) -> tuple[str | None, Any, str]:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import BadRowSink, Chunk, label_columns
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.messages.errors import UserError, did_you_mean
+from ctr_trainer.system.messages.errors import UserError, did_you_mean, listed
 
 _LABELS_ARE_NEEDED = "; for `predict`, which needs no labels, convert the data with unlabelled set"
 _EXACT = 2.0**53  # float64 represents all whole numbers up to this one.
@@ -78,7 +78,7 @@ def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: Feature
             hint = _LABELS_ARE_NEEDED if column in {label.column for label in label_columns(spec).values()} else ""
             raise UserError(
                 f"{file}: no column {column!r} for {use.why} (feature spec {spec.name!r}); the "
-                f"columns are {', '.join(names)}{did_you_mean(column, names)}{cure or hint}"
+                f"columns are {listed(names)}{did_you_mean(column, names)}{cure or hint}"
             )
 
 
@@ -121,7 +121,7 @@ def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str
         if use.several:
             splits, flat = _flat(lists)
             return pa.ListArray.from_arrays(pa.array(splits), _category(flat)), None, ""
-        values, bad = _only(lists)
+        values, bad = only(lists)
         expected = f"one value for {use.why}; lists are for features with a combiner"
     return _number(values) if use.number else _category(values), bad, expected
 
@@ -130,7 +130,7 @@ def _category(values: pa.Array) -> pa.Array:
     return values if pa.types.is_integer(values.type) else _text(values)
 
 
-def _only(lists: pa.ListArray) -> tuple[pa.Array, np.ndarray | None]:
+def only(lists: pa.ListArray) -> tuple[pa.Array, np.ndarray | None]:
     """Returns (the only value of each list, or null; mask of the lists with several values, or None)."""
     splits, flat = _flat(lists)
     lengths = np.diff(splits)

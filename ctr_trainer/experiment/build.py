@@ -75,7 +75,7 @@ def _balanced(experiment: Experiment) -> float:
         )
     if is_stream(data.train_data):
         raise UserError(f"--positive_weight={BALANCED}: the examples of a stream cannot be counted: give a number")
-    source = open_source(data.train_data, model.model_dir, data.feature_spec, fitted=False)
+    source = open_source(data.train_data, experiment, fitted=False)
 
     def count(advanced: Callable[[str], None]) -> float:
         return balanced_weight(source, params.label, params.negative_sampling, advanced)
@@ -201,7 +201,7 @@ def reader(
     """
     data, model = experiment.data, experiment.model
     return BatchReader(
-        open_source(path, model.model_dir, data.feature_spec, labels, warns=not once),
+        open_source(path, experiment, labels, warns=not once),
         data.batch_size,
         rank=distributed.rank(),
         size=distributed.size(),

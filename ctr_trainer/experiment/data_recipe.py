@@ -85,7 +85,7 @@ def explanation(given: frozenset[str], experiment: Experiment, evaluation: Evalu
 def facts_of(experiment: Experiment) -> Facts:
     """Returns the `Facts` of the training data. A collective: rank 0 reads them."""
     data, model = experiment.data, experiment.model
-    source = open_source(data.train_data, model.model_dir, data.feature_spec, fitted=False)
+    source = open_source(data.train_data, experiment, fitted=False)
 
     def look(advanced: Callable[[str], None]) -> dict[str, Any]:
         is_converted = (path_of(source.name) / FILE).exists()

@@ -10,6 +10,8 @@ from typing import Any
 
 from ctr_trainer.data import converted_cache, parquet
 from ctr_trainer.data.dataset import FILE
+from ctr_trainer.data.leakage import warn_of_leaks
+from ctr_trainer.data.seen_format import seen_format
 from ctr_trainer.data.source import ConvertedData, list_files
 from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.experiment.experiment import Experiment
@@ -33,19 +35,18 @@ _log = logging.getLogger(__name__)
 
 
 def open_source(
-    path: str, model_dir: str, feature_spec: str, labels: bool = True, fitted: bool = True, warns: bool = True
+    path: str, experiment: Experiment, labels: bool = True, fitted: bool = True, warns: bool = True
 ) -> ConvertedData | parquet.ForeignParquet:
     """Returns the source of a path. A collective: rank 0 inspects the files once, for all workers.
 
-    The feature spec of foreign data is `feature_spec`, else the model's. Its statistics are the model's if there is a
+    The feature spec of foreign data is the given one, else the model's. Its statistics are the model's if there is a
     model, which resuming requires; otherwise one pass over the columns whose transforms or quantiles need statistics
     computes them.
 
     Args:
       path: a directory that `convert` wrote; or Parquet, TFRecords or CSV, as a comma-separated list of files,
-        directories, URLs or patterns. TFRecords and CSV are converted on first use, to MODEL_DIR/data_cache.
-      model_dir: model directory.
-      feature_spec: a TOML file, or "".
+        directories, URLs or patterns. TFRecords and text are converted on first use, to MODEL_DIR/data_cache; so is
+        Parquet if rows may be left out, because every epoch must have the same rows.
       labels: whether labels are required. Prediction passes False: then weights are ignored, and a missing or invalid
         label is NaN.
       fitted: whether statistics are required; False if only labels are read.
@@ -56,7 +57,7 @@ def open_source(
     """
 
     def look(advanced: Callable[[str], None]) -> dict[str, Any]:
-        return _look(path, model_dir, feature_spec, labels, fitted, warns, advanced)
+        return _look(path, experiment, labels, fitted, warns, advanced)
 
     found = distributed.from_chief(look, "the_data_that_rank_0_found")
     if "converted" in found:
@@ -75,15 +76,11 @@ def is_readable(path: str, experiment: Experiment) -> bool:
 
 
 def _look(
-    path: str,
-    model_dir: str,
-    feature_spec: str,
-    labels: bool,
-    fitted: bool,
-    warns: bool,
-    advanced: Callable[[str], None],
+    path: str, experiment: Experiment, labels: bool, fitted: bool, warns: bool, advanced: Callable[[str], None]
 ) -> dict[str, Any]:
     """Returns the description of the source for all ranks, as values that JSON supports."""
+    model_dir, feature_spec = experiment.model.model_dir, experiment.data.feature_spec
+    max_bad_rows = experiment.stream.max_bad_rows
     model = load_features(model_dir)
     spec = FeatureSpec.load(feature_spec) if feature_spec else None
     if (path_of(path) / FILE).exists():
@@ -100,7 +97,8 @@ def _look(
     if spec is None:
         return {"converted": path}  # Opening it raises an error, because it is not converted.
     files = path.split(",")
-    if not parquet.is_parquet(list_files(files)[0].path):
+    is_parquet = parquet.is_parquet(list_files(files)[0].path)
+    if not is_parquet or max_bad_rows:
         data_cache = str(path_of(model_dir) / _CACHE)
         if not is_local(data_cache):
             raise UserError(
@@ -109,8 +107,16 @@ def _look(
             )
         refuse_overlap(data_cache, files, [])
         files = [file.path for file in list_files(files)]
+        format = "parquet" if is_parquet else _format(files[0])
         made = converted_cache.converted(
-            files, _format(files[0]), spec, data_cache, labels=labels, advanced=advanced, warns=warns
+            files,
+            format,
+            spec,
+            data_cache,
+            labels=labels,
+            advanced=advanced,
+            warns=warns,
+            max_bad_rows=max_bad_rows,
         )
         return {"converted": made}
     spec = spec if labels else spec.without_labels()
@@ -118,14 +124,19 @@ def _look(
     statistics = model[1] if model is not None else {}
     if fitted and model is None:
         statistics = parquet.fit_statistics(files, spec, advanced=advanced)
+        if warns:
+            warn_of_leaks(parquet.ForeignParquet(layout, spec, {}))
     return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}
 
 
 def _format(path: str) -> str:
-    """Returns the format of a file that is not Parquet, by its file name extension."""
+    """Returns the format of a file that is not Parquet, by its file name extension or, for libsvm text, its lines."""
     stem, ending = os.path.splitext(path.lower())
     ending = os.path.splitext(stem)[1] if ending in _COMPRESSED else ending
-    return "csv" if ending in _TEXT else "tfrecord"
+    if ending in _TEXT:
+        return "csv"
+    found = seen_format(path)
+    return "tfrecord" if found == "csv" else found
 
 
 def open_stream(experiment: Experiment, position: Any) -> StreamReader:

@@ -22,7 +22,7 @@ TYPICAL = "typical"  # The key of a feature's most frequent text in its statisti
 BOUNDARIES = "boundaries"  # The key of a number's quantile boundaries in its statistics.
 _EVICTIONS = ("lru", "lfu")
 _MOST_FREQUENCY = 255
-_BREAKS = "\r\n"
+_BREAKS, _ASCII = "\r\n", bytes(range(128))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,10 +261,10 @@ class CsvFormat:
       quote: the quote character, one ASCII character; "" if quotes have no special meaning.
       lines_per_row: largest number of lines of one row. Above 1, a quoted field may contain line breaks. If a quote is
         not closed within this number of lines, its first line is a bad row, and reading continues at the next line.
+      encoding: the text encoding of the files, such as `latin-1`. It must contain ASCII.
 
     Raises:
-      UserError: the delimiter or quote is not one character, there is neither a header nor columns, or `lines_per_row`
-        is above 1 without a quote character.
+      UserError: a value is not as described, or `lines_per_row` is above 1 without a quote character.
     """
 
     delimiter: str = ","
@@ -275,18 +275,22 @@ class CsvFormat:
     label_suffix: str = ""
     quote: str = '"'
     lines_per_row: int = 1
+    encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
+        try:
+            contains_ascii = _ASCII.decode(self.encoding).encode() == _ASCII
+        except (LookupError, UnicodeError):
+            contains_ascii = False
+        if not contains_ascii:
+            raise UserError(f"encoding {self.encoding!r} is not the name of one that contains ASCII, such as latin-1")
         for name, value, lengths in (("delimiter", self.delimiter, (1,)), ("quote", self.quote, (0, 1))):
             if len(value.encode()) not in lengths or value in tuple(_BREAKS):
                 raise UserError(f"{name} {value!r} is not one character of ASCII")
         if self.delimiter == self.quote:
             raise UserError(f"delimiter and quote are both {self.quote!r}")
         if self.lines_per_row < 1 or (self.lines_per_row > 1 and not self.quote):
-            raise UserError(
-                f"lines_per_row {self.lines_per_row}: expected at least 1, and 1 without a quote character, because "
-                "only quoted fields may contain line breaks"
-            )
+            raise UserError(f"lines_per_row {self.lines_per_row}: expected at least 1, and 1 without a quote character")
         if not self.header and not self.columns:
             raise UserError("without a header, 'columns' must name the columns in order")
         for name in self.columns:

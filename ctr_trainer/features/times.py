@@ -3,6 +3,7 @@
 | text | read as |
 |---|---|
 | `2024-01-31`, `2024-01-31 08:30`, `2024-01-31T08:30:15.25Z`, `... 08:30:15+02:00` | a date; UTC without an offset |
+| `31/01/2024`, `31.1.2024 08:30`, `01-31-2024` ... | a date, if `derive` says `day_first` or `month_first` |
 | a number below 10^8 | `YYMMDDHH`, such as `14102108` in Avazu's data: 2014-10-21, 8 o'clock |
 | a number below 10^11 | seconds since 1970 in UTC, from March 1973 on |
 | any greater number | milliseconds since 1970 in UTC |
@@ -38,8 +39,8 @@ _TIME = "a time, such as 2024-01-31 08:30:00, seconds or milliseconds since 1970
 
 _NUMBER = r"^[0-9]{1,15}(?:\.[0-9]*)?$"
 _DATE = (
-    r"^(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"
-    r"(?:[ T](?P<hour>[0-9]{2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}(?:\.[0-9]+)?))?)?"
+    r"^(?P<year>[0-9]{4})-(?P<month>[0-9]{1,2})-(?P<day>[0-9]{1,2})"
+    r"(?:[ T](?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}(?:\.[0-9]+)?))?)?"
     r"(?:Z|(?P<sign>[+-])(?P<ahead>[0-9]{2}):?(?P<and>[0-9]{2}))?$"
 )
 # In the order of the groups of `_DATE`.
@@ -47,7 +48,11 @@ _PARTS = ("year", "month", "day", "hour", "minute", "second", "sign", "ahead", "
 _SHORT, _SECONDS = 1e8, 1e11  # Numbers below _SHORT are YYMMDDHH, other numbers below _SECONDS are seconds.
 _HOUR, _DAY = 3600.0, 86400.0
 WEEKEND, LOG_SQUARED = "weekend", "log_squared"
-DERIVED = (HOUR, WEEKDAY, WEEKEND, LOG_SQUARED)
+_YEAR_LAST = r"^([0-9]{1,2})[./-]([0-9]{1,2})[./-]([0-9]{4})($|[ T].*)"
+DAY_FIRST, MONTH_FIRST = "day_first", "month_first"
+_ISO = {DAY_FIRST: r"\3-\2-\1\4", MONTH_FIRST: r"\3-\1-\2\4"}
+ORDERED = tuple(f"{order}_{what}" for order in _ISO for what in (HOUR, WEEKDAY, WEEKEND))
+DERIVED = (HOUR, WEEKDAY, WEEKEND, LOG_SQUARED, *ORDERED)
 _SIGNED = r"^-?[0-9]{1,15}(?:\.[0-9]*)?$"
 _SATURDAY = 5
 
@@ -59,6 +64,26 @@ def seconds(values: pa.Array) -> np.ndarray:
         date = is_date(values)
         found[date] = _of_dates(values.filter(pa.array(date)))
     return found
+
+
+def order_of(what: str | None) -> str:
+    """Returns the order of day and month in `derive`: DAY_FIRST, MONTH_FIRST, or "" for the year first."""
+    return next((order for order in _ISO if (what or "").startswith(order)), "")
+
+
+def year_first(values: pa.Array, order: str) -> pa.Array:
+    """Rewrites texts such as 31/01/2024 as 2024-01-31. Other texts, and numbers, stay as they are."""
+    if not order or _has_numbers(values):
+        return values
+    return pc.replace_substring_regex(values, _YEAR_LAST, _ISO[order])
+
+
+def seen_orders(texts: pa.Array) -> list[str]:
+    """Returns the orders (see `order_of`) in which all texts are dates; [] if they are not dates."""
+    if is_date(texts).all():
+        return [""]
+    ordered = list(_ISO) if _matches(texts, _YEAR_LAST).all() else []
+    return [order for order in ordered if not np.isnan(seconds(year_first(texts, order))).any()]
 
 
 def is_date(values: pa.Array) -> np.ndarray:
@@ -171,7 +196,9 @@ def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
     The values are texts or numbers. A number that represents a time is read in the same way as the text of its digits.
     """
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    found = _buckets(values.dictionary) if what == LOG_SQUARED else _of_times(values.dictionary, what)
+    order = order_of(what)
+    texts = year_first(values.dictionary, order)
+    found = _buckets(texts) if what == LOG_SQUARED else _of_times(texts, what.removeprefix(f"{order}_"))
     none = np.isnan(found)
     column = pa.array(np.where(none, 0, found).astype(np.int64), mask=none).take(values.indices)
     missing = values.is_null().to_numpy(zero_copy_only=False) | _empty(values)
@@ -189,6 +216,9 @@ def graph_derived(texts: "tf.Tensor", what: str) -> "tf.Tensor":
         logarithm = tf.math.log(tf.maximum(x, tf.ones_like(x)))
         found = tf.where(x > 2, tf.floor(logarithm * logarithm), tf.sign(x) * tf.floor(tf.abs(x)))
     else:
+        order = order_of(what)
+        texts = tf.strings.regex_replace(texts, _YEAR_LAST, _ISO[order]) if order else texts
+        what = what.removeprefix(f"{order}_")
         seconds, good = graph_seconds(texts)
         found = of_seconds(seconds, WEEKDAY if what == WEEKEND else what)
         found = tf.cast(found >= _SATURDAY, tf.int64) if what == WEEKEND else found

@@ -73,7 +73,10 @@ def field_embeddings(features: Mapping[str, tf.Tensor], model: str, fields: int 
         spec = features.spec  # type: ignore[attr-defined]  # Only the features of a spec can have several tables.
         tables = {table.name: ", ".join(f.name for f in table.pooled) for table in spec.tables if table.pooled}
         if not tables:
-            raise UserError(f"model {model} needs sparse features, and feature spec {spec.name!r} has none")
+            raise UserError(
+                f"model {model} needs sparse features, and feature spec {spec.name!r} has none. Choose a model that "
+                "reads numbers alone, such as final_mlp or wide_deep"
+            )
         raise UserError(
             f"model {model} needs embeddings of one dim, and feature spec {spec.name!r} has several "
             f"({'; '.join(f'{name}: {of}' for name, of in tables.items())}): give all of them one with "

@@ -233,3 +233,42 @@ def _without_label(record):
     parsed = tf.train.Example.FromString(record)
     del parsed.features.feature["clicked"]
     return parsed.SerializeToString(deterministic=True)
+
+
+@pytest.fixture(scope="module")
+def of_numbers(tmp_path_factory):
+    """Holds a CSV, its spec, and the flags of a model that is trained on it."""
+    directory = tmp_path_factory.mktemp("numbers")
+    (directory / "a.csv").write_text("row,click,price\n" + "".join(f"r{i},{i % 3 // 2},{i}\n" for i in range(60)))
+    (directory / "s.toml").write_text(
+        'name = "s"\nids = ["row"]\n[label]\ncolumn = "click"\n[[dense]]\nname = "price"\n'
+    )
+    assert cli.main(["train", f"--train_data={directory / 'a.csv'}", *trains(directory)]) == 0
+    return directory
+
+
+def trains(directory):
+    model = [f"--model_dir={directory / 'model'}", "--model=lr", "--batch_size=16", "--threads=1", "--recipe=none"]
+    return [f"--feature_spec={directory / 's.toml'}", *model]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("command", ["predict", "evaluate", "train"])
+def test_each_command_leaves_out_as_many_bad_rows_as_it_may(of_numbers, tmp_path, capsys, caplog, command, ending):
+    rows, data = {"row": ["a", "b", "c"], "click": [0, 1, 0], "price": ["1.5", "cheap", "3"]}, tmp_path / f"b.{ending}"
+    pq.write_table(pa.table(rows), tmp_path / "b.parquet")
+    (tmp_path / "b.csv").write_text("row,click,price\na,0,1.5\nb,1,cheap\nc,0,3\n")
+    which = "train" if command == "train" else "eval"
+    flags = [f"--{which}_data={data}", *trains(of_numbers)]
+    flags += [f"--output={tmp_path / 'p.parquet'}"] if command == "predict" else []
+    flags += [f"--model_dir={tmp_path / 'model'}"] if command == "train" else []
+    assert cli.main([command, *flags]) == 1
+    assert f"b.{ending}" in (said := capsys.readouterr().err) and "'cheap' is not a finite number" in said
+    assert "increase max_bad_rows (now 0)" in said
+    assert cli.main([command, *flags, "--max_bad_rows=1"]) == 0
+    assert "bad row 1 of at most 1, left out: " in caplog.text and "lacks 1 bad rows" in caplog.text
+    if command == "predict":
+        assert pq.read_table(tmp_path / "p.parquet")["row"].to_pylist() == ["a", "c"]
+    if ending == "csv":
+        assert cli.main([command, *flags]) == 1
+        assert "lacks 1 bad rows. Increase max_bad_rows (now 0)" in capsys.readouterr().err

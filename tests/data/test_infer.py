@@ -381,3 +381,17 @@ def test_a_logarithm_is_taken_where_it_leaves_values_apart(tmp_path):
 def test_seconds_before_2001_are_a_time_if_the_name_says_so(tmp_path, name, ids):
     columns = {"clicked": COLUMNS["clicked"], name: [970_000_000 + 3600 * i for i in range(ROWS)]}
     assert infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False).ids == ids
+
+
+def test_a_table_of_numbers_trains_with_the_models_that_the_refusal_names(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    numbers = np.round(rng.normal(size=(300, 3)), 4)
+    columns = {"y": (numbers[:, 0] > 0.5).astype(int) ^ (rng.random(300) < 0.1)}
+    columns |= {f"f{n}": numbers[:, n] for n in range(3)}
+    source = write_csv(tmp_path / "a.csv", columns)
+    infer(source, tmp_path / "s.toml", progress=False)
+    flags = ["train", f"--train_data={source}", f"--feature_spec={tmp_path / 's.toml'}", "--epochs=1", "--threads=1"]
+    assert cli.main([*flags, f"--model_dir={tmp_path / 'default'}"]) == 1
+    said = re.search(r"needs sparse features, .* such as (\w+) or (\w+)", capsys.readouterr().err)
+    for model in said.groups():
+        assert cli.main([*flags, f"--model_dir={tmp_path / model}", f"--model={model}"]) == 0

@@ -3,6 +3,8 @@
 import logging
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer import cli
@@ -32,6 +34,28 @@ LEAKS = {
     # Missing for half of the rows without a click, and only for these.
     "landing": (np.where(~CLICKS & (RNG.random(ROWS) < 0.5), "", RNG.choice(["x", "y"], ROWS)), "is missing only"),
     "dwell": (np.round(NOISE + 8 * CLICKS, 4), "alone has an AUC of 0.99|alone has an AUC of 1.0"),
+    # One value goes only with clicks, and the other values go with both labels.
+    "bought": (np.where(CLICKS & (RNG.random(ROWS) < 0.2), 1, 0), "has a value (2 are distinct) that goes only with"),
+    "event": (
+        np.where(CLICKS & (RNG.random(ROWS) < 0.2), "order", RNG.choice(["view", "cart", "back"], ROWS)),
+        "that goes only with the label 1",
+    ),
+    "unread": (
+        np.where(~CLICKS & (RNG.random(ROWS) < 0.3), "lost", RNG.choice(["a", "b"], ROWS)),
+        "that goes only with the label 0",
+    ),
+    "orders": (np.where(CLICKS & (RNG.random(ROWS) < 0.2), RNG.integers(1, 4, ROWS), 0), "has the value"),
+    "sum": (
+        np.where(CLICKS & (RNG.random(ROWS) < 0.2), np.round(RNG.lognormal(3, 1, ROWS), 2), 0),
+        "has another value than its most frequent one only where the label is 1",
+    ),
+    "seen": (
+        [
+            "|".join([a, b] + ["order"] * int(c))
+            for a, b, c in zip(*RNG.choice(["x", "y", "z"], (2, ROWS)), CLICKS & (RNG.random(ROWS) < 0.2), strict=True)
+        ],
+        "that goes only with the label 1",
+    ),
     "state": (np.where(CLICKS, RNG.choice(["done", "sent"], ROWS), RNG.choice(["new", "open"], ROWS)), "an AUC of 1.0"),
 }
 SPEC = {
@@ -43,10 +67,10 @@ SPEC = {
 
 
 def spec_with(name):
-    kind = "dense" if name in ("paid", "dwell") else "sparse"
-    return FeatureSpec.from_dict(
-        SPEC | {kind: [*SPEC[kind], {"name": name} | ({"dim": 4} if kind == "sparse" else {})]}
-    )
+    kind = "dense" if name in ("paid", "dwell", "orders", "sum") else "sparse"
+    options = {"dim": 4} if kind == "sparse" else {}
+    options |= {"combiner": "sum", "separator": "|"} if name == "seen" else {}
+    return FeatureSpec.from_dict(SPEC | {kind: [*SPEC[kind], {"name": name} | options]})
 
 
 def warnings(caplog):
@@ -78,6 +102,28 @@ def test_an_inferred_spec_leaves_such_a_column_out_and_says_so(tmp_path, caplog,
     assert {feature.column for feature in (*spec.dense, *spec.sparse)} == {"price", "good", "city", "user"}
     assert f"# left out: {name}: " in (tmp_path / "s.toml").read_text()
     assert f"column {name!r}" in caplog.text and "leaks the label" in caplog.text
+
+
+def test_values_that_hardly_ever_have_a_label_make_no_column_suspicious(tmp_path, caplog):
+    """As in Adult, where an age of 17 never has a high income, but ages of 18 and 19 hardly ever have one, either."""
+    ages = RNG.integers(17, 60, 40_000)
+    rates = np.where(ages == 17, 0, np.where(ages < 20, 0.004, 0.3))
+    columns = {"click": (RNG.random(40_000) < rates).astype(int), "rank": ages, "city": [f"c{age}" for age in ages]}
+    infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", label="click", progress=False)
+    assert "leaks the label" not in caplog.text
+
+
+def test_training_on_parquet_names_a_column_that_gives_the_label_away(tmp_path, caplog):
+    columns = {"click": COLUMNS["click"], "good": COLUMNS["good"], "bought": LEAKS["bought"][0]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    (tmp_path / "s.toml").write_text(
+        'name = "s"\n[label]\ncolumn = "click"\n[[dense]]\nname = "good"\n[[sparse]]\nname = "bought"\ndim = 4\n'
+    )
+    flags = [f"--train_data={tmp_path / 'a.parquet'}", f"--feature_spec={tmp_path / 's.toml'}", "--epochs=1"]
+    flags += [f"--model_dir={tmp_path / 'model'}", "--model=lr", "--batch_size=200", "--threads=1"]
+    assert cli.main(["train", *flags]) == 0
+    (said,) = warnings(caplog)
+    assert "column 'bought'" in said and "a.parquet" in said
 
 
 def test_rare_positives_make_no_column_suspicious(tmp_path, caplog):

@@ -8,10 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data.convert import convert
+from ctr_trainer.data.infer import infer
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
+from tests.data.test_infer import write_csv
 
 START = datetime.datetime(2024, 2, 27, 22, tzinfo=datetime.timezone.utc)
 TIMES = [START + datetime.timedelta(hours=7 * i) for i in range(10)]
@@ -92,3 +94,35 @@ def test_a_missing_time_has_the_key_of_the_missing(tmp_path):
     convert("csv", tmp_path / "a.csv", tmp_path / "out", SPEC, progress=False)
     batch = next(iter(BatchReader(tmp_path / "out", 1, epochs=1)))
     assert batch.keys["dim2"].tolist() == [[keys(name, pa.array([""]))[0] for name in ("hour", "weekday")]]
+
+
+@pytest.mark.parametrize("parquet", [False, True])
+@pytest.mark.parametrize(
+    ("form", "order"), [("%d/%m/%Y", "day first"), ("%d.%m.%Y %H:%M", "day first"), ("%m/%d/%Y", "month first")]
+)
+def test_an_inferred_spec_says_which_order_of_day_and_month_it_took(tmp_path, parquet, form, order):
+    days = [START + datetime.timedelta(hours=31 * i) for i in range(300)]
+    columns = {"y": [i % 7 // 6 for i in range(300)], "at": [day.strftime(form) for day in days]}
+    source = write_csv(tmp_path / "a.csv", columns)
+    if parquet:
+        source = tmp_path / "a.parquet"
+        pq.write_table(pa.table(columns), source)
+    spec = infer(source, tmp_path / "s.toml", progress=False)
+    assert spec.ids == ("at",) and f"a time ({order}: {columns['at'][0]})" in (tmp_path / "s.toml").read_text()
+    assert {f.derive for f in spec.sparse} >= {order.replace(" ", "_") + "_weekday"}
+    convert("parquet" if parquet else "csv", source, tmp_path / "out", spec, split="time:0.5,0.5:at", progress=False)
+    data = pq.read_table(tmp_path / "out" / "test")
+    assert data["id:at"].to_pylist() == columns["at"][150:]
+    expected = keys("at_weekday", pa.array([day.weekday() for day in days[150:]]))
+    assert data["at_weekday"].to_pylist() == expected.tolist()
+
+
+def test_an_inferred_spec_asks_for_the_order_that_the_dates_do_not_show(tmp_path):
+    columns = {
+        "y": [i % 7 // 6 for i in range(300)],
+        "at": [f"0{1 + i % 9}/0{1 + i // 9 % 9}/2024" for i in range(300)],
+    }
+    spec = infer(write_csv(tmp_path / "a.csv", columns | {"c": [i % 5 for i in range(300)]}), tmp_path / "s.toml")
+    assert spec.ids == ("at",) and [f.name for f in spec.sparse] == ["c"]
+    text = (tmp_path / "s.toml").read_text()
+    assert "dates such as 01/01/2024: is it day or month first? Add a feature with" in text

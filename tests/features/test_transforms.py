@@ -178,6 +178,20 @@ def test_parts_of_times_are_pythons_and_the_graphs_are_the_same(what):
     assert graph.tolist() == [str(e).encode() for e in expected] + [b""] * (len(BAD) + 1)
 
 
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%d.%m.%Y %H:%M", "%m-%d-%YT%H:%M:%SZ", "%m/%d/%Y"])
+def test_days_and_months_before_the_year_are_the_graphs_too(form):
+    what = ("day_first_" if form.startswith("%d") else "month_first_") + WEEKDAY
+    days = [datetime.datetime(2024, 1, 1, 5) + datetime.timedelta(days=29 * i) for i in range(30)]
+    texts = [day.strftime(form) for day in days] + ["7/3/2024", "2024-03-07", "32/1/2024", "1/32/2024", "1/2/24"]
+    march_or_july = 3 if what.startswith("day") else 2
+    expected = [day.weekday() for day in days] + [march_or_july, 3, None, None, None]
+    found, _ = derived(pa.array([text.encode() for text in texts]), what)
+    assert found.to_pylist() == expected
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph = session.run(graph_derived(tf.constant(texts), what))
+    assert graph.tolist() == [b"" if day is None else str(day).encode() for day in expected]
+
+
 def test_seconds_are_those_since_1970_in_utc():
     expected = [t.replace(tzinfo=UTC).timestamp() for t in GOOD.values()]
     np.testing.assert_allclose(seconds(pa.array(list(GOOD))), expected, rtol=0, atol=1e-6)

@@ -30,6 +30,13 @@ class LocalPath(pathlib.PosixPath):
     def absolute(self) -> LocalPath:
         return LocalPath(os.path.abspath(self))  # Without `..`, which pathlib keeps.
 
+    def resolve(self, strict: bool = False) -> LocalPath:
+        """Follows links, as pathlib does. Raises UserError if they form a loop."""
+        try:
+            return super().resolve(strict)
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"{self}: its links form a loop; expected a file or a directory") from error
+
     def is_relative_to(self, other: Any) -> bool:  # type: ignore[override]  # Like `StorePath`.
         return super().is_relative_to(str(other))  # False for a URL.
 

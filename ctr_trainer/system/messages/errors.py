@@ -35,9 +35,25 @@ _UNREACHABLE = (errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.EN
 _IN_A_URL = re.compile(r"(rediss?://)[^\s'\"]*@|(://)[^\s'\"/]*@")
 
 
+# Characters of data that could change a terminal or the direction of its text, except tabs and line breaks.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
 def masked(text: str) -> str:
-    """Returns a text in which the users and passwords of URLs are masked."""
+    """Returns a text for a log or terminal: users and passwords of URLs are masked, control characters are escaped."""
+    text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
     return _IN_A_URL.sub(r"\1\2***@", text) if "://" in text else text
+
+
+def cut(text: str, most: int = 200) -> str:
+    """Returns a text from data for a message, with its length if it is cut after `most` characters."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def listed(names: Iterable[str], most: int = 100) -> str:
+    """Returns names from data for a message: on one line, long names cut, and at most `most` of them."""
+    texts = [cut(name if name.isprintable() else ascii(name)) for name in names]
+    return ", ".join(texts[:most]) + (f", ... ({len(texts):,} in all)" if len(texts) > most else "")
 
 
 class UserError(Exception):
@@ -114,7 +130,7 @@ def end_of(error: BaseException | None) -> ErrorEnd:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns `; did you mean NAME?` with the known name that is most similar to `name`; "" if none is similar."""
     found = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    return f"; did you mean {listed(found)}?" if found else ""
 
 
 class NamedArguments:
