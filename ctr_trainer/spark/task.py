@@ -193,7 +193,9 @@ def _batch(result: TaskResult) -> pa.RecordBatch:
 def _number() -> int:
     from pyspark import TaskContext
 
-    return TaskContext.get().partitionId()
+    context = TaskContext.get()
+    assert context is not None, "it runs in a task"
+    return context.partitionId()
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], spec: FeatureSpec, name: str, bad_rows: BadRowSink) -> Iterator[Chunk]:
