@@ -19,6 +19,7 @@ from ctr_trainer.stream.plan import Cut, Report, StreamPosition
 from ctr_trainer.stream.source import (
     DeadLetters,
     FileDeadLetters,
+    Mark,
     Message,
     Range,
     StreamAddress,
@@ -177,7 +178,9 @@ class StreamReader:
             for each in bad
         ]
         seconds = max((message.seconds for _, message in read), default=0.0)
-        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks())
+        last = {message.partition: message for _, message in read}
+        marks = {partition: Mark.of(message) for partition, message in last.items()}
+        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks(), marks)
 
 
 def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:

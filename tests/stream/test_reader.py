@@ -250,6 +250,27 @@ def test_records_that_were_removed_or_a_stream_made_anew_end_the_training(spec):
         StreamAddress.parse("kafka://host:9092")
 
 
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_topic_that_was_made_anew_with_more_records_is_refused(spec, has_id, monkeypatch):
+    with brokers.tansu() as broker:
+        url = f"kafka://{broker.address}/clicks"
+        brokers.make_topic(broker.address, "clicks", 2)
+        brokers.produce(broker.address, "clicks", records(0, 40), 2)
+        if not has_id:
+            monkeypatch.setattr("ctr_trainer.stream.kafka.KafkaSource.identity", lambda source: "")
+        first = Workers(url, spec, 2, batches=2).finish()
+        assert len(first.position.marks) == 2 and bool(first.position.identity) == has_id
+        again = Workers(url, spec, 2, batches=1, position=first.position).finish()
+        assert not again.errors and again.position.identity == first.position.identity
+        brokers.delete_topic(broker.address, "clicks")
+        brokers.make_topic(broker.address, "clicks", 2)
+        brokers.produce(broker.address, "clicks", records(100, 200), 2)
+        (error,) = Workers(url, spec, position=again.position).finish().errors
+        assert "kafka topic clicks" in error and "another stream of this name, which was created again" in error
+        anew = Workers(url, spec, config=StreamConfig("1970-01-01", "latest"), position=again.position).finish()
+        assert anew.trained == list(range(100, 200))
+
+
 def test_prometheus_reads_the_figures_of_a_stream():
     figures = Figures()
     window = Window([[Range(0, 0, 3)]], {0: 3}, 3, {0: Report(3, [(0, 0, 0, 0)], [], 1000.5, {})})
