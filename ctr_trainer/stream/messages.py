@@ -82,9 +82,13 @@ class MessageDecoder:
 
     Args:
       statistics: statistics of the training data, with the boundaries of quantiles.
+      late: name of a label, and of the label that may be 1 only if the first one is; None without such labels.
     """
 
-    def __init__(self, spec: FeatureSpec, statistics: dict[str, dict], name: str) -> None:
+    def __init__(
+        self, spec: FeatureSpec, statistics: dict[str, dict], name: str, late: tuple[str, str] | None = None
+    ) -> None:
+        self._late = late
         self._spec, self._name = dataclasses.replace(spec, ids=()), name
         self._wanted = typed.uses(self._spec)
         self._buckets = hashing.buckets_of(spec, statistics)
@@ -165,7 +169,16 @@ class MessageDecoder:
             good[at] = False
             reason = f"column {row.column!r}: {row.value!r} is not {row.expected}"
             bad.append(BadMessage(int(table.messages[at]), int(table.places[at]), reason))
-        yield rows, table.messages[good], table.places[good]
+        numbers, places = table.messages[good], table.places[good]
+        if self._late is not None:
+            names = [label.name for label in self._spec.labels]
+            label, late = (rows.labels[:, names.index(name)] for name in self._late)
+            for at in np.flatnonzero(late > label):
+                reason = f"label {self._late[1]!r} is 1, but label {self._late[0]!r} is 0"
+                bad.append(BadMessage(int(numbers[at]), int(places[at]), reason))
+            kept = np.flatnonzero(late <= label)
+            rows, numbers, places = rows.take(kept), numbers[kept], places[kept]
+        yield rows, numbers, places
 
     def _encode(self, table: pa.Table, found: FoundBadRows) -> pa.Table:
         chunk = typed.as_chunk(table, self._wanted, self._name, np.arange(len(table)), found)

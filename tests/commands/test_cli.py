@@ -179,7 +179,7 @@ def test_no_removed_flag_is_a_flag_and_there_are_at_most_150_besides_those_of_st
     assert removed == set()
     shown = [flags.shown(command, is_full=True).values() for command in commands]
     names = {flag.name for sections in shown for section in sections for flag in section}
-    streams = {"delayed_labels", "kafka_config", "stream_from", "stream_until", "stream_wait_secs"}
+    streams = {"delayed_labels", "kafka_config", "stream_ahead_secs", "stream_from", "stream_until", "stream_wait_secs"}
     streams |= {"save_checkpoints_event_secs", "validation_window_secs"}
     # What other libraries set in their configurations, and --recipe sets in one word.
     of_leaderboards = {"batch_norm_momentum", "batch_norm_epsilon", "recipe", "shuffle_buffer"}

@@ -190,6 +190,15 @@ def test_examples_with_other_kinds_of_a_feature_have_the_same_keys(decoder):
     assert keys[::-1] == users_of(decoder, *values[::-1])
 
 
+def test_a_late_record_that_is_not_positive_is_bad(tmp_path):
+    (tmp_path / "spec.toml").write_text(TOML.replace("[label]", '[[label]]\ncolumn = "late"\n[[label]]'))
+    late = MessageDecoder(FeatureSpec.load(tmp_path / "spec.toml"), {}, "kafka topic clicks", ("clicked", "late"))
+    values = [row(0, clicked=click, late=is_late) for click in (0, 1) for is_late in (0, 1)]
+    found = late.decode(messages(*values))
+    assert found.messages.tolist() == [0, 2, 3] and len(found.rows) == 3
+    assert found.bad[0].message == 1 and "label 'late' is 1, but label 'clicked' is 0" in found.bad[0].reason
+
+
 def test_half_surrogates_and_deep_lists_are_bad_records(decoder):
     half, deep = rb'{"user": "\ud800", "clicked": 1}', b'{"x": ' + b"[" * 3000 + b"]" * 3000 + b', "clicked": 1}'
     text = json.dumps(row(3, user="[" * 3000)).encode()
