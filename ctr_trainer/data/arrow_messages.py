@@ -54,7 +54,7 @@ class ArrowMessages:
 
     def __init__(self, most_bytes: int, most_values: int, limit: str) -> None:
         self._most_bytes, self._most_values, self._limit = most_bytes, most_values, limit
-        self._schema = b""
+        self._schema = self._checked = b""
         self._dictionaries: dict[int, list[tuple[bytes, int, int]]] = {}
 
     def read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
@@ -78,9 +78,12 @@ class ArrowMessages:
             stream = pa.py_buffer(value).slice(_FILE_START if value.startswith(_FILE) else 0)
             values = size = 0
             for message in pa.ipc.MessageReader.open_stream(stream):
-                kind, table = _header(message.metadata.to_pybytes())
+                header = message.metadata.to_pybytes()
+                kind, table = _header(header)
                 if kind == _SCHEMA:
-                    _check_schema(table)
+                    if header != self._checked:
+                        _check_schema(table)
+                    self._checked = header
                     continue
                 found = _sizes(_data(table) if kind == _DICTIONARY else table, memoryview(message.body or b""))
                 values, size = values + found[0], size + found[1]

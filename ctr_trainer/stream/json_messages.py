@@ -76,7 +76,8 @@ class JsonReader:
         """Parses messages of `_schema` together; None if they have to be parsed one by one."""
         if self._schema is None or not all(each.startswith(b"{") for each in values):
             return None
-        numbered = b"\n".join([b'{"%b":%d,%b' % (self._mark.encode(), n, each[1:]) for n, each in enumerate(values)])
+        start = b'{"%b":%%d,%%b' % self._mark.encode()
+        numbered = b"\n".join([start % (n, each[1:]) for n, each in enumerate(values)])
         try:
             numbered.decode()
             table = pa.json.read_json(

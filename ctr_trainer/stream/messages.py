@@ -173,7 +173,7 @@ class MessageDecoder:
         if self._late is not None:
             names = [label.name for label in self._spec.labels]
             label, late = (rows.labels[:, names.index(name)] for name in self._late)
-            for at in np.flatnonzero(late > label):
+            for at in np.flatnonzero(late > label).tolist():
                 reason = f"label {self._late[1]!r} is 1, but label {self._late[0]!r} is 0"
                 bad.append(BadMessage(int(numbers[at]), int(places[at]), reason))
             kept = np.flatnonzero(late <= label)
