@@ -74,7 +74,7 @@ class JsonReader:
 
     def _together(self, values: list[bytes]) -> pa.Table | None:
         """Parses messages of `_schema` together; None if they have to be parsed one by one."""
-        if self._schema is None or not all(each.startswith(b"{") for each in values):
+        if self._schema is None:
             return None
         start = b'{"%b":%%d,%%b' % self._mark.encode()
         numbered = b"\n".join([start % (n, each[1:]) for n, each in enumerate(values)])
