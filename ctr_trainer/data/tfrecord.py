@@ -177,21 +177,41 @@ class ExampleReader:
         self._kinds: dict[str, str] = {}
         self._session: tf.compat.v1.Session | None = None
 
-    def read(self, records: np.ndarray) -> tuple[pa.Table, dict[int, str]]:
-        """Returns (table of the wanted features of the valid records, dict of row -> description of an invalid record).
+    def read(self, records: np.ndarray) -> Iterator[tuple[pa.Table, np.ndarray, dict[int, str]]]:
+        """Yields (table of the wanted features of valid records, their indices, dict of index -> what is wrong).
 
-        The first record with a feature determines whether the feature has bytes, integers or floats.
+        A table has one kind of each feature: bytes, integers or floats. Records of other kinds have other tables.
         """
+        rows = np.arange(len(records))
         kinds = _kinds(records, self._wanted) | self._kinds
         if not kinds:
-            return pa.table({}), dict.fromkeys(range(len(records)), "has none of the spec's features")
+            yield pa.table({}), rows[:0], dict.fromkeys(range(len(records)), "has none of the spec's features")
+            return
         self.use(kinds)
         table, misfits = self.parse(records)
-        faults = {row: _fault(records[row], kinds) for row in misfits}
-        return table, {
-            row: (f"feature {column!r}: " if column else "") + f"{value!r} is not {expected}"
-            for row, (column, value, expected) in faults.items()
-        }
+        yield table, np.delete(rows, misfits), {}
+        groups: list[tuple[dict[str, str], list[int]]] = []
+        for row in misfits:
+            own = _kinds(records[row : row + 1], self._wanted)
+            for kinds, of_group in groups:
+                if all(kinds.get(name, kind) == kind for name, kind in own.items()):
+                    kinds.update(own)
+                    of_group.append(row)
+                    break
+            else:
+                groups.append((own, [row]))
+        for kinds, of_group in groups:
+            self.use(self._kinds | kinds)
+            table, misfits = self.parse(records[of_group])
+            faults = {of_group[at]: _fault(records[of_group[at]], self._kinds) for at in misfits}
+            yield (
+                table,
+                np.delete(np.array(of_group), misfits),
+                {
+                    row: (f"feature {column!r}: " if column else "") + f"{value!r} is not {expected}"
+                    for row, (column, value, expected) in faults.items()
+                },
+            )
 
     def use(self, kinds: dict[str, str]) -> None:
         """Sets the features that `parse` reads. `kinds` maps each name to a key of `_KINDS`."""
@@ -217,7 +237,7 @@ class ExampleReader:
         """
         try:
             return self._table(records), []
-        except tf.errors.InvalidArgumentError:
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError):  # The message of an error may contain any bytes.
             if len(records) == 1:
                 return self._table(records[:0]), [first]
         half = len(records) // 2

@@ -17,6 +17,8 @@ from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.spec_changes import contradictions, novelties
+from ctr_trainer.models.delayed_labels import LATE
+from ctr_trainer.models.params import WAIT
 from ctr_trainer.ranks import distributed
 from ctr_trainer.stream import figures
 from ctr_trainer.stream.coordinator import Coordinator
@@ -180,7 +182,18 @@ def open_stream(experiment: Experiment, position: Any) -> StreamReader:
         timeout = experiment.workers.stall_timeout
         place = told["host"], told["port"]
         coordination = RemoteCoordinator(place, bytes.fromhex(told["key"]), distributed.rank(), timeout)
-    return StreamReader(open_source, spec, statistics, batch_size, coordination, server)
+    params, labels = experiment.params, [label.name for label in spec.labels]
+    has_late = params.delayed_labels != WAIT and {params.label, LATE} <= set(labels)
+    return StreamReader(
+        open_source=open_source,
+        spec=spec,
+        statistics=statistics,
+        batch_size=batch_size,
+        config=config,
+        coordination=coordination,
+        server=server,
+        late=(params.label, LATE) if has_late else None,
+    )
 
 
 def _features(experiment: Experiment) -> tuple[FeatureSpec, dict[str, dict]]:

@@ -18,7 +18,7 @@ from ctr_trainer.stream.figures import Figures
 from ctr_trainer.stream.messages import rows_in
 from ctr_trainer.stream.plan import Directive, Report, StreamPosition, Window
 from ctr_trainer.stream.planner import Planner
-from ctr_trainer.stream.source import DeadLetters, Range, StreamSource, Unavailable
+from ctr_trainer.stream.source import DeadLetters, Message, Range, StreamSource, Unavailable
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -207,6 +207,7 @@ class Coordinator:
             left=left,
             bad_rows=position.bad_rows + window.bad_before(batches),
             records=position.records + rows,
+            marks=window.marks(position.marks),
         )
 
     def _forget(self, count: int) -> None:
@@ -230,7 +231,15 @@ class Coordinator:
             self.fail(error)
 
     def _plan_all(self, source: StreamSource) -> None:
-        planner = Planner(source, self._config, self._workers, self._batch_size, self.figures, self._sleep)
+        planner = Planner(
+            source=source,
+            config=self._config,
+            workers=self._workers,
+            batch_size=self._batch_size,
+            figures=self.figures,
+            sleep=self._sleep,
+            record=self._record,
+        )
         position, left = planner.begin(self._position, self._has_other)
         with self._changed:
             self._start = position
@@ -245,7 +254,9 @@ class Coordinator:
                 hints, rows_per_message = dict(self._hints), self._rows_per_message()
             if not rows_per_message:
                 first = planner.first(hints)
-                rows_per_message = self._first_rows = self._rows_of(first) if first else 0.0
+                # Without this number, the first window could have millions of rows.
+                record = self._record(first) if first else None
+                rows_per_message = self._first_rows = rows_in(record.value) if record else float(first is not None)
             window = planner.next(hints, rows_per_message or 1.0)
             if window is not None:
                 self._add(window)
@@ -270,14 +281,14 @@ class Coordinator:
         messages, rows = self._rates.get(self._planned - 2, (0, 0))
         return max(rows / messages, 1.0) if messages else self._first_rows
 
-    def _rows_of(self, record: Range) -> float:
-        """Returns the number of rows of a message. Without it, the first window could have millions of rows."""
+    def _record(self, place: Range) -> Message | None:
+        """Reads one record; None if it no longer exists."""
         with contextlib.closing(self._open_source()) as source:
-            for messages in source.read([record]):
+            for messages in source.read([place]):
                 if messages:
-                    return rows_in(messages[0].value)
+                    return messages[0]
                 self._sleep(0.0)
-        return 1.0
+        return None
 
     def _sleep(self, seconds: float) -> None:
         with self._changed:

@@ -48,6 +48,17 @@ class KafkaSource:
             raise Unavailable(f"{self.name} at {self.address}: {found.error.str()}")
         return sorted(found.partitions)
 
+    def identity(self) -> str:
+        with contextlib.suppress(confluent_kafka.KafkaException, TimeoutError):
+            client = self._admin_client()
+            known = client.list_topics(self._topic, timeout=_ASK_SECONDS)
+            if known.controller_id in known.brokers:  # Otherwise the request below waits for a controller.
+                topics = confluent_kafka.TopicCollection([self._topic])
+                found = client.describe_topics(topics, request_timeout=_ASK_SECONDS)[self._topic].result().topic_id
+                if found.get_most_significant_bits() or found.get_least_significant_bits():
+                    return str(found)
+        return ""
+
     def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
         return self._offsets(partitions, kafka_admin.OffsetSpec.earliest())
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.json
 
 from ctr_trainer.data import typed
+from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
 from ctr_trainer.data.batch import Rows, concatenate, rows_of
 from ctr_trainer.data.blocks import FoundBadRows
 from ctr_trainer.data.encode import Encoder
@@ -32,6 +32,9 @@ from ctr_trainer.stream.source import Message
 from ctr_trainer.system.messages.errors import UserError
 
 _FORMATS = "a JSON object, a serialized tf.train.Example or an Arrow IPC stream"
+# Limits of an Arrow message when it is decoded, 16 times the limits of a request to `score`; and of an Example.
+_MOST_BYTES, _MOST_VALUES = 64 << 20, 1 << 21
+_Read = Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +74,21 @@ class _Table:
     places: np.ndarray
 
 
+_ARROW = ArrowMessages(_MOST_BYTES, _MOST_VALUES, "the limit of a message")
+
+
 class MessageDecoder:
     """Decodes the messages of a stream. It is not thread-safe.
 
     Args:
       statistics: statistics of the training data, with the boundaries of quantiles.
+      late: name of a label, and of the label that may be 1 only if the first one is; None without such labels.
     """
 
-    def __init__(self, spec: FeatureSpec, statistics: dict[str, dict], name: str) -> None:
+    def __init__(
+        self, spec: FeatureSpec, statistics: dict[str, dict], name: str, late: tuple[str, str] | None = None
+    ) -> None:
+        self._late = late
         self._spec, self._name = dataclasses.replace(spec, ids=()), name
         self._wanted = typed.uses(self._spec)
         self._buckets = hashing.buckets_of(spec, statistics)
@@ -112,11 +122,11 @@ class MessageDecoder:
         of_format: dict[str, list[int]] = {"json": [], "example": [], "arrow": [], "": []}
         for number, message in enumerate(messages):
             of_format[_format(message.value)].append(number)
-        bad += [BadMessage(number, 0, f"is not {_FORMATS}: {_shown(messages[number])}") for number in of_format[""]]
-        readers: dict[str, Callable[[list[bytes]], Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]]] = {
+        bad += [BadMessage(number, 0, _misfit(messages[number])) for number in of_format[""]]
+        readers: dict[str, Callable[[list[bytes]], _Read]] = {
             "json": self._json.read,
             "example": self._read_examples,
-            "arrow": _read_arrow,
+            "arrow": self._read_arrow,
         }
         for form, read in readers.items():
             numbers = np.array(of_format[form], np.int64)
@@ -140,13 +150,16 @@ class MessageDecoder:
         """Encodes a table. Yields (good rows, index of each row's message, index of each row in its message)."""
         found = FoundBadRows(sys.maxsize)
         try:
-            encoded = self._encode(table.columns, found)
-        except UserError as error:  # The type of a column does not fit the spec, at least in some rows.
-            rows = len(table.messages)
-            if rows == 1:
-                bad.append(BadMessage(int(table.messages[0]), int(table.places[0]), str(error)))
+            rows = self._rows(self._encode(table.columns, found))
+        except MemoryError:
+            raise
+        except Exception as error:  # Some rows have values that cannot be converted. Nothing is known about the data.
+            count = len(table.messages)
+            if count == 1:
+                reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+                bad.append(BadMessage(int(table.messages[0]), int(table.places[0]), reason))
                 return
-            for a, b in ((0, rows // 2), (rows // 2, rows)):
+            for a, b in ((0, count // 2), (count // 2, count)):
                 half = _Table(table.columns.slice(a, b - a), table.messages[a:b], table.places[a:b])
                 yield from self._encoded(half, bad)
             return
@@ -156,7 +169,16 @@ class MessageDecoder:
             good[at] = False
             reason = f"column {row.column!r}: {row.value!r} is not {row.expected}"
             bad.append(BadMessage(int(table.messages[at]), int(table.places[at]), reason))
-        yield self._rows(encoded), table.messages[good], table.places[good]
+        numbers, places = table.messages[good], table.places[good]
+        if self._late is not None:
+            names = [label.name for label in self._spec.labels]
+            label, late = (rows.labels[:, names.index(name)] for name in self._late)
+            for at in np.flatnonzero(late > label).tolist():
+                reason = f"label {self._late[1]!r} is 1, but label {self._late[0]!r} is 0"
+                bad.append(BadMessage(int(numbers[at]), int(places[at]), reason))
+            kept = np.flatnonzero(late <= label)
+            rows, numbers, places = rows.take(kept), numbers[kept], places[kept]
+        yield rows, numbers, places
 
     def _encode(self, table: pa.Table, found: FoundBadRows) -> pa.Table:
         chunk = typed.as_chunk(table, self._wanted, self._name, np.arange(len(table)), found)
@@ -165,37 +187,42 @@ class MessageDecoder:
     def _rows(self, encoded: pa.Table) -> Rows:
         return rows_of([encoded], len(encoded), self._spec, self._buckets)
 
-    def _read_examples(self, values: list[bytes]) -> Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]:
+    def _read_examples(self, values: list[bytes]) -> _Read:
         from ctr_trainer.data import tfrecord  # Imports TensorFlow, which other formats do not need.
 
         if self._examples is None:
             self._examples = tfrecord.ExampleReader(self._wanted)
-        table, wrong = self._examples.read(np.array(values, object))
-        yield table, np.delete(np.arange(len(values)), list(wrong)), list(wrong.items())
+        for table, rows, wrong in self._examples.read(np.array(values, object)):
+            yield table, rows, list(wrong.items())
+
+    def _read_arrow(self, values: list[bytes]) -> _Read:
+        """Yields consecutive messages with the same schema as one table; see `JsonReader.read`."""
+        tables: list[tuple[int, pa.Table]] = []
+        wrong = []
+        for number, value in enumerate(values):
+            try:
+                table = _ARROW.read_all(value)
+                names = [name for name in table.column_names if name in self._wanted]
+                if len(set(names)) < len(names):
+                    repeated = next(name for name in names if names.count(name) > 1)
+                    raise BadArrow(f"{names.count(repeated)} columns are named {repeated!r}; rename all except one")
+                tables.append((number, table))
+            except BadArrow as error:
+                wrong.append((number, str(error)))
+        if wrong:
+            yield pa.table({}), np.empty(0, np.int64), wrong
+        for _, group in itertools.groupby(tables, key=lambda each: each[1].schema):
+            of_schema = list(group)
+            numbers = np.repeat([number for number, _ in of_schema], [len(table) for _, table in of_schema])
+            yield pa.concat_tables([table for _, table in of_schema]), numbers, []
 
 
 def rows_in(value: bytes | None) -> int:
     """Returns the number of rows of a message; 1 if it is invalid."""
-    tables = _read_arrow([value or b""]) if _format(value) == "arrow" else ()
-    return sum(len(table) for table, _, _ in tables) or 1
-
-
-def _read_arrow(values: list[bytes]) -> Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]:
-    """Yields consecutive messages with the same schema as one table; see `JsonReader.read`."""
-    tables: list[tuple[int, pa.Table]] = []
-    wrong = []
-    for number, value in enumerate(values):
-        try:
-            opened = pa.ipc.open_file if value.startswith(b"ARROW1") else pa.ipc.open_stream
-            tables.append((number, opened(pa.py_buffer(value)).read_all()))
-        except (pa.ArrowInvalid, OSError) as error:
-            wrong.append((number, f"is not a valid Arrow IPC stream: {error}"))
-    if wrong:
-        yield pa.table({}), np.empty(0, np.int64), wrong
-    for _, group in itertools.groupby(tables, key=lambda each: each[1].schema):
-        of_schema = list(group)
-        numbers = np.repeat([number for number, _ in of_schema], [len(table) for _, table in of_schema])
-        yield pa.concat_tables([table for _, table in of_schema]), numbers, []
+    try:
+        return len(_ARROW.read_all(value or b"")) or 1 if _format(value) == "arrow" else 1
+    except BadArrow:
+        return 1
 
 
 def _places(numbers: np.ndarray) -> np.ndarray:
@@ -205,8 +232,11 @@ def _places(numbers: np.ndarray) -> np.ndarray:
 
 
 def _format(value: bytes | None) -> str:
+    """Returns `json`, `arrow` or `example`; "" for other messages and for those that are too large."""
     if value and value[0] == ord("{"):  # Fast path for short messages, which are numerous and nearly always JSON.
         return "json"
+    if value and len(value) > _MOST_BYTES:
+        return ""
     start = (value or b"").lstrip()[:6]
     # An Example with 123 bytes of features also begins with a line end and a brace. It contains 0x12, the tag of a
     # value, which JSON does not allow.
@@ -217,5 +247,7 @@ def _format(value: bytes | None) -> str:
     return "example" if value and value.startswith(b"\n") else ""
 
 
-def _shown(message: Message) -> str:
-    return "it is empty" if not message.value else text_of(message.value)
+def _misfit(message: Message) -> str:
+    if len(message.value or b"") > _MOST_BYTES:
+        return f"has {len(message.value or b'')} bytes: expected at most {_MOST_BYTES}"
+    return f"is not {_FORMATS}: {text_of(message.value) if message.value else 'it is empty'}"

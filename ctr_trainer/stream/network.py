@@ -10,7 +10,7 @@ from typing import Any
 
 from ctr_trainer.stream.coordinator import Coordinator
 from ctr_trainer.stream.plan import Directive, Report
-from ctr_trainer.stream.source import Range
+from ctr_trainer.stream.source import Mark, Range
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,9 @@ class CoordinatorServer:
         assert report is not None
         watermarks = {int(p): offset for p, offset in report["watermarks"].items()}
         cuts = [(place[0], place[1], place[2], place[3]) for place in report["cuts"]]
-        self._coordinator.report(number, Report(**{**report, "cuts": cuts, "watermarks": watermarks}), rank)
+        marks = {int(p): Mark(*mark) for p, mark in report["marks"].items()}
+        told = {**report, "cuts": cuts, "watermarks": watermarks, "marks": marks}
+        self._coordinator.report(number, Report(**told), rank)
         return None
 
 

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctr_trainer.stream.source import Range, StreamSource
+from ctr_trainer.stream.source import Mark, Range, StreamSource
 from ctr_trainer.system.messages.errors import UserError
 
 Cut = tuple[int, int, int, int]  # (index of a range, offset, row of the record, number of bad rows before it).
@@ -22,6 +22,8 @@ class StreamPosition:
       left: parts of the planned records that are not trained yet.
       bad_rows: number of rows so far that could not be trained on.
       records: number of examples so far that were trained on.
+      identity: ID of the stream, see `StreamSource.identity`; "" if unknown.
+      marks: for each partition, the last record that was read.
     """
 
     stream: str
@@ -30,6 +32,8 @@ class StreamPosition:
     left: tuple[Range, ...] = ()
     bad_rows: int = 0
     records: int = 0
+    identity: str = ""
+    marks: Mapping[int, Mark] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the position as a dict. In JSON, its partitions become texts, and its ranges become lists."""
@@ -47,6 +51,8 @@ class StreamPosition:
             left=tuple(Range(*each) for each in values["left"]),
             bad_rows=values["bad_rows"],
             records=values["records"],
+            identity=values["identity"],
+            marks={int(partition): Mark(*mark) for partition, mark in values["marks"].items()},
         )
 
     def trained(self) -> dict[int, int]:
@@ -65,6 +71,7 @@ class Report:
       cuts: for each number of batches, from 0 on, the place of the next row.
       seconds: the newest event time; 0 without a record.
       watermarks: for each partition, the offset after its last record, if this worker has seen it.
+      marks: for each partition, the last record that was read.
     """
 
     rows: int
@@ -72,6 +79,7 @@ class Report:
     bad: list[dict[str, Any]]
     seconds: float
     watermarks: dict[int, int]
+    marks: dict[int, Mark] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -98,6 +106,13 @@ class Window:
     def bad_rows(self) -> int:
         """Number of rows that cannot be trained on."""
         return sum(len(report.bad) for report in self.reports.values())
+
+    def marks(self, before: Mapping[int, Mark]) -> dict[int, Mark]:
+        """Returns, for each partition, the last record that was read, also in earlier windows."""
+        found = dict(before)
+        for mark_of in (report.marks for report in self.reports.values()):
+            found |= {p: max(mark, found.get(p, mark)) for p, mark in mark_of.items()}
+        return found
 
     def steps(self, batch_size: int) -> int:
         """Returns the number of batches that every worker makes from the window."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 from ctr_trainer.settings.training_configs import StreamConfig, seconds_of
 from ctr_trainer.stream.figures import Figures
 from ctr_trainer.stream.plan import StreamPosition, Window, next_window, resumed, share_out
-from ctr_trainer.stream.source import Range, StreamSource, Unavailable
+from ctr_trainer.stream.source import Mark, Message, Range, StreamSource, Unavailable, other_text
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ class Planner:
       batch_size: batch size of each worker.
       figures: receives the lag and the time spent waiting for brokers.
       sleep: f(seconds), which raises an error if the training has ended.
+      record: f(range of one record) -> the record; None if it no longer exists.
 
     Attributes:
       is_over: whether the stream is planned up to `config.until`.
@@ -40,8 +41,10 @@ class Planner:
         batch_size: int,
         figures: Figures,
         sleep: Callable[[float], None],
+        record: Callable[[Range], Message | None],
     ) -> None:
         self._source, self._config, self._figures, self._sleep = source, config, figures, sleep
+        self._record, self._identity = record, ""
         self._workers, self._batch_size = workers, batch_size
         self._partitions: list[int] = []
         self._next: dict[int, int] = {}
@@ -65,9 +68,13 @@ class Planner:
         position = resumed(position, source, start, has_other)
         first = self._patiently(lambda: source.earliest(partitions))
         self._at_start = self._patiently(lambda: source.latest(partitions, exact=True))
+        self._identity = position.identity if position else ""
+        is_recognized = self._refuse_other()
         if position is not None:
-            places = {p: offset for p, offset in position.trained().items() if p in partitions}
-            self._refuse_lost(places)
+            for partition, mark in position.marks.items() if not is_recognized else ():
+                self._refuse_unlike(partition, mark, first)
+            for places in (position.trained(), position.next):
+                self._refuse_lost({p: offset for p, offset in places.items() if p in partitions})
             gone = sorted(set(position.next) - set(partitions))
             if gone:
                 raise UserError(
@@ -81,7 +88,7 @@ class Planner:
             _log.info("beginning %s: %s", source.name, _places(source, self._next))
             position = StreamPosition(source.name, start, self._next)
         self._stops = self._stop_offsets()
-        return dataclasses.replace(position, since=start), self._plan_left(position)
+        return dataclasses.replace(position, since=start, identity=self._identity), self._plan_left(position)
 
     def next(self, hints: dict[int, int], rows_per_message: float) -> Window | None:
         """Returns the next window; None if too few records are available, or if all are planned (`is_over`).
@@ -171,7 +178,8 @@ class Planner:
         return self._patiently(lambda: self._source.at_time(self._partitions, seconds))
 
     def _look_for_partitions(self) -> None:
-        """Adds new partitions; raises UserError if records were removed before they were read."""
+        """Adds new partitions; raises UserError if records, or the stream, were removed before they were read."""
+        self._refuse_other()
         self._refuse_lost(dict(self._next))
         new = [p for p in self._patiently(self._source.partitions) if p not in self._next]
         if new:
@@ -179,6 +187,22 @@ class Planner:
             _log.info("%s has new partitions: %s", self._source.name, _places(self._source, first))
             self._next = self._next | first
             self._partitions = [*self._partitions, *new]
+
+    def _refuse_other(self) -> bool:
+        """Refuses a stream with another ID. Returns whether the stream has the known ID."""
+        found = self._patiently(self._source.identity)
+        known, self._identity = self._identity, self._identity or found
+        if known and found and known != found:
+            raise UserError(other_text(self._source, f"its ID is {found}, and {known} was trained"))
+        return bool(known and found)
+
+    def _refuse_unlike(self, partition: int, mark: Mark, first: dict[int, int]) -> None:
+        """Refuses a stream that has another record in the place of a record that was read."""
+        if first.get(partition, mark.offset + 1) <= mark.offset < self._at_start[partition]:
+            record = self._record(Range(partition, mark.offset, mark.offset + 1))
+            if record is not None and Mark.of(record) != mark:
+                place = f"partition {partition}, offset {self._source.text(mark.offset)}"
+                raise UserError(other_text(self._source, f"{place} is not the record that the training has read there"))
 
     def _refuse_lost(self, places: dict[int, int]) -> None:
         lost = self._patiently(lambda: self._source.lost(places))

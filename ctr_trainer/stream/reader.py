@@ -2,8 +2,10 @@
 
 import contextlib
 import itertools
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +13,7 @@ from ctr_trainer.data.batch import Batch, Rows, batches
 from ctr_trainer.data.read_ahead import read_ahead
 from ctr_trainer.features.columns import FITTED
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.settings.training_configs import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.stream.coordinator import Coordinator
 from ctr_trainer.stream.messages import MessageDecoder
 from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
@@ -19,6 +21,7 @@ from ctr_trainer.stream.plan import Cut, Report, StreamPosition
 from ctr_trainer.stream.source import (
     DeadLetters,
     FileDeadLetters,
+    Mark,
     Message,
     Range,
     StreamAddress,
@@ -26,7 +29,9 @@ from ctr_trainer.stream.source import (
     uncollected,
 )
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.log_lines import Seldom
 
+_log = logging.getLogger(__name__)
 _SHOWN = 2000  # Number of bytes of the message in a dead letter.
 _READY = 2  # Number of windows that are decoded ahead of the training.
 _FILE = "dead_letters.jsonl"
@@ -41,6 +46,7 @@ class StreamReader:
 
     Args:
       statistics: statistics of the model's training data; {} if it was trained on streams only.
+      late: name of a label, and of the label that may be 1 only if the first one is; None without such labels.
 
     Attributes:
       steps, epochs: None, because the end is not known in advance.
@@ -57,10 +63,13 @@ class StreamReader:
         spec: FeatureSpec,
         statistics: dict[str, dict],
         batch_size: int,
+        config: StreamConfig,
         coordination: Coordinator | RemoteCoordinator,
         server: CoordinatorServer | None = None,
+        late: tuple[str, str] | None = None,
     ) -> None:
         _refuse_unfitted(spec, statistics)
+        self._config, self._late, self._seldom = config, late, Seldom(_log)
         self.spec, self.statistics, self.batch_size = spec, statistics, batch_size
         self._open_source, self._coordination, self._server = open_source, coordination, server
         self._closing = threading.Event()
@@ -93,7 +102,7 @@ class StreamReader:
 
     def __iter__(self) -> Iterator[Batch]:
         source = self._open_source()
-        decoder = MessageDecoder(self.spec, self.statistics, source.name)
+        decoder = MessageDecoder(self.spec, self.statistics, source.name, self._late)
         is_end = False
         try:
             with read_ahead(self._windows(source, decoder), _READY, name=f"reading {source.name}") as windows:
@@ -176,8 +185,23 @@ class StreamReader:
             }
             for each in bad
         ]
-        seconds = max((message.seconds for _, message in read), default=0.0)
-        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks())
+        seconds = self._event_seconds(source, [message for _, message in read])
+        last = {message.partition: message for _, message in read}
+        marks = {partition: Mark.of(message) for partition, message in last.items()}
+        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks(), marks)
+
+    def _event_seconds(self, source: StreamSource, messages: list[Message]) -> float:
+        """Returns the newest event time of messages that is not too far ahead of the clock; 0 without one."""
+        now, most = time.time(), self._config.ahead_secs
+        for message in messages:
+            if message.seconds - now > most:
+                self._seldom.warning(
+                    "%s, partition %d, offset %s: its time is %.0f s ahead of the clock of this host, above "
+                    "stream_ahead_secs=%g. The record is trained, but its time is ignored. Correct the clock of the "
+                    "program that writes it",
+                    *(source.name, message.partition, source.text(message.offset), message.seconds - now, most),
+                )
+        return max((message.seconds for message in messages if message.seconds - now <= most), default=0.0)
 
 
 def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:

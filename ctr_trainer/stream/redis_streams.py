@@ -15,7 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ctr_trainer.settings.training_configs import RedisFiles
-from ctr_trainer.stream.source import DeadLetters, Message, Range, StreamAddress, Unavailable, cut_text, lost_text
+from ctr_trainer.stream.source import (
+    DeadLetters,
+    Message,
+    Range,
+    StreamAddress,
+    Unavailable,
+    cut_text,
+    lost_text,
+    other_text,
+)
 from ctr_trainer.system.messages.errors import UserError
 
 try:
@@ -54,6 +63,9 @@ class RedisSource:
             )
         return list(self._keys)
 
+    def identity(self) -> str:
+        return ""
+
     def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
         found = self._of_each(partitions, lambda key: self._open().xrange(key, count=1))
         last = self.latest([p for p in partitions if not found[p]])
@@ -73,8 +85,13 @@ class RedisSource:
             elif 0 < at < first[partition] and not self.count(partition, at - 1, at, 1):
                 key = self._key_of(partition)
                 known = self._asked(functools.partial(self._open().xinfo_stream, key), "the removed entries")
-                removed = known.get("entries-added", known["length"] + 1) - known["length"]
-                texts[partition] = lost_text(self, partition, at, first[partition], f"up to {removed}")
+                removed = known["entries-added"] - known["length"] if "entries-added" in known else None
+                if removed == 0:
+                    place = f"partition {partition} has lost no entry, and has no entry {self.text(at - 1)}"
+                    texts[partition] = other_text(self, f"{place}, up to which the checkpoint has read")
+                else:
+                    lost = f"up to {removed}" if removed else "an unknown number of"
+                    texts[partition] = lost_text(self, partition, at, first[partition], lost)
         return texts
 
     def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
@@ -229,5 +246,6 @@ def _offset(name: bytes) -> int:
 def _value(fields: dict[bytes, bytes]) -> bytes:
     if len(fields) == 1:
         return next(iter(fields.values()))
-    texts = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items()}
-    return json.dumps(texts).encode()
+    # Bytes that are not UTF-8 stay as they are, so that the record is found to be bad.
+    texts = {n.decode(errors="surrogateescape"): v.decode(errors="surrogateescape") for n, v in fields.items()}
+    return json.dumps(texts, ensure_ascii=False).encode(errors="surrogateescape")

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import pathlib
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -47,6 +48,18 @@ class Message(NamedTuple):
     value: bytes | None
 
 
+class Mark(NamedTuple):
+    """A record that was read, by which its stream is recognized; `checksum` is the CRC-32 of its value."""
+
+    offset: int
+    milliseconds: int
+    checksum: int
+
+    @classmethod
+    def of(cls, message: Message) -> "Mark":
+        return cls(message.offset, round(message.seconds * 1000), zlib.crc32(message.value or b""))
+
+
 class Range(NamedTuple):
     """The records of a partition with offsets in [start, stop).
 
@@ -79,6 +92,9 @@ class StreamSource(Protocol):
         Raises:
           UserError: there is no such stream.
         """
+
+    def identity(self) -> str:
+        """Returns an ID that another stream of the same name does not have; "" if the brokers have none."""
 
     def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
         """Returns, for each partition, the offset of the first record that still exists."""
@@ -136,6 +152,14 @@ def lost_text(source: StreamSource, partition: int, wanted: int, first: int, los
         f"{source.name}, partition {partition}: the next record to train has offset {source.text(wanted)}, but the "
         f"first one that {source.address} still has is at offset {source.text(first)}, so {lost} records are lost. To "
         "continue without them, set stream_from to the time to begin at, 1970-01-01T00:00:00Z for the first record"
+    )
+
+
+def other_text(source: StreamSource, found: str) -> str:
+    """Returns the error message for a stream that is not the one of the checkpoint."""
+    return (
+        f"{source.name}: {found}: {source.address} has another stream of this name, which was created again. To train "
+        "on it, set stream_from to the time to begin at, 1970-01-01T00:00:00Z for the first record"
     )
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
 from ctr_trainer.serving.scoring import http_server
-from ctr_trainer.serving.scoring.arrow_messages import ArrowMessages
 from ctr_trainer.serving.scoring.batcher import Batcher
 from ctr_trainer.serving.scoring.examples import Examples
 from ctr_trainer.serving.scoring.raw_inputs import (
@@ -191,12 +191,12 @@ def test_broken_arrow_messages_are_refused():
         stream.write_batch(batch)
     parts = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
     whole = [(part.metadata.to_pybytes(), part.body.to_pybytes() if part.body else b"") for part in parts]
-    messages = ArrowMessages(1000, 100)
+    messages = ArrowMessages(1000, 100, "a limit")
     assert [messages.read(*each) for each in whole][-1].equals(batch)
     random, refused = np.random.default_rng(0), 0
     for _ in range(300):
-        messages = ArrowMessages(1000, 100)
-        with contextlib.suppress(RequestRefused):
+        messages = ArrowMessages(1000, 100, "a limit")
+        with contextlib.suppress(BadArrow):
             for header, body in whole:
                 broken = bytearray(header)
                 broken[random.integers(len(broken))] = random.integers(256)
@@ -204,10 +204,10 @@ def test_broken_arrow_messages_are_refused():
                 messages.read(bytes(broken), body)
                 refused -= 1
     assert refused > 0
-    with pytest.raises(RequestRefused, match="before its schema"):
-        ArrowMessages(1000, 100).read(*whole[-1])
-    with pytest.raises(RequestRefused, match="over 1, a limit"):
-        messages = ArrowMessages(1, 100)
+    with pytest.raises(BadArrow, match="before its schema"):
+        ArrowMessages(1000, 100, "a limit").read(*whole[-1])
+    with pytest.raises(BadArrow, match="over 1, a limit"):
+        messages = ArrowMessages(1, 100, "a limit")
         for each in whole:
             messages.read(*each)
 

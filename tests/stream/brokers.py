@@ -103,6 +103,17 @@ def make_topic(address, topic, partitions, settings=None):
         made.result(_SECONDS)
 
 
+def delete_topic(address, topic):
+    """Deletes a topic and waits until it is gone."""
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    client.delete_topics([topic])[topic].result(_SECONDS)
+    launch.wait_until(
+        lambda: topic not in client.list_topics(timeout=_SECONDS).topics, "the end of the topic", _SECONDS
+    )
+
+
 def add_partitions(address, topic, partitions):
     """Has a topic have so many partitions."""
     from confluent_kafka.admin import AdminClient, NewPartitions

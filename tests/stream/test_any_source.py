@@ -23,7 +23,7 @@ class MemorySource:
       is_away: whether the brokers do not answer.
     """
 
-    name, address = "memory", "here"
+    name, address, its_id = "memory", "here", ""
 
     def __init__(self, *counts):
         self.records = {partition: [b"{}"] * count for partition, count in enumerate(counts)}
@@ -33,6 +33,9 @@ class MemorySource:
         if self.is_away:
             raise Unavailable("memory is away")
         return list(self.records)
+
+    def identity(self):
+        return self.its_id
 
     def earliest(self, partitions):
         return {p: self.first.get(p, 0) for p in partitions}
@@ -120,6 +123,19 @@ def test_records_that_retention_removed_end_the_training_at_its_start_and_later(
     assert next(found).kind == "window"
     source.first[0], source.records[0] = 30, [b"{}"] * 31
     with pytest.raises(UserError, match="records are lost"):
+        list(found)
+
+
+def test_a_stream_that_is_made_anew_while_it_is_read_ends_the_training():
+    source = MemorySource(8)
+    source.its_id = "first"
+    reading = Reading(source, StreamConfig(wait_secs=0.05))
+    found = reading.directives()
+    assert next(found).kind == "window" and reading.coordinator.position_after(9).identity == "first"
+    source.its_id = ""  # The brokers do not tell it now.
+    assert next(found).kind == "rest"
+    source.its_id = "second"
+    with pytest.raises(UserError, match="its ID is second, and first was trained"):
         list(found)
 
 

@@ -81,7 +81,7 @@ class Workers:
 
         def work(rank):
             to = self._coordinator if rank == 0 else RemoteCoordinator(("127.0.0.1", server.port), b"key", rank, 60)
-            reader = StreamReader(self._open, spec, {}, batch_size, to, server if rank == 0 else None)
+            reader = StreamReader(self._open, spec, {}, batch_size, config, to, server if rank == 0 else None)
             try:
                 with contextlib.closing(iter(reader)) as found:
                     for batch in found:
@@ -248,6 +248,40 @@ def test_records_that_were_removed_or_a_stream_made_anew_end_the_training(spec):
         assert "a position in kafka topic views" in error
     with pytest.raises(UserError, match="expected kafka://"):
         StreamAddress.parse("kafka://host:9092")
+
+
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_topic_that_was_made_anew_with_more_records_is_refused(spec, has_id, monkeypatch):
+    with brokers.tansu() as broker:
+        url = f"kafka://{broker.address}/clicks"
+        brokers.make_topic(broker.address, "clicks", 2)
+        brokers.produce(broker.address, "clicks", records(0, 40), 2)
+        if not has_id:
+            monkeypatch.setattr("ctr_trainer.stream.kafka.KafkaSource.identity", lambda source: "")
+        first = Workers(url, spec, 2, batches=2).finish()
+        assert len(first.position.marks) == 2 and bool(first.position.identity) == has_id
+        again = Workers(url, spec, 2, batches=1, position=first.position).finish()
+        assert not again.errors and again.position.identity == first.position.identity
+        brokers.delete_topic(broker.address, "clicks")
+        brokers.make_topic(broker.address, "clicks", 2)
+        brokers.produce(broker.address, "clicks", records(100, 200), 2)
+        (error,) = Workers(url, spec, position=again.position).finish().errors
+        assert "kafka topic clicks" in error and "another stream of this name, which was created again" in error
+        anew = Workers(url, spec, config=StreamConfig("1970-01-01", "latest"), position=again.position).finish()
+        assert anew.trained == list(range(100, 200))
+
+
+def test_a_record_of_the_future_is_trained_and_named_but_does_not_move_event_time(cluster, spec, caplog):
+    now = time.time()
+    times = {3: now + 1e9, 4: now + 900, 9: now + 60}
+    brokers.produce(cluster, "future", records(0, 10), 1, event_seconds=lambda n: times.get(n, now - 100 + n))
+    workers = Workers(f"kafka://{cluster}/future", spec, batch_size=4).finish()
+    assert workers.trained == list(range(10))
+    assert abs(workers.figures.event_seconds - now - 60) < 1
+    (named,) = [record.getMessage() for record in caplog.records if "ahead of the clock" in record.getMessage()]
+    assert "kafka topic future, partition 0, offset 3" in named and "stream_ahead_secs=600" in named
+    more = dataclasses.replace(LATEST, ahead_secs=1000)
+    assert abs(Workers(f"kafka://{cluster}/future", spec, config=more).finish().figures.event_seconds - now - 900) < 1
 
 
 def test_prometheus_reads_the_figures_of_a_stream():

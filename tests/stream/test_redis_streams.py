@@ -107,6 +107,30 @@ def test_bad_entries_that_no_stream_takes_are_kept_in_the_file(tmp_path, caplog)
     assert "2 bad records did not reach the stream bad and are kept in" in caplog.text
 
 
+@pytest.mark.parametrize("ids", ["explicit", "automatic"])
+def test_a_stream_that_was_made_anew_is_refused(server, spec, ids):  # noqa: F811
+    client, address = server
+    for number, record in enumerate(records(0, 30), 1):
+        client.xadd(f"anew-{ids}", {"value": json.dumps(record)}, id=f"{number}-0")
+    url = f"redis://{address}/anew-{ids}"
+    first = Workers(url, spec).finish()
+    assert first.trained == list(range(30))
+    client.delete(f"anew-{ids}")
+    for number, record in enumerate(records(100, 160), 1):
+        client.xadd(f"anew-{ids}", {"value": json.dumps(record)}, id=f"{number}-0" if ids == "explicit" else "*")
+    (error,) = Workers(url, spec, position=first.position).finish().errors
+    assert "another stream of this name, which was created again" in error and "partition 0" in error
+
+
+def test_columns_of_entries_that_are_not_utf_8_are_bad_records(server, spec):  # noqa: F811
+    client, address = server
+    client.xadd("latin", {"user": "Z\xfcrich".encode("latin-1"), "number": "1", "clicked": "1"})
+    client.xadd("latin", {"user": "Z\xfcrich", "number": "2", "clicked": "1"})
+    config = StreamConfig(until="latest", max_bad_rows=1)
+    workers = Workers(f"redis://{address}/latin", spec, config=config).finish()
+    assert workers.trained == [2] and workers.position.bad_rows == 1
+
+
 def test_entries_that_were_trimmed_before_they_were_trained_end_the_training(server, spec):  # noqa: F811
     client, address = server
     add(client, "short", records(0, 40))

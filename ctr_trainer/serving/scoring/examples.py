@@ -108,7 +108,7 @@ def _array(column: Column) -> np.ndarray:
 
 def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where) -> Column:
     """Converts the Arrow column of a feature, see `request_forms.of_flight`."""
-    column = _decoded(feature, column, limits)
+    column = _decoded(feature, column)
     kind = column.type
     if feature.kind == NUMBER:
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
@@ -132,30 +132,20 @@ def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: 
             f"column {feature.name!r}: {len(column)} lists of up to {longest} values are over {limits.max_values} "
             f"values, {LIMIT}: send fewer examples at a time, or shorter lists"
         )
-    values = _texts(feature, _decoded(feature, column.flatten(), limits), kind)
+    values = _texts(feature, _decoded(feature, column.flatten()), kind)
     ends, values = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy()), values.to_pylist()
     rows = [values[end - length : end] for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)]
     raw_inputs.check_weights(feature, rows, where)
     return rows
 
 
-def _decoded(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> pa.Array:
-    """Decodes a column if it is dictionary-encoded.
-
-    Refuses it if the decoded texts have too many bytes, because each example can refer to a long text.
-    """
+def _decoded(feature: RawFeature, column: pa.Array) -> pa.Array:
+    """Decodes a column if it is dictionary-encoded."""
     if not pa.types.is_dictionary(column.type):
         return column
-    words = column.dictionary
-    if not (_is_text(words.type) or pa.types.is_integer(words.type) or pa.types.is_floating(words.type)):
+    kind = column.type.value_type
+    if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise _wrong_type(feature, column.type)
-    if _is_text(words.type):
-        size = pc.sum(pc.take(pc.binary_length(words), column.indices)).as_py() or 0
-        if size > limits.max_body_bytes:
-            raise TooLarge(
-                f"column {feature.name!r}: {size} bytes without its dictionary, over {limits.max_body_bytes}, "
-                f"{LIMIT}: send fewer examples at a time"
-            )
     return column.dictionary_decode()
 
 

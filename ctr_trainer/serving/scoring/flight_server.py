@@ -21,10 +21,11 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
+from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow, TooMuchArrow
 from ctr_trainer.embedding.service.security import ServerSecurity, token_refusal
 from ctr_trainer.serving.scoring import request_forms
-from ctr_trainer.serving.scoring.arrow_messages import ArrowMessages
 from ctr_trainer.serving.scoring.batcher import Batcher, NoteRequest, not_in_time
+from ctr_trainer.serving.scoring.examples import LIMIT
 from ctr_trainer.serving.scoring.live_model import LiveModel
 from ctr_trainer.serving.scoring.raw_inputs import (
     NotReady,
@@ -32,6 +33,7 @@ from ctr_trainer.serving.scoring.raw_inputs import (
     QueueFull,
     RequestRefused,
     TookTooLong,
+    TooLarge,
     WrongToken,
 )
 from ctr_trainer.serving.scoring.served_model import Scored
@@ -161,7 +163,7 @@ class FlightScorer:
 
     def _answers(self, messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
         name, has_begun = None, False
-        arrow = ArrowMessages(self._limits.max_body_bytes, self._limits.max_values)
+        arrow = ArrowMessages(self._limits.max_body_bytes, self._limits.max_values, LIMIT)
         for message in messages:
             self._streams[context] = time.monotonic()
             if name is None:
@@ -170,7 +172,7 @@ class FlightScorer:
                 continue
             began, status = time.perf_counter(), 500
             try:
-                batch = arrow.read(message.header, message.body)
+                batch = _read(arrow, message)
                 if batch is None:
                     status = 0
                     continue
@@ -196,6 +198,13 @@ class FlightScorer:
         except concurrent.futures.TimeoutError:
             future.cancel()
             raise not_in_time(self._limits) from None
+
+
+def _read(arrow: ArrowMessages, message: Any) -> pa.RecordBatch | None:
+    try:
+        return arrow.read(message.header, message.body)
+    except BadArrow as error:
+        raise (TooLarge if isinstance(error, TooMuchArrow) else RequestRefused)(str(error)) from None
 
 
 def _message(serialized: pa.Buffer, app_metadata: bytes = b"") -> Any:

@@ -1,7 +1,8 @@
-"""Reads record batches from untrusted Arrow IPC messages. Their sizes are checked before anything is allocated.
+"""Reads untrusted Arrow IPC messages, and checks their sizes before anything is allocated.
 
 pyarrow decompresses a batch while it reads it, and a few bytes of zstd can become gigabytes. The metadata of a message
 contains the number of values, and each compressed buffer begins with its decompressed length. Both are checked first.
+pyarrow does not check offsets, indices and texts while it reads them; `validate(full=True)` does.
 
 Source: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """
@@ -12,15 +13,20 @@ import flatbuffers
 import flatbuffers.encode
 import flatbuffers.number_types
 import flatbuffers.table
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ctr_trainer.serving.scoring.raw_inputs import RequestRefused, TooLarge
+from ctr_trainer.data.typed import is_list, is_text, not_utf8
+from ctr_trainer.system.messages.errors import UserError
 
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 # Limits of a schema: bytes and number of its names and metadata, and depth. They count each reference to a part,
 # because a flatbuffer may refer to one part many times.
 _MOST_SCHEMA_BYTES, _MOST_FIELDS, _MOST_DEPTH = 1 << 20, 10_000, 8
 _CONTINUATION = b"\xff\xff\xff\xff"
+_FILE, _FILE_START = b"ARROW1", 8  # An IPC file has a stream after its first 8 bytes.
+_ERRORS = (pa.ArrowException, struct.error, ArithmeticError, LookupError, TypeError, ValueError, OSError)
 # Offsets of fields in the tables of Arrow's Message.fbs and Schema.fbs.
 _HEADER_TYPE, _HEADER = 6, 8
 _SCHEMA_FIELDS, _SCHEMA_METADATA = 6, 8
@@ -29,35 +35,68 @@ _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 4, 6, 8, 10
 _DICTIONARY_ID, _DICTIONARY_DATA, _DICTIONARY_IS_DELTA = 4, 6, 8
 
 
+class BadArrow(UserError):
+    """A message that is not valid Arrow, or that is too large."""
+
+
+class TooMuchArrow(BadArrow):
+    """A message that is too large."""
+
+
 class ArrowMessages:
     """Reads the messages of one stream: a schema, dictionaries and record batches.
 
     Args:
       most_bytes: limit of the decompressed bytes of a batch, and of all dictionaries together.
       most_values: limit of the values in all columns of a batch, and of all dictionaries together.
+      limit: description of the limits for messages.
     """
 
-    def __init__(self, most_bytes: int, most_values: int) -> None:
-        self._most_bytes, self._most_values = most_bytes, most_values
-        self._schema = b""
+    def __init__(self, most_bytes: int, most_values: int, limit: str) -> None:
+        self._most_bytes, self._most_values, self._limit = most_bytes, most_values, limit
+        self._schema = self._checked = b""
         self._dictionaries: dict[int, list[tuple[bytes, int, int]]] = {}
 
     def read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
         """Returns the batch of a message, a flatbuffer and its buffers; None for a schema or a dictionary.
 
         Raises:
-          RequestRefused: the message is malformed or too large.
+          BadArrow: the message is malformed or too large.
         """
         try:
             return self._read(header, body)
-        except (pa.ArrowException, struct.error, IndexError, TypeError, ValueError, OSError) as error:
-            raise RequestRefused(f"the message is not a record batch of Arrow: {error}") from None
+        except _ERRORS as error:
+            raise BadArrow(f"the message is not a record batch of Arrow: {error}") from None
+
+    def read_all(self, value: bytes) -> pa.Table:
+        """Returns the batches of a whole IPC stream or file. The limits apply to all its batches and dictionaries.
+
+        Raises:
+          BadArrow: the stream is malformed or too large.
+        """
+        try:
+            stream = pa.py_buffer(value).slice(_FILE_START if value.startswith(_FILE) else 0)
+            values = size = 0
+            for message in pa.ipc.MessageReader.open_stream(stream):
+                header = message.metadata.to_pybytes()
+                kind, table = _header(header)
+                if kind == _SCHEMA:
+                    if header != self._checked:
+                        _check_schema(table)
+                    self._checked = header
+                    continue
+                found = _sizes(_data(table) if kind == _DICTIONARY else table, memoryview(message.body or b""))
+                values, size = values + found[0], size + found[1]
+                self._check("the message", values, size)
+            with pa.ipc.open_stream(stream) as reader:
+                found = reader.read_all()
+            self._check_contents(found)
+            return found
+        except _ERRORS as error:
+            raise BadArrow(f"is not a valid Arrow IPC stream: {error}") from None
 
     def _read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
-        message = _root(header)
-        kind, table = _number(message, _HEADER_TYPE, "Uint8"), _child(message, _HEADER)
-        if table is None:
-            raise ValueError("a message has no header")
+        kind, table = _header(header)
         if kind == _SCHEMA:
             _check_schema(table)
             self._schema, self._dictionaries = _framed(header, b""), {}
@@ -67,23 +106,18 @@ class ArrowMessages:
         if kind == _DICTIONARY:
             self._keep(table, header, body)
             return None
-        if kind != _BATCH:
-            raise ValueError(f"a message has the type {kind}, which a stream of batches does not have")
         self._check("a batch", *_sizes(table, body))
         kept = [framed for parts in self._dictionaries.values() for framed, _, _ in parts]
         with pa.ipc.open_stream(b"".join([self._schema, *kept, _framed(header, body)])) as stream:
             batch = stream.read_next_batch()
-        batch.validate(full=True)
+        self._check_contents(batch)
         return batch
 
     def _keep(self, table: flatbuffers.table.Table, header: bytes, body: bytes) -> None:
-        data = _child(table, _DICTIONARY_DATA)
-        if data is None:
-            raise ValueError("a dictionary has no values")
         number = _number(table, _DICTIONARY_ID, "Int64")
         before = self._dictionaries.get(number, []) if _number(table, _DICTIONARY_IS_DELTA, "Bool") else []
         others = [part for each, parts in self._dictionaries.items() if each != number for part in parts]
-        count, size = _sizes(data, body)
+        count, size = _sizes(_data(table), body)
         parts = [*before, (_framed(header, body), count, size)]
         counts, sizes = zip(*((count, size) for _, count, size in [*others, *parts]), strict=True)
         self._check("the dictionaries", sum(counts), sum(sizes))
@@ -91,16 +125,80 @@ class ArrowMessages:
 
     def _check(self, what: str, values: int, size: int) -> None:
         if size > self._most_bytes:
-            raise TooLarge(
-                f"{what} decoded: {size} bytes, over {self._most_bytes}, a limit that grows with max_examples: "
-                "send less at a time"
+            raise TooMuchArrow(
+                f"{what} decoded: {size} bytes, over {self._most_bytes}, {self._limit}: send less at a time"
             )
         # A list counts as one value in addition to its texts, so the limit is doubled.
         if values > 2 * self._most_values:
-            raise TooLarge(
-                f"{what}: {values} values, over {self._most_values}, a limit that grows with max_examples: send less "
-                "at a time"
-            )
+            raise TooMuchArrow(f"{what}: {values} values, over {self._most_values}, {self._limit}: send less at a time")
+
+    def _check_contents(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """Refuses invalid contents, and columns whose values refer to the same long texts again and again."""
+        try:
+            rows.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise ValueError(_text_fault(rows) or str(error)) from None
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+            size = sum(map(_repeated_bytes, chunks))
+            if size > self._most_bytes:
+                raise TooMuchArrow(
+                    f"column {name!r}: {size} bytes without its dictionary, over {self._most_bytes}, {self._limit}: "
+                    "send less at a time"
+                )
+
+
+def _text_fault(rows: pa.Table | pa.RecordBatch) -> str | None:
+    """Names the first text of a column that is not UTF-8; None if something else is wrong."""
+    kinds = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if column.type not in kinds:
+            continue
+        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            raw = chunk.view(kinds[column.type])
+            raw.validate(full=True)
+            for row, value in enumerate(raw.to_pylist()):
+                try:
+                    (value or b"").decode()
+                except UnicodeDecodeError as error:
+                    return f"column {name!r}, row {row}: {not_utf8(error)}"
+    return None
+
+
+def _repeated_bytes(column: pa.Array) -> int:
+    """Returns the bytes of texts that a column stores once, but may refer to several times."""
+    kind = column.type
+    if is_list(kind):
+        return _repeated_bytes(column.flatten())
+    if pa.types.is_dictionary(kind):
+        words = column.dictionary
+        if pa.types.is_nested(words.type) or pa.types.is_dictionary(words.type):
+            raise ValueError(f"a column has the type {kind}; expected a dictionary of single values")
+        if not is_text(words.type):
+            return 0
+        return pc.sum(pc.take(pc.binary_length(words.cast(pa.large_binary())), column.indices)).as_py() or 0
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):  # A view begins with its length, an int32.
+        lengths = np.frombuffer(column.buffers()[1] or b"", np.int32)[::4][column.offset : column.offset + len(column)]
+        return int(lengths[column.is_valid().to_numpy(zero_copy_only=False)].sum(dtype=np.int64))
+    return 0
+
+
+def _header(header: bytes) -> tuple[int, flatbuffers.table.Table]:
+    """Returns the kind of a message, and its table."""
+    message = _root(header)
+    kind, table = _number(message, _HEADER_TYPE, "Uint8"), _child(message, _HEADER)
+    if table is None:
+        raise ValueError("a message has no header")
+    if kind not in (_SCHEMA, _DICTIONARY, _BATCH):
+        raise ValueError(f"a message has the type {kind}, which a stream of batches does not have")
+    return kind, table
+
+
+def _data(dictionary: flatbuffers.table.Table) -> flatbuffers.table.Table:
+    data = _child(dictionary, _DICTIONARY_DATA)
+    if data is None:
+        raise ValueError("a dictionary has no values")
+    return data
 
 
 def _framed(header: bytes, body: bytes) -> bytes:
@@ -109,7 +207,7 @@ def _framed(header: bytes, body: bytes) -> bytes:
     return b"".join([_CONTINUATION, struct.pack("<i", len(header) + len(padding)), header, padding, body])
 
 
-def _sizes(table: flatbuffers.table.Table, body: bytes) -> tuple[int, int]:
+def _sizes(table: flatbuffers.table.Table, body: bytes | memoryview) -> tuple[int, int]:
     """Returns the number of values that a RecordBatch declares, and the decompressed bytes of its buffers."""
     values = _number(table, _LENGTH, "Int64")
     for place in _structs(table, _NODES):
@@ -142,7 +240,9 @@ def _check_schema(schema: flatbuffers.table.Table) -> None:
         left[0] -= count
         left[1] -= size
         if min(left) < 0:
-            raise TooLarge(f"a schema of over {_MOST_FIELDS} fields or {_MOST_SCHEMA_BYTES} bytes: send fewer columns")
+            raise TooMuchArrow(
+                f"a schema of over {_MOST_FIELDS} fields or {_MOST_SCHEMA_BYTES} bytes: send fewer columns"
+            )
 
     def walk(table: flatbuffers.table.Table, children: int, metadata: int, depth: int) -> None:
         if depth > _MOST_DEPTH:
@@ -186,7 +286,7 @@ def _tables(table: flatbuffers.table.Table, field: int) -> list[flatbuffers.tabl
         return []
     first, count = table.Vector(place), table.VectorLen(place)
     if count > _MOST_FIELDS:
-        raise TooLarge(f"a schema of over {_MOST_FIELDS} fields: send fewer columns")
+        raise TooMuchArrow(f"a schema of over {_MOST_FIELDS} fields: send fewer columns")
     return [flatbuffers.table.Table(table.Bytes, table.Indirect(first + 4 * i)) for i in range(count)]
 
 
