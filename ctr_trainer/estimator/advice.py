@@ -117,10 +117,9 @@ def _service(c: Circumstances) -> Finding | None:
 
 
 def _can_share(c: Circumstances) -> bool:
-    """Returns whether the rows can be in shared memory, which supports neither strict syncs nor service restarts."""
+    """Returns whether the rows can be in shared memory, which supports no strict syncs."""
     embedding = c.config.embedding
-    needs_service = embedding.strict_sync or embedding.service_restarts
-    return embedding.service == "auto" and c.on_one_host and not needs_service
+    return embedding.service == "auto" and c.on_one_host and not embedding.strict_sync
 
 
 def _exchange(c: Circumstances) -> Finding | None:

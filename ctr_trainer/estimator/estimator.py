@@ -1,7 +1,6 @@
 """The Estimator trains a `model_fn`; its base class `TrainedModel` evaluates, predicts and exports."""
 
 import contextlib
-import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -71,12 +70,10 @@ class Estimator(TrainedModel):
           resume_from: step of the checkpoint to resume from; later checkpoints are set aside. None for the newest.
 
         Returns:
-          this `Estimator`, whose `last_training` is the result. If a lost service was restarted, the result covers only
-          the steps since the checkpoint from which all ranks resumed.
+          this `Estimator`, whose `last_training` is the result.
 
         Raises:
-          ServiceLost: the embedding service is lost, and `EmbeddingConfig.service_restarts` allows no further restart.
-            The message names the last checkpoint.
+          ServiceLost: the embedding service is lost. The message names the last checkpoint.
           StoppedInOrder: SIGTERM or SIGINT has ended the training, and its checkpoint is saved; see `StopHook`. Only
             programs that use `run_program`, such as the command line, handle these signals.
           UserError: there is no checkpoint of the step `resume_from`, the input has no examples, or an argument is
@@ -109,32 +106,16 @@ class Estimator(TrainedModel):
                 warm_start=self._warm_start or self.config.warm_start,
                 services=self._services,
             )
+            words = last_words.of_this_process()
+            words.model_dir = job.staging.path
+            words.resume_text = functools.partial(resume_text, self.model_dir)
             try:
-                self.last_training = self._train_with_restarts(job, hooks, evaluation)
+                self.last_training = self._train(job, hooks, evaluation)
                 return self
+            except ServiceLost as error:
+                raise ServiceLost(f"{str(error).rstrip()}. {words.resume_text()}") from None
             finally:
                 tf1.summary.FileWriterCache.clear()  # Closes the event files.
-
-    def _train_with_restarts(
-        self, job: TrainingJob, hooks: Sequence[tf1.train.SessionRunHook], evaluation: EvalSpec | None
-    ) -> TrainResult | None:
-        """Trains; if the service is lost, restarts from the newest checkpoint, at most `service_restarts` times."""
-        restarts = self.config.embedding.service_restarts
-        words = last_words.of_this_process()
-        words.model_dir = job.staging.path
-        words.resume_text = functools.partial(resume_text, self.model_dir)
-        while True:
-            try:
-                return self._train(job, hooks, evaluation)
-            except ServiceLost as error:
-                resumes = words.resume_text()
-                if not restarts:
-                    raise ServiceLost(f"{str(error).rstrip()}. {resumes}") from None
-                restarts -= 1
-                words.take_back()
-                # All ranks reach this line, because `Guard` kept them in step until they agreed.
-                _log.error("%s. Restarting it, %d restarts left. %s", error, restarts, resumes)
-                job = dataclasses.replace(job, checkpoint=self.latest_checkpoint())
 
     def _train(
         self, job: TrainingJob, hooks: Sequence[tf1.train.SessionRunHook], evaluation: EvalSpec | None

@@ -16,7 +16,6 @@ from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoints
 from ctr_trainer.estimator.hooks.saving_hooks import EvaluationHook
 from ctr_trainer.estimator.model_selection import ModelSelection
-from ctr_trainer.estimator.open_store import raise_together
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.estimator.trained_model import TrainedModel
@@ -86,7 +85,7 @@ class InLoopEvaluation:
         """Returns the metrics over all ranks; None if a signal stops the training. A collective.
 
         Raises:
-          ServiceLost: the embedding service is lost, and all ranks have agreed on it.
+          ServiceLost: the embedding service is lost.
         """
         self._training.step.settle(session)
         values = distributed.broadcast_arrays(session.run(self._sources), "evaluated_variables")
@@ -100,9 +99,7 @@ class InLoopEvaluation:
             self._feed.close()
         if distributed.all_sum(np.array(self._stop.is_asked, np.int32), "evaluation_stopped"):
             return None
-        results = self._evaluation.results()
-        raise_together(self._training.store)
-        return results
+        return self._evaluation.results()
 
     def _run(self) -> None:
         self._feed.rewind()

@@ -14,7 +14,6 @@ from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
 from ctr_trainer.embedding.memory.memory_limits import tightest
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service.client import ServiceClient
-from ctr_trainer.embedding.service.guard import Guard
 from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import LocalServices, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity
@@ -27,7 +26,7 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.messages.errors import ServiceLost, UserError
+from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import reach
 
 # In addition to its floats, a row has a key, an entry in the index and a version.
@@ -219,7 +218,7 @@ def _local_service(
                 ended=ended,
             )
         )
-        yield Guard(client) if config.service_restarts else client
+        yield client
 
 
 def _refuse_loopback(addresses: Sequence[str]) -> None:
@@ -271,16 +270,3 @@ def _leased(
         yield client
         # Other ranks may still be using the service that rank 0 is about to release or stop.
         distributed.barrier("embedding_service_close")
-
-
-def raise_together(store: Store) -> None:
-    """Raises ServiceLost on every rank if any rank has lost a guarded store. A collective if the store is guarded."""
-    if not store.is_guarded:
-        return
-    raise_if_lost(store, int(distributed.all_sum(np.array(store.lost is not None, np.int32), "service_lost")))
-
-
-def raise_if_lost(store: Store, lost: int) -> None:
-    """Raises ServiceLost if `lost`, the number of ranks that have lost the store, is not 0."""
-    if lost:
-        raise store.lost or ServiceLost(f"{lost} of {distributed.size()} workers lost the embedding service")

@@ -16,7 +16,6 @@ from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.model_record import TrainingJob
-from ctr_trainer.estimator.open_store import raise_if_lost
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files.paths import path_of
@@ -65,11 +64,11 @@ class Saving:
         Raises:
           UserError: the checkpoint cannot be written, a variable or a row is not finite, or variables differ between
             the ranks. The earlier checkpoints stay valid.
-          ServiceLost: the embedding service is lost, and all ranks have agreed on it.
+          ServiceLost: the embedding service is lost.
         """
         self.begin(session, step)
         self._wait()
-        self._raise_if_lost("checkpoint_written")
+        distributed.barrier("checkpoint_written")
         self._last_path = self._begun_path
         return checkpoints.checkpoint_path(self._job.model_dir, step)
 
@@ -86,21 +85,14 @@ class Saving:
         self._feed.flush()
         self._wait()
         # After this barrier the service has every rank's rows, and the previous checkpoint is written.
-        own = np.array([self._feed.examples, self._store.lost is not None], np.int64)
-        examples, lost = distributed.all_sum(own, "checkpoint_examples")
-        raise_if_lost(self._store, int(lost))
+        examples = distributed.all_sum(np.array(self._feed.examples, np.int64), "checkpoint_examples")
         self._last_path = self._begun_path
         path = checkpoints.checkpoint_path(self._job.model_dir, step)
         if distributed.is_chief():
             self._begin_writing(session, path, step, self._examples_before + int(examples))
         # After this barrier rows and variables may change again.
-        self._raise_if_lost("checkpoint_captured")
+        distributed.barrier("checkpoint_captured")
         self._begun_step, self._begun_path = step, path
-
-    def _raise_if_lost(self, name: str) -> None:
-        """Raises ServiceLost if a rank has lost the service. A collective."""
-        lost = distributed.all_sum(np.array(self._store.lost is not None, np.int64), name)
-        raise_if_lost(self._store, int(lost))
 
     def look(self) -> None:
         """Raises the error of the writing thread if the thread has failed. Does not wait."""
@@ -131,7 +123,7 @@ class Saving:
         try:
             yield
         except ServiceLost:
-            raise  # `Estimator.train` adds the checkpoint, or restarts.
+            raise  # `Estimator.train` adds the checkpoint.
         except UserError as error:
             if not has_trained():
                 raise
@@ -168,8 +160,6 @@ class Saving:
         def write() -> None:
             with _naming(path), dense:
                 files = finish()
-            if self._store.lost:
-                return  # All ranks learn at their next sync that the service is lost.
             with _naming(path):
                 tables = retention.extend(path, files, base)
                 self._check_lock()  # Writing may have taken minutes, in which another job may have taken the lock.

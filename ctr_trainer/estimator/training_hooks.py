@@ -26,7 +26,7 @@ from ctr_trainer.estimator.hooks.periods import EventClock, EveryEpochs, EverySe
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
-from ctr_trainer.estimator.hooks.sync_hooks import DenseSyncHook, EvictionHook, RowSyncHook, ServiceLossHook
+from ctr_trainer.estimator.hooks.sync_hooks import DenseSyncHook, EvictionHook, RowSyncHook
 from ctr_trainer.estimator.run_summary import MeasuringHooks
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
@@ -69,8 +69,6 @@ def training_hooks(
         hooks.append(sync)
         if distributed.is_chief() and any(rows.config.evicts for rows in feed.embeddings.rows.values()):
             hooks.append(EvictionHook(store, config.embedding.sync_steps, clock))
-    if store.is_guarded:
-        hooks.append(ServiceLossHook(store, config.embedding.sync_steps, clock))
     dense_sync_steps = notes().step_plan.dense_sync_steps
     if dense_sync_steps > 1:
         hooks.append(DenseSyncHook(training.step.settle, dense_sync_steps, clock))

@@ -101,13 +101,6 @@ class LastWords:
         if self._size > 1:
             self._roll_call.leave()
 
-    def take_back(self) -> None:
-        """Withdraws the claim. Call it when all ranks know that the job continues after an error."""
-        with self._lock:
-            if self._size > 1 and self._is_ours:
-                self._notices.put(_CLAIM, "")
-            self._forget()
-
     def run(self, function: Callable[[], object], takes_signals: bool = True) -> int:
         """Calls a function. If it raises, or if a signal ends the process, reports why the process ends.
 

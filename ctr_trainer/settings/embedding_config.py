@@ -47,8 +47,6 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
       sync_compression: encoding of the rows that are sent: `none` or `fp16`, see `row_codec`.
       service_shards: number of shards. Increase it if one core cannot merge the pushes of all workers; see
         `docs/embedding_service.md`.
-      service_restarts: number of times that a lost service is restarted; all workers then return to the last
-        checkpoint. With 0 the job ends.
       security: `SecurityFiles`.
 
     Raises:
@@ -140,13 +138,6 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "processes",
         minimum=1,
     )
-    service_restarts: int = setting(
-        0,
-        "how many times a lost service that --embedding_service=auto started is restarted from the last checkpoint; "
-        "with 0 its loss ends the job",
-        "times",
-        minimum=0,
-    )
     security: SecurityFiles = SecurityFiles()
 
     @property
@@ -161,11 +152,6 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
             raise self.refused(
                 "{service_shards} is for services that the job starts itself, and {service} names those that run: "
                 "leave out {service_shards:name}, or use {service:name}=auto"
-            )
-        if self.service_restarts and self.service != "auto":
-            raise self.refused(
-                "{service_restarts} is for a service that the job starts itself; of {service} whoever runs it takes "
-                "care: leave out {service_restarts:name}, or use {service:name}=auto"
             )
         if self.service == "shared" and (self.strict_sync or self.sync_compression != "none"):
             raise self.refused(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.embedding.service.guard import Guard
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.embeddings import Embeddings
@@ -19,11 +19,13 @@ from ctr_trainer.features.tensors import EMBEDDING
 from ctr_trainer.system.messages.errors import UserError
 
 
-class Remote(Guard):
+class Remote(LocalStore):
     """A store that is not in this process as far as `Embeddings` can tell; `gate` holds up syncs."""
 
+    worker_rows = Store.worker_rows
+
     def __init__(self, store):
-        super().__init__(store)
+        vars(self).update(vars(store))  # Workers with the same store see each other's rows.
         self.gate = threading.Event()
         self.gate.set()
         self.pulls = 0

@@ -107,7 +107,6 @@ def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, s
         (dict(shares={"sync": 0.06}), "--embedding_service=shared"),
         (dict(shares={"sync": 0.06}, on_one_host=False), "--service_shards=2"),
         (dict(shares={"sync": 0.06}, has_limits=True), "--embedding_service=shared"),
-        (dict(shares={"sync": 0.06}, embedding={"service_restarts": 1}), "--service_shards=2"),
         (dict(shares={"sync": 0.06}, embedding={"service": "a:1"}), "--sync_steps=60"),
         (dict(shares={}, syncing=0.3), "--embedding_service=shared"),
         (dict(shares={"session": 0.8}, exchange=0.4, syncing=0.3), "--embedding_service=shared"),
@@ -139,7 +138,6 @@ def test_bfloat16_is_not_advised_for_histories_where_it_was_slower(monkeypatch):
         dict(shares={}, syncing=0.3, workers=1),
         dict(shares={}, syncing=0.3, on_one_host=False),
         dict(shares={}, syncing=0.3, has_free_core=True),
-        dict(shares={}, syncing=0.3, embedding={"service_restarts": 1}),
         dict(shares={}, syncing=0.3, embedding={"service": "a:1"}),
         dict(shares={"lookup": 0.2}),  # no core is free
         dict(shares={"lookup": 0.2}, has_free_core=True, has_limits=True),

@@ -41,7 +41,7 @@ def test_each_hook_s_time_is_of_a_phase_of_the_table(hook):
 
 def test_a_step_is_trained_before_it_is_handed_on_saved_evaluated_and_counted():
     names = (
-        *("StepClockHook", "InputHook", "FiniteLossHook", "DenseSyncHook", "RowSyncHook", "ServiceLossHook"),
+        *("StepClockHook", "InputHook", "FiniteLossHook", "DenseSyncHook", "RowSyncHook"),
         *("CheckpointHook", "MetricsHook", "RunStatusHook", "EvaluationHook", "StepTraceHook"),
         "SessionClockHook",
     )

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.guard import Silence, first_line, meanings
+from ctr_trainer.embedding.service.answers import Silence, first_line, meanings
 from ctr_trainer.embedding.service.lease import Lease, LeaseHeld
 from ctr_trainer.embedding.service.row_requests import SentColumns
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback

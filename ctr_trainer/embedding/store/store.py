@@ -15,7 +15,6 @@ from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.paths import AnyPath
-from ctr_trainer.system.messages.errors import ServiceLost
 
 MakeCopies = Callable[["Store", TableConfig], WorkerRows]  # Makes a worker's copies of rows, see `Store.worker_rows`.
 
@@ -31,13 +30,9 @@ class Store(abc.ABC):
 
     Attributes:
       silent_seconds: seconds that requests have waited for a store that did not answer; 0 for a store in this process.
-      is_guarded: whether the store still answers after it is lost, see `Guard`.
-      lost: the ServiceLost that a guarded store has raised; None if the store is not lost.
       host_memory: `SharedMemory` for one copy of the rows per host; None if each worker has its own copy.
     """
 
-    is_guarded = False
-    lost: ServiceLost | None = None
     host_memory: SharedMemory | None = None
 
     @property

@@ -15,7 +15,6 @@ from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import UNIT, Latency
 from ctr_trainer.system.measuring.resources import resident_bytes
-from ctr_trainer.system.messages.errors import ServiceLost
 
 _log = logging.getLogger(__name__)
 
@@ -185,12 +184,7 @@ class ServiceStatus:
 
     def lines(self) -> list[str]:
         """Returns one line about lookups and one about pushes. Sends one request to each shard."""
-        if self._store.lost is not None:
-            return []
-        try:
-            before, self._seen = self._seen, self._histograms()
-        except ServiceLost:  # The ranks handle it together, in `ServiceLossHook`.
-            return []
+        before, self._seen = self._seen, self._histograms()
         if not self._seen:
             return []
         of = f"{len(self._seen)} shard{'s' * (len(self._seen) > 1)} of the service"

@@ -22,7 +22,6 @@ class Order(enum.IntEnum):
     CHECK = enum.auto()  # Ends a training that diverged, before any result of the step is sent.
     AVERAGE = enum.auto()  # Averages the dense variables, before a sync uses a core of a rank for which others wait.
     SYNC = enum.auto()  # Syncs the rows with the service.
-    LOSS = enum.auto()  # All ranks agree whether the service is lost.
     EVICT = enum.auto()  # Removes expired rows.
     SAVE = enum.auto()  # Saves a checkpoint, after all workers have synced.
     PUBLISH = enum.auto()  # Offers the model for publication to servers.

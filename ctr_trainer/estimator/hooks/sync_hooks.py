@@ -8,7 +8,6 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.hooks.periods import EverySteps, EveryStepsOrSeconds
 from ctr_trainer.estimator.hooks.step_hook import Order, PeriodicHook
-from ctr_trainer.estimator.open_store import raise_together
 from ctr_trainer.system.measuring.clock import Clock
 
 
@@ -84,22 +83,6 @@ class RowSyncHook(PeriodicHook):
     def end(self, session: tf1.Session) -> None:
         with self._clock.within(self.phase):
             self._embeddings.flush()
-
-
-class ServiceLossHook(PeriodicHook):
-    """Raises ServiceLost on all ranks, after a step that is a multiple of `every_n_steps`, if one has lost the service.
-
-    Each check costs a reduction of one number.
-    """
-
-    phase, order = "sync", Order.LOSS
-
-    def __init__(self, store: Store, every_n_steps: int, clock: Clock | None = None) -> None:
-        super().__init__(EverySteps(every_n_steps), clock)
-        self._store = store
-
-    def act(self, run_context: tf1.train.SessionRunContext) -> None:
-        raise_together(self._store)
 
 
 class EvictionHook(PeriodicHook):

@@ -40,7 +40,6 @@ parser.add_argument("--max_steps", type=int)
 parser.add_argument("--step_seconds", type=float, default=0.0)
 parser.add_argument("--fail_at_step", type=int, default=0)
 parser.add_argument("--service", default="auto")
-parser.add_argument("--service_restarts", type=int, default=0)
 parser.add_argument("--service_shards", type=int, default=1)
 parser.add_argument("--service_timeout", type=float, default=30.0)
 parser.add_argument("--evaluate", action="store_true")
@@ -101,7 +100,6 @@ def make_estimator(flags):
         sync_compression=flags.sync_compression,
         row_copies=flags.row_copies,
         service_timeout=flags.service_timeout,
-        service_restarts=flags.service_restarts,
         service_shards=flags.service_shards,
     )
     config = RunConfig(
@@ -164,6 +162,6 @@ trainings = [
     if not is_next
 ]
 first = trainings[0]
-is_waiting = any(not flags.loose or flags.service_restarts for flags in trainings)  # As `train` has it.
+is_waiting = any(not flags.loose for flags in trainings)  # As `train` has it.
 distributed.init(first.stall_timeout, stall_warning=first.stall_warning, steps_exchange=is_waiting)
 sys.exit(last_words.of_this_process().run(main))
