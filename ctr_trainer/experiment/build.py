@@ -156,8 +156,7 @@ def _is_error_or_of_a_hook(record: logging.LogRecord) -> bool:
 def steps_exchange(embedding: EmbeddingConfig, exchange: str) -> bool:
     """Returns `steps_exchange` of `distributed.init`: whether steps wait for Horovod with this `way_of_exchange`."""
     # With restarts, the workers agree at each sync that the service is available.
-    waits = embedding.strict_sync or embedding.service_restarts > 0
-    return waits or dense_exchange.is_by_horovod(exchange)
+    return embedding.service_restarts > 0 or dense_exchange.is_by_horovod(exchange)
 
 
 def make_eval_spec(

@@ -67,7 +67,6 @@ REMOVED = {
     "publish_dense_secs": "each published epoch has its dense tower",
     "raw_format": "use --format",
     "refresh_secs": "a newer record is looked for every second",
-    "row_copies": "--strict_sync gives each worker its own copy; in a program, EmbeddingConfig(row_copies=...) sets it",
     "rows_per_file": "an output file has 1,000,000 rows",
     "rows_per_group": "a row group has 50,000 rows",
     "scale": "write it behind each name, as --dense_params=resnet50/100",

@@ -40,7 +40,7 @@ def test_what_is_about_horovods_exchange_has_it_through_horovod(flag):
         _way_of_exchange(flag, "--dense_exchange=shared_memory")
 
 
-@pytest.mark.parametrize(("flag", "expected"), [("", False), ("--strict_sync", True), ("--service_restarts=1", True)])
+@pytest.mark.parametrize(("flag", "expected"), [("", False), ("--service_restarts=1", True)])
 def test_steps_wait_for_horovod_where_their_rows_do(flag, expected):
     arguments = [flag] if flag else []
     assert steps_exchange(_experiment(*arguments).run.embedding, "shared_memory") is expected

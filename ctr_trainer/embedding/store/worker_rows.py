@@ -211,6 +211,10 @@ class WorkerRows(abc.ABC):
         """Makes the second half of a strict sync: reads the rows with the pushes of all workers."""
         return
 
+    def forget(self) -> None:
+        """Makes the second half of a strict sync before a checkpoint: drops all copies and their statistics."""
+        return
+
     def totals(self) -> RowTotals:
         return RowTotals()
 

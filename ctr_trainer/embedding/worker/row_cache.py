@@ -192,6 +192,13 @@ class RowCache(WorkerRows):
             self._pull(keys[part], known[part], window, create=True, codec=PLAIN)
         self._pushed = False
 
+    def forget(self) -> None:
+        """Makes the second half of a strict sync: drops all rows, as a training that resumes begins without any."""
+        with self._lock.alone():
+            self._copies.table.clear()
+            self._window = 1
+        self._pushed = False
+
     def _keep(self, shares: Shares | None, memory: TableMemory) -> KeptRows:
         return CachedRows(self.config, shares, memory)
 

@@ -2,7 +2,8 @@
 
 python deterministic.py DATA OUT SLOW_RANK
 
-The rank SLOW_RANK sleeps for a random time before and after some steps; -1 for none.
+The rank SLOW_RANK sleeps for a random time before and after some steps, and the training ends at its first checkpoint
+and resumes from it; -1 for an undisturbed training.
 """
 
 import os
@@ -13,6 +14,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.data.class_weight import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
@@ -23,7 +25,7 @@ from tests import checkpoints
 from tests.constant import CONSTANT
 
 data, out, slow_rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-STEPS, LONGEST_SECONDS = 30, 0.03
+STEPS, CHECKPOINT_STEPS, LONGEST_SECONDS = 30, 12, 0.03
 
 
 class Delays(tf.compat.v1.train.SessionRunHook):
@@ -44,15 +46,21 @@ def train(name, deterministic=True, settings=None, **rows):
     train_op = TrainOp("adam", 0.02, 0.5, **CONSTANT, **(settings or {}))
     embedding = EmbeddingConfig(**{"optimizer": "adagrad", "learning_rate": 0.5, "sync_steps": 7, **rows})
     config = RunConfig(
-        deterministic=deterministic, prefetch_batches=3, save_checkpoints_steps=12, log_steps=10, embedding=embedding
+        deterministic=deterministic,
+        prefetch_batches=3,
+        save_checkpoints_steps=CHECKPOINT_STEPS,
+        log_steps=10,
+        embedding=embedding,
     )
     params = ModelParams(train_op, hidden_units=(16, 8), dropout=0.1)
     estimator, witness = Estimator(deepfm.model_fn, f"{out}/{name}", params, config), checkpoints.Witness()
 
-    def input_fn():
-        return BatchReader(data, 16, distributed.rank(), distributed.size(), num_readers=2)
+    def input_fn(position):
+        rank, size = distributed.rank(), distributed.size()
+        return NegativeSampling(BatchReader(data, 16, rank, size, num_readers=2, position=position), 0.7, rank, 1)
 
-    estimator.train(input_fn, hooks=[Delays(), witness], max_steps=STEPS)
+    for stop in (STEPS,) if slow_rank < 0 else (CHECKPOINT_STEPS, STEPS):
+        estimator.train(input_fn, hooks=[Delays(), witness], max_steps=stop)
     checkpoint, found = estimator.latest_checkpoint(), dict(witness.dense)  # All ranks ask for the checkpoint.
     if distributed.is_chief():
         found |= checkpoints.rows(checkpoint)
