@@ -292,8 +292,9 @@ class Embeddings:
     def _sync_strictly(self, then: Callable[[WorkerRows], None]) -> None:
         """Pushes in rank order, so that the service adds the changes in a fixed order, and then calls `then`."""
         for pusher in range(distributed.size()):
-            if pusher == distributed.rank():
-                self._each_table.call(lambda _, rows: rows.push())
+            if pusher == distributed.rank() and self._is_syncer:
+                self._each_table.call(lambda _, rows: rows.flush())
             distributed.barrier("strict_sync")
-        self._each_table.call(lambda _, rows: then(rows))
+        if self._is_syncer:
+            self._each_table.call(lambda _, rows: then(rows))
         self._meet_on_hosts("host_rows_refreshed")

@@ -150,7 +150,7 @@ def _rate_lines(schedule: Schedule, rows: Schedule, run: RunLength) -> Iterator[
     end, depends = run.end(), schedule.depends_on_end or rows.depends_on_end
     if end == run.start:
         return
-    if depends and end is not None and not _begins_anew(run) and run.earlier_end not in (None, end):
+    if depends and end is not None and run.earlier_end not in (None, end) and run.start > run.begin:
         yield f"this run ends at step {end}, and until step {run.start} it was to end at {run.earlier_end}"
     of_each = {"the dense variables": schedule, "the rows": rows}
     for what, of in of_each.items() if schedule != rows else [("the dense variables and of the rows", schedule)]:
@@ -192,10 +192,5 @@ def _decay_text(schedule: Schedule, run: RunLength) -> str:
     falls = f"to {schedule.end:g} of its full value at step {last:.10g}"
     if first >= start:
         falls = f"from its full value at step {first:.10g} to {schedule.end:g} of it at step {last:.10g}"
-    is_new = schedule.depends_on_end and _begins_anew(run)
-    return f"{falls}, begun anew because the previous run ended at step {start}" if is_new else falls
-
-
-def _begins_anew(run: RunLength) -> bool:
-    """Returns whether the previous run had reached its end, so that schedules that depend on the end begin anew."""
-    return bool(run.begin) and run.start == run.begin
+    is_new = schedule.depends_on_end and start == run.begin > 0  # The previous run had reached its end.
+    return f"{falls}; it restarts because the previous run ended at step {start}" if is_new else falls

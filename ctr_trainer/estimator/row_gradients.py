@@ -61,25 +61,20 @@ class HostGradients(OwnGradients):
         self.trains = self._peers.rank == 0
 
     def add_up(self, parts: list[TableGradients]) -> list[TableGradients]:
-        if not self.trains:
+        if self.trains:
+            with distributed.watchdog().waiting("the row gradients of the other workers of this host"):
+                others = [[self._received(other, part) for part in parts] for other in range(1, self._peers.size)]
+            return [_merged(of_table) for of_table in zip(parts, *others, strict=True)]
+        with distributed.watchdog().waiting("the first worker of this host, which trains the rows of all its workers"):
             for part in parts:
                 for array in (part.keys, part.slots, *part.sums):
                     self._peers.send(0, array)
-            nothing = slice(0)
-            return [
-                TableGradients(part.rows, part.keys[nothing], part.slots[nothing], [g[nothing] for g in part.sums])
-                for part in parts
-            ]
-        with distributed.watchdog().waiting("the row gradients of the other workers of this host"):
-            others = [[self._received(other, part) for part in parts] for other in range(1, self._peers.size)]
-        return [_merged(of_table) for of_table in zip(parts, *others, strict=True)]
+            self._peers.hear([0])
+        return [TableGradients(p.rows, p.keys[:0], p.slots[:0], [g[:0] for g in p.sums]) for p in parts]
 
     def end_step(self) -> None:
         if self.trains:
             self._peers.tell()
-            return
-        with distributed.watchdog().waiting("the first worker of this host, which trains the rows of all its workers"):
-            self._peers.hear([0])
 
     def _received(self, other: int, own: TableGradients) -> TableGradients:
         """Returns the gradients of another worker, for the table of `own`."""

@@ -16,7 +16,6 @@ from ctr_trainer.system.messages.errors import UserError
 
 _INSTEAD = "use dense_exchange=horovod"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-_LENGTH = struct.Struct("q")
 
 
 class HostPeers:
@@ -78,18 +77,18 @@ class HostPeers:
           ConnectionError: the worker has ended; the message names it.
         """
         with self._expected(other):
-            self._by_rank[other].sendall(_LENGTH.pack(len(array)))
+            self._by_rank[other].sendall(_bytes(np.array([len(array)], np.int64)))
             self._by_rank[other].sendall(_bytes(np.ascontiguousarray(array)))
 
     def receive(self, other: int, dtype: npt.DTypeLike, *shape: int) -> np.ndarray:
         """Returns the array [n, *shape] that a worker, given by local rank, sends. `ConnectionError` as in `send`."""
         with self._expected(other):
-            (length,) = _LENGTH.unpack(self._fill(other, np.empty(_LENGTH.size, np.uint8)))
+            (length,) = self._fill(other, np.empty(1, np.int64))
             return self._fill(other, np.empty((length, *shape), dtype))
 
     def _fill(self, other: int, array: np.ndarray) -> np.ndarray:
         """Receives as many bytes as the array has, and returns the array."""
-        missing = memoryview(_bytes(array))
+        missing = _bytes(array)
         while missing:
             received = self._by_rank[other].recv_into(missing)
             if not received:
@@ -150,8 +149,8 @@ def host_peers(name: str) -> HostPeers:
     return HostPeers(rank, size, unique, lambda: distributed.barrier(name), first)
 
 
-def _bytes(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).view(np.uint8)
+def _bytes(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _address(name: str, rank: int) -> str:

@@ -159,7 +159,7 @@ def test_a_run_that_goes_on_after_its_end_begins_anew_and_says_so(data, tmp_path
         _train(data, tmp_path)
         assert _rates(data, tmp_path, epochs=2) == pytest.approx([1 - step / STEPS for step in range(STEPS)], abs=1e-6)
     said = "linear, from its full value at step 20 to 0 of it at step 40"
-    assert f"{OF_BOTH}: {said}, begun anew because the previous run ended at step 20" in caplog.messages
+    assert f"{OF_BOTH}: {said}; it restarts because the previous run ended at step 20" in caplog.messages
 
 
 @pytest.mark.parametrize(
@@ -177,16 +177,16 @@ def test_a_run_that_goes_on_after_its_end_begins_anew_and_says_so(data, tmp_path
             [
                 f"{OF_DENSE}: step, 0.1 of its full value from step 20 on, multiplied by 0.1 every 10 steps, next at "
                 "step 22",
-                f"{OF_ROWS}: cooldown, from its full value at step 38 to 0 of it at step 40, begun anew because the "
+                f"{OF_ROWS}: cooldown, from its full value at step 38 to 0 of it at step 40; it restarts because the "
                 "previous run ended at step 20",
             ],
         ),
         (
             dict(schedule=Schedule("cooldown", warmup_steps=2)),
             [
-                f"{OF_DENSE}: cooldown, from its full value at step 36 to 0 of it at step 40, begun anew because the "
+                f"{OF_DENSE}: cooldown, from its full value at step 36 to 0 of it at step 40; it restarts because the "
                 "previous run ended at step 20",
-                f"{OF_ROWS}: cooldown, from its full value at step 38 to 0 of it at step 40, begun anew because the "
+                f"{OF_ROWS}: cooldown, from its full value at step 38 to 0 of it at step 40; it restarts because the "
                 "previous run ended at step 20",
             ],
         ),

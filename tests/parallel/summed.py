@@ -13,6 +13,7 @@ class Way:
     l2: float = 0.0
     clip_norm: float = 0.0
     steps: int = 6
+    sync_steps: int = 2
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -25,3 +26,5 @@ WAYS = {
     "clipped": Way("sgd", clip_norm=0.01),
     "accumulated": Way("adagrad", settings={"accumulation_steps": 2}),
 }
+# Workers of several hosts sync after each step.
+OF_HOSTS = {"of_hosts": Way("sgd", sync_steps=1)}

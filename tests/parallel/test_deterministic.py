@@ -36,6 +36,22 @@ def test_a_delay_and_an_interruption_change_no_bit_of_a_deterministic_run(runs, 
 
 
 @pytest.mark.integration
+def test_copies_of_several_hosts_also_end_with_the_same_bits(tmp_path):
+    data, found = small.make(tmp_path / "data", rows=1591), []
+    for slow_rank in (-1, 1):
+        out = tmp_path / f"run{slow_rank}"
+        with launch.service(tmp_path / f"service{slow_rank}", tmp_path) as service:
+            arguments = launch.WORKERS / "deterministic.py", data, out, slow_rank, service
+            launch.run(3, *arguments, hosts="localhost:2,127.0.0.1:1")  # One machine under two names.
+        found.append([dict(np.load(out / f"hosts-{rank}.npz")) for rank in range(3)])
+    for first, second in zip(*found, strict=True):
+        assert first.keys() == second.keys()
+        for variable, value in first.items():
+            np.testing.assert_array_equal(second[variable], value, variable)
+    assert np.ptp(found[0][0]["rows"]) > 0.1
+
+
+@pytest.mark.integration
 def test_without_it_a_delayed_worker_changes_the_model(runs):
     first, second = runs("as_they_come")
     assert not all(np.array_equal(second[variable], value) for variable, value in first.items())

@@ -95,19 +95,6 @@ class HostRows(RowCache):
                     self._tidy()
             super().flush()
 
-    def push(self) -> None:
-        if self.is_synced_here:
-            super().push()
-
-    def refresh(self) -> None:
-        """Refreshes as `RowCache.refresh` does. All workers of the host must wait for it before their next lookup."""
-        if self.is_synced_here:
-            super().refresh()
-
-    def forget(self) -> None:
-        if self.is_synced_here:
-            super().forget()
-
     def pull_ahead(self, keys: np.ndarray) -> int:
         return super().pull_ahead(keys) if self.asks else self._window
 

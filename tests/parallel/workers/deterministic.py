@@ -1,9 +1,10 @@
 """Trains in several ways; leaves in OUT/NAME-RANK.npz the dense variables that each ends with and, of rank 0, the rows.
 
-python deterministic.py DATA OUT SLOW_RANK
+python deterministic.py DATA OUT SLOW_RANK [SERVICE]
 
 The rank SLOW_RANK sleeps for a random time before and after some steps, and the training ends at its first checkpoint
 and resumes from it; -1 for an undisturbed training.
+With SERVICE, host:port of an embedding service, it trains in one way only, `hosts`.
 """
 
 import os
@@ -24,7 +25,7 @@ from ctr_trainer.ranks import distributed, last_words
 from tests import checkpoints
 from tests.constant import CONSTANT
 
-data, out, slow_rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+data, out, slow_rank, service = sys.argv[1], sys.argv[2], int(sys.argv[3]), "".join(sys.argv[4:])
 STEPS, CHECKPOINT_STEPS, LONGEST_SECONDS = 30, 12, 0.03
 
 
@@ -68,6 +69,9 @@ def train(name, deterministic=True, settings=None, **rows):
 
 
 def main():
+    if service:
+        train("hosts", service=service)
+        return
     train("as_they_come", deterministic=False)
     train("rows_of_host")
     train("averaged", settings={"dense_sync_steps": 7})

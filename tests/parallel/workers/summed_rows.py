@@ -1,11 +1,13 @@
 """Trains in several ways with --deterministic; rank 0 leaves in OUT/NAME.npz the variables and rows of each.
 
-python summed_rows.py DATA OUT
+python summed_rows.py DATA OUT SHARES [SERVICE]
 
-Two workers train on batches of different weights. A lone worker trains on the batches of both, joined.
+So many workers as SHARES train on batches of different weights. A lone worker trains on the batches of all, joined.
+With SERVICE, host:port of an embedding service, the workers of several hosts train in the ways of `OF_HOSTS`.
 """
 
 import dataclasses
+import functools
 import os
 import sys
 
@@ -20,58 +22,58 @@ from ctr_trainer.ranks import distributed, last_words
 from tests import checkpoints
 from tests.constant import CONSTANT
 from tests.parallel.side_by_side import joined
-from tests.parallel.summed import WAYS
+from tests.parallel.summed import OF_HOSTS, WAYS
 from tests.row_optimizers import row_optimizer
 
-data, out = sys.argv[1], sys.argv[2]
+data, out, shares, service = sys.argv[1], sys.argv[2], int(sys.argv[3]), "".join(sys.argv[4:])
 
 
 class Weighed:
-    """The batches of a rank, whose examples have the weights 0, 0.5 and 1, on rank 1 mostly 0."""
+    """The batches of a rank, whose examples have the weights 0, 0.5 and 1, on odd ranks mostly 0."""
 
     def __init__(self, batch_size, rank):
-        self._reader, self._rank = BatchReader(data, batch_size, rank, 2, shuffle=False), rank
+        self._reader, self._rank = BatchReader(data, batch_size, rank, shares, shuffle=False), rank
         self.spec, self.statistics, self.batch_size = self._reader.spec, self._reader.statistics, batch_size
 
     def __iter__(self):
         for batch in self._reader:
-            weights = np.resize([0.0, 0.0, 0.5, 0.0] if self._rank else [0.5, 1.0, 1.0], len(batch.weights))
+            weights = np.resize([0.0, 0.0, 0.5, 0.0] if self._rank % 2 else [0.5, 1.0, 1.0], len(batch.weights))
             yield dataclasses.replace(batch, weights=batch.weights * weights.astype(np.float32))
 
 
-class Both(Weighed):
-    """The batches of both ranks, joined."""
+class All(Weighed):
+    """The batches of all ranks, joined."""
 
     def __init__(self, batch_size):
         super().__init__(batch_size, 0)
-        self._readers = [Weighed(batch_size, rank) for rank in (0, 1)]
-        self.batch_size = 2 * batch_size
+        self._readers = [Weighed(batch_size, rank) for rank in range(shares)]
+        self.batch_size = shares * batch_size
 
     def __iter__(self):
-        return (joined(*batches) for batches in zip(*self._readers, strict=True))
+        return (functools.reduce(joined, batches) for batches in zip(*self._readers, strict=True))
 
 
 def train(name, way):
     train_op = TrainOp("sgd", 0.1, 0.1, scale_lr="none", clip_norm=way.clip_norm, **CONSTANT, **way.settings)
     embedding = EmbeddingConfig(
-        service=way.service,
+        service=service or way.service,
         optimizer=row_optimizer(way.optimizer, initial_accumulator=0.1),
         learning_rate=0.1,
-        sync_steps=2,
+        sync_steps=way.sync_steps,
         l2=way.l2,
         clip_norm=way.clip_norm,
     )
     config = RunConfig(deterministic=True, save_checkpoints_steps=0, embedding=embedding)
     estimator = Estimator(deepfm.model_fn, f"{out}/{name}", ModelParams(train_op, hidden_units=(8,)), config)
     several = distributed.size() > 1
-    estimator.train(lambda: Weighed(16, distributed.rank()) if several else Both(16), max_steps=way.steps)
+    estimator.train(lambda: Weighed(16, distributed.rank()) if several else All(16), max_steps=way.steps)
     checkpoint = estimator.latest_checkpoint()  # All ranks ask for the checkpoint.
     if distributed.is_chief():
         np.savez(f"{out}/{name}.npz", **checkpoints.by_file_name(checkpoints.values(checkpoint)))
 
 
 def main():
-    for name, way in WAYS.items():
+    for name, way in (OF_HOSTS if shares > 2 else WAYS).items():
         train(name, way)
 
 
