@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ctr_trainer import __version__
@@ -163,6 +163,8 @@ def _train(
     max_steps, resume_from = data.max_steps or None, model.resume_from or None
     estimator.train(train_input_fn, max_steps=max_steps, evaluation=eval_spec, resume_from=resume_from)
     result = estimator.last_training
+    if result is None:
+        _complete_summary(estimator, eval_spec)
     if distributed.is_chief():
         for line in format_phases(result) if result and result.phases else ():
             _log.info("%s", line)
@@ -180,6 +182,28 @@ def _train(
         if distributed.is_chief():
             path = estimator.export_to(export.export_dir, checkpoint=checkpoint, rows=export.export_rows)
             _log.info("exported step %d to %s", checkpoint.step, path)
+
+
+def _complete_summary(estimator: Any, eval_spec: Any) -> None:
+    """Writes the summary of a training that was killed after its last checkpoint, if it is missing. A collective."""
+    from ctr_trainer.estimator.model_selection import without_nan
+    from ctr_trainer.ranks import distributed
+
+    checkpoint, path = estimator.latest_checkpoint(), path_of(estimator.model_dir) / SUMMARY_FILE
+
+    def is_missing(advanced: Callable[[str], None]) -> bool:
+        known = path.read_json("`train` writes it again; remove it") if path.exists() else {}
+        return known.get("global_step", 0) < checkpoint.step
+
+    if checkpoint is None or not distributed.from_chief(is_missing, "summary_is_missing"):
+        return
+    summary = {"workers": distributed.size(), "global_step": checkpoint.step}
+    if eval_spec:
+        steps, metrics = eval_spec.steps or None, eval_spec.metrics
+        summary["evaluation"] = estimator.evaluate(eval_spec.input_fn, steps, checkpoint=checkpoint, metrics=metrics)
+    if distributed.is_chief():
+        path.write_json(without_nan(summary))
+        _log.info("the training ended at step %d without a summary; wrote what is known: %s", checkpoint.step, path)
 
 
 def _describe(groups: Iterable[Settings], workers: int, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def _read(c: Circumstances) -> Finding | None:
 
 def _rows(c: Circumstances) -> Finding | None:
     share, embedding = c.shares["lookup"] + c.shares["update"], c.config.embedding
-    if share <= 0.10 or not c.has_free_core or embedding.overlap_lookup or embedding.strict_sync or c.has_limits:
+    if share <= 0.10 or not c.has_free_core or embedding.overlap_lookup or c.config.deterministic or c.has_limits:
         return None
     why = "rows are looked up and trained between steps; a free core can do so during steps, on rows one step older"
     return Finding(share, "--overlap_lookup", why)
@@ -98,8 +98,6 @@ def _sync(c: Circumstances) -> Finding | None:
     if share <= 0.05 or c.workers == 1:
         return None
     why = "training waits for syncs of the embedding rows"
-    if embedding.strict_sync:
-        return Finding(share, "--nostrict_sync", f"{why}, because syncs are strict")
     if _can_share(c):
         return Finding(share, "--embedding_service=shared", f"{why}, and workers of one host need none")
     if embedding.service == "auto":
@@ -117,9 +115,8 @@ def _service(c: Circumstances) -> Finding | None:
 
 
 def _can_share(c: Circumstances) -> bool:
-    """Returns whether the rows can be in shared memory, which supports no strict syncs."""
-    embedding = c.config.embedding
-    return embedding.service == "auto" and c.on_one_host and not embedding.strict_sync
+    """Returns whether the rows can be in shared memory."""
+    return c.config.embedding.service == "auto" and c.on_one_host
 
 
 def _exchange(c: Circumstances) -> Finding | None:

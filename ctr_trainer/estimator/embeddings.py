@@ -13,15 +13,15 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.index.key_kernels import distinct
 from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.store.worker_rows import RowStep, RowTotals
+from ctr_trainer.embedding.store.worker_rows import RowStep, RowTotals, WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.estimator.open_rows import EachTable, RowPipeline, RowsInTurn, as_trained, follow_steps, open_rows
-from ctr_trainer.estimator.table_inputs import LookedUp, RowGradients, TableInputs, TableLookup
+from ctr_trainer.estimator.row_gradients import HostGradients, OwnGradients, RowGradients
+from ctr_trainer.estimator.table_inputs import LookedUp, TableInputs, TableLookup
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.host_sum import AsTheyCome, ByRank
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.measuring.clock import PHASES
 from ctr_trainer.system.measuring.latency import Latency
@@ -41,8 +41,8 @@ class Embeddings:
     a sync every N steps, s is the sum of
 
     - the steps since the last sync began, fewer than N;
-    - the steps during which that sync runs, fewer than N because the next sync waits for it; 0 if `strict_sync`;
-    - the batches by which the row was pulled ahead, at most 2 `prefetch_batches`; 0 if `strict_sync`;
+    - the steps during which that sync runs, fewer than N because the next sync waits for it; 0 if `in_order`;
+    - the batches by which the row was pulled ahead, at most 2 `prefetch_batches`; 0 if `in_order`;
     - one step with `RowPipeline`.
 
     Threads: the training thread calls all methods, except that `prepare` may run in its own thread, and `RowPipeline`
@@ -55,7 +55,8 @@ class Embeddings:
       trained: dict of table name -> the TableConfig to use; None to make them from `config` and `seed`.
       scale: factor that scales the learning rates of the job; None for the number of workers.
       uncached: whether each lookup reads the store, for an evaluation within training.
-      in_order: whether workers use shared rows in rank order (`ByRank`) and push in rank order at a strict sync.
+      in_order: whether identical runs train the rows identically: workers that share rows train with `HostGradients`,
+        and if there are several copies, all workers push at the same step, in rank order, and wait for each other.
       first_step: the global step at which training starts; None for an evaluation.
 
     Attributes:
@@ -65,7 +66,7 @@ class Embeddings:
       push_latency: OpsPushGrad: time of each request that sends changes or, without a service, each update of a table.
       sync_latency: OpsParameterSync: time of each sync of all tables.
       sync_seconds: duration of the last sync.
-      is_strict: whether syncs are collectives; see `EmbeddingConfig.strict_sync`.
+      is_strict: whether syncs are collectives, after which lookups see the pushes of all copies.
       copies_of: the owner of each copy, `host` or `worker`; None if there are no copies.
     """
 
@@ -83,7 +84,7 @@ class Embeddings:
         in_order: bool = False,
         first_step: int | None = None,
     ) -> None:
-        self.is_strict, self._ahead, self._store = config.strict_sync, ahead, store
+        self._ahead, self._store = ahead, store
         self._inputs = {
             table.name: TableInputs(table, features.segments[table.name])
             for table in features.spec.tables
@@ -99,12 +100,15 @@ class Embeddings:
         }
         if trained is not None:
             configs = {name: as_trained(table_config, trained) for name, table_config in configs.items()}
+        size = distributed.size()
+        hosts = distributed.hosts() if size > 1 and not uncached else 1
         self.rows = open_rows(
             store,
             config,
             configs,
             lookup_latency=self.lookup_latency,
             push_latency=self.push_latency,
+            hosts=hosts,
             uncached=uncached,
         )
         self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
@@ -113,18 +117,18 @@ class Embeddings:
         self.lookup_latency.shows_none = bool(self._copies)
         self._is_syncer = any(rows.is_synced_here for rows in self._copies.values())
         self.copies_of = ("host" if self._is_of_host else "worker") if self._copies else None
-        merge, size = config.sync_merge if self._copies else "sum", distributed.size()
-        sharing = distributed.local_size() if self._is_of_host else 1
-        merge_factor = merging.gradient_factor(config.row_optimizer.name, merge, size, scale or size, sharing)
-        self._gradients = RowGradients(merge_factor, config.l2, config.clip_norm)
+        merge, copies = config.sync_merge if self._copies else "sum", hosts if self._is_of_host else size
+        merge_factor = merging.gradient_factor(config.row_optimizer.name, merge, size, scale or size, copies)
+        self.is_strict = in_order and (self.copies_of == "worker" or hosts > 1)
+        adds_up = in_order and size > 1 and self.copies_of != "worker"
+        self._workers = HostGradients() if adds_up else OwnGradients()
+        self._gradients = RowGradients(merge_factor, config.l2, config.clip_norm, self._workers)
         # The sync of a host may use the cores of all its workers. On one worker's cores alone, it would delay that
         # worker, and the other workers would wait for it.
         cores = distributed.host_cores() if self._is_of_host else None
         self._background = Background("the sync of the embedding rows", cores=cores)
         self._each_table = EachTable(self._copies, cores)
-        self.sync_seconds, self._overlap, self._in_order = 0.0, config.overlap_lookup, in_order
-        several = distributed.size() > 1 and self.copies_of != "worker" and not uncached
-        self._row_turns = ByRank() if in_order and several else AsTheyCome()
+        self.sync_seconds, self._overlap = 0.0, config.overlap_lookup
         self._turns = RowsInTurn(self.look_up, (), training=False)
 
     def begin(self) -> None:
@@ -163,8 +167,22 @@ class Embeddings:
 
     def look_up(self, lookups: Lookups, create: bool) -> LookedUp:
         """Returns the rows of a batch. A key without a row gets a new row if `create`, as in training, else zeros."""
-        with self._row_turns.to_look_up() if create else contextlib.nullcontext():
-            return self._look_up(lookups, create)
+        feed: dict[Any, np.ndarray] = {}
+        tables = []
+        for name, rows in self.rows.items():
+            lookup, since = lookups[name]
+            began, asked = time.perf_counter(), rows.totals().misses
+            if create:  # A strict lookup sees every earlier push, even if the row was pulled ahead.
+                slots = rows.find_or_create(lookup.unique, None if self.is_strict else since)
+            else:
+                slots = rows.find(lookup.unique)
+            with rows.locked():
+                feed |= self._inputs[name].gather(lookup, rows.rows, slots)
+            if rows.totals().misses == asked:  # A request measures its own latency.
+                latency = self.local_latency if rows.are_copies else self.lookup_latency
+                latency.record(1e6 * (time.perf_counter() - began))
+            tables.append(TableLookup(rows, self._inputs[name], lookup, slots))
+        return LookedUp(feed, tables)
 
     def add_gradients(self, looked_up: LookedUp, gradients: Mapping[str, np.ndarray], weight: float = 1.0) -> None:
         """Adds the row gradients of a batch to the gradients of the current step, which `apply_gradients` completes.
@@ -181,10 +199,11 @@ class Embeddings:
     ) -> None:
         """Adds gradients as `add_gradients` does, then updates all rows whose gradients were added in this step."""
         self.add_gradients(looked_up, gradients, weight)
-        with self._row_turns.to_step():
-            for part in self._gradients.take(step):  # L2 reads the rows, so `take` also has to run in the turn.
+        for part in self._gradients.take(step):
+            if self._workers.trains or part.rows in self._dense:  # Every worker counts the steps of a dense optimizer.
                 with contextlib.nullcontext() if part.rows.are_copies else self.push_latency.measure():
                     part.rows.apply_gradients(part.slots, part.sums, step.learning_rate)
+        self._workers.end_step()
 
     def sync(self) -> None:
         """Syncs this worker's copies with the service: as a collective if strict, otherwise in the background.
@@ -193,7 +212,7 @@ class Embeddings:
         """
         self._turns.finish_pending()
         if self.is_strict:
-            self._timed(self._sync_strictly)
+            self._timed(lambda: self._sync_strictly(lambda rows: rows.refresh()))
         elif self._is_syncer:
             self._background.wait()
             for rows in self._copies.values():
@@ -210,14 +229,14 @@ class Embeddings:
     def flush(self) -> None:
         """Syncs, and returns when the store has exactly all changes of this worker and no row has missed a step.
 
-        A collective with `HostRows`, with a dense optimizer and with strict syncs.
+        A collective with `HostRows`, with a dense optimizer and if `is_strict`.
         """
         if self._dense:
             self._turns.finish_pending()
             distributed.barrier("rows_stepped")  # A row that another worker is about to update has not missed a step.
         self.catch_up()
         if self.is_strict:
-            self._sync_strictly()
+            self._sync_strictly(lambda rows: rows.forget())  # A training that resumes has no copies either.
             return
         self._background.wait()
         self._meet_on_hosts("host_rows_stepped")
@@ -255,24 +274,6 @@ class Embeddings:
     def lock_times(self) -> LockTimes:
         return sum((rows.lock_times for rows in self.rows.values()), LockTimes())
 
-    def _look_up(self, lookups: Lookups, create: bool) -> LookedUp:
-        feed: dict[Any, np.ndarray] = {}
-        tables = []
-        for name, rows in self.rows.items():
-            lookup, since = lookups[name]
-            began, asked = time.perf_counter(), rows.totals().misses
-            if create:  # A strict lookup sees every earlier push, even if the row was pulled ahead.
-                slots = rows.find_or_create(lookup.unique, None if self.is_strict else since)
-            else:
-                slots = rows.find(lookup.unique)
-            with rows.locked():
-                feed |= self._inputs[name].gather(lookup, rows.rows, slots)
-            if rows.totals().misses == asked:  # A request measures its own latency.
-                latency = self.local_latency if rows.are_copies else self.lookup_latency
-                latency.record(1e6 * (time.perf_counter() - began))
-            tables.append(TableLookup(rows, self._inputs[name], lookup, slots))
-        return LookedUp(feed, tables)
-
     def _pull_ahead(self, group: Sequence[Mapping[str, Lookup]]) -> dict[str, int | None]:
         return self._each_table.call(
             lambda name, rows: rows.pull_ahead(distinct([lookups[name].unique for lookups in group]))
@@ -288,9 +289,12 @@ class Embeddings:
         if self._is_of_host:
             distributed.barrier(what)
 
-    def _sync_strictly(self) -> None:
-        for pusher in range(distributed.size()) if self._in_order else [distributed.rank()]:
-            if pusher == distributed.rank():
-                self._each_table.call(lambda _, rows: rows.push())
+    def _sync_strictly(self, then: Callable[[WorkerRows], None]) -> None:
+        """Pushes in rank order, so that the service adds the changes in a fixed order, and then calls `then`."""
+        for pusher in range(distributed.size()):
+            if pusher == distributed.rank() and self._is_syncer:
+                self._each_table.call(lambda _, rows: rows.flush())
             distributed.barrier("strict_sync")
-        self._each_table.call(lambda _, rows: rows.refresh())
+        if self._is_syncer:
+            self._each_table.call(lambda _, rows: then(rows))
+        self._meet_on_hosts("host_rows_refreshed")

@@ -5,8 +5,6 @@ import concurrent.futures
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-import numpy as np
-
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.store.row_codec import find_codec
@@ -62,12 +60,14 @@ def open_rows(
     *,
     lookup_latency: Latency,
     push_latency: Latency,
+    hosts: int = 1,
     uncached: bool = False,
 ) -> dict[str, WorkerRows]:
     """Creates the tables in the store, and returns a dict of table name -> `WorkerRows`. A collective.
 
     Args:
       config: decides which workers share one copy of the rows.
+      hosts: number of hosts of the job.
       lookup_latency, push_latency: record the requests that copies send to the service.
       uncached: whether each lookup reads the store.
     """
@@ -83,7 +83,7 @@ def open_rows(
         copies = _own_copies(config, lookup_latency, push_latency)
         return {name: store.worker_rows(table, copies) for name, table in tables.items()}
     is_owner = distributed.local_rank() == 0  # It creates the arrays in the host's memory. The other ranks open them.
-    copies = _host_copies(config, lookup_latency, push_latency, is_owner)
+    copies = _host_copies(config, lookup_latency, push_latency, is_owner, hosts)
 
     def opened() -> dict[str, WorkerRows]:
         return {name: store.worker_rows(table, copies) for name, table in tables.items()}
@@ -129,10 +129,9 @@ def _own_copies(config: EmbeddingConfig, lookup_latency: Latency, push_latency: 
 
 
 def _host_copies(
-    config: EmbeddingConfig, lookup_latency: Latency, push_latency: Latency, is_syncer: bool
+    config: EmbeddingConfig, lookup_latency: Latency, push_latency: Latency, is_syncer: bool, hosts: int
 ) -> MakeCopies:
-    """Returns f(store, table) -> `HostRows`. A collective."""
-    hosts = int(distributed.all_sum(np.asarray(is_syncer, np.int64), "hosts"))
+    """Returns f(store, table) -> `HostRows`."""
     worker, codec = f"rank{distributed.rank()}", find_codec(config.sync_compression)
 
     def copies(store: Store, table: TableConfig) -> HostRows:

@@ -25,7 +25,6 @@ from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
-from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import reach
 
@@ -62,9 +61,7 @@ def _of_this_host(address: str | None) -> str:
 
 def copies_of_hosts(config: EmbeddingConfig) -> bool:
     """Returns whether the workers of a host share one copy of the service's rows."""
-    if config.row_copies != "auto":
-        return config.row_copies == "host"
-    return not config.strict_sync and SharedMemory.is_possible()
+    return config.row_copies == "host" or (config.row_copies == "auto" and SharedMemory.is_possible())
 
 
 class EvaluationStore:
@@ -114,24 +111,6 @@ def _refuse_too_many(store: LocalStore, files: Sequence[Mapping[str, Any]], path
             f"({socket.gethostname()}) has {limit.free / 1e9:.2f} GB of memory left. An evaluation reads all rows on "
             "each of its hosts: run it where there is more memory"
         )
-
-
-def in_fixed_order(config: RunConfig) -> RunConfig:
-    """Returns the settings of a deterministic run, which syncs strictly unless its workers share one copy of the rows.
-
-    Raises:
-      SettingError: the settings request one copy of the rows per host, but there are several hosts.
-    """
-    rows = config.embedding
-    is_one_host = distributed.local_size() == distributed.size()
-    if distributed.size() == 1 or (is_one_host and (rows.service == "shared" or copies_of_hosts(rows))):
-        return config
-    if rows.row_copies == "host":
-        raise rows.refused(
-            "{row_copies}: with several hosts, a deterministic run keeps one copy of the rows per worker and syncs "
-            "strictly: leave out {row_copies:name}"
-        )
-    return dataclasses.replace(config, embedding=dataclasses.replace(rows, strict_sync=True))
 
 
 @contextlib.contextmanager

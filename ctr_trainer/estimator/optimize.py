@@ -13,7 +13,7 @@ from ctr_trainer.estimator.dense_optimizers import DenseUpdate
 from ctr_trainer.estimator.schedules import cooldown_steps
 from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.graph_notes.notes import RowTraining, StepPlan, notes
-from ctr_trainer.graph_notes.run_length import RunLength
+from ctr_trainer.graph_notes.run_length import RunLength, StepsOfEpochs
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.schedule import OF_THE_RUN, Schedule
 from ctr_trainer.settings.train_settings import LrGroups, TrainSettings
@@ -120,14 +120,23 @@ class TrainOp(TrainSettings):
         begin, end = run.begin, run.end()
         epochs = run.steps_of_epochs()
         factor = schedules.factor(self.schedule, step, begin, end, epochs)
-        same = self.embedding_lr_schedule == "same"
-        rows = self.schedule if same else _row_schedule(self.embedding_lr_schedule, begin, end)
-        row_rate = self.embedding_learning_rate * (factor if same else schedules.factor(rows, step, begin, end))
+        rows = self._row_schedule(begin, end, epochs)
+        same = rows == self.schedule
+        row_rate = self.embedding_learning_rate * (factor if same else schedules.factor(rows, step, begin, end, epochs))
         if distributed.is_chief():
-            for line in [*_stair_lines(self.schedule, run), *_rate_lines(self.schedule, rows, run)]:
+            for line in _rate_lines(self.schedule, rows, run):
                 _log.info("%s", line)
         dense = tf.multiply(self._scale() * self.learning_rate, factor, name="learning_rate")
         return dense, tf.convert_to_tensor(row_rate)
+
+    def _row_schedule(self, begin: int, end: int | None, epochs: StepsOfEpochs | None) -> Schedule:
+        """Returns the `Schedule` of the rows. Its cooldown is short, because new rows still have much to learn."""
+        follows = self.embedding_lr_schedule in ("auto", "same")
+        rows = self.schedule if follows else Schedule(self.embedding_lr_schedule)
+        if rows.name != "cooldown" or rows.decay_steps or end is None or self.embedding_lr_schedule == "same":
+            return rows
+        steps = cooldown_steps(end - begin, _ROWS_COOLDOWN_SHARE)
+        return dataclasses.replace(rows, decay_steps=steps / epochs.steps if epochs and rows.unit == "epoch" else steps)
 
 
 def next_step(operations: Iterable[tf.Operation]) -> tf.Operation:
@@ -136,54 +145,52 @@ def next_step(operations: Iterable[tf.Operation]) -> tf.Operation:
         return tf1.train.get_or_create_global_step().assign_add(1, read_value=False)
 
 
-def _row_schedule(name: str, begin: int, end: int | None) -> Schedule:
-    """Returns the `Schedule` of the rows. Its cooldown is short, because new rows still have much to learn."""
-    if name == "cooldown" and end is not None:
-        return Schedule(name, decay_steps=cooldown_steps(end - begin, _ROWS_COOLDOWN_SHARE))
-    return Schedule(name)
+def _rate_lines(schedule: Schedule, rows: Schedule, run: RunLength) -> Iterator[str]:
+    """Yields the log lines about the rates of the dense variables and the rows, and about an end that has changed."""
+    end, depends = run.end(), schedule.depends_on_end or rows.depends_on_end
+    if end == run.start:
+        return
+    if depends and end is not None and run.earlier_end not in (None, end) and run.start > run.begin:
+        yield f"this run ends at step {end}, and until step {run.start} it was to end at {run.earlier_end}"
+    of_each = {"the dense variables": schedule, "the rows": rows}
+    for what, of in of_each.items() if schedule != rows else [("the dense variables and of the rows", schedule)]:
+        warm = schedules.warm_up_end(of, run.steps_of_epochs())
+        parts = [_decay_text(of, run), f"with a warm-up until step {warm:.10g}" if warm > run.start else ""]
+        if any(parts):
+            yield ", ".join(filter(None, (f"the learning rate of {what}: {of.name}", *parts)))
 
 
-def _stair_lines(schedule: Schedule, run: RunLength) -> Iterator[str]:
-    """Yields the log line about a learning rate that changes at given steps.
+def _decay_text(schedule: Schedule, run: RunLength) -> str:
+    """Returns what a schedule does after its warm-up, from the start of this run on; "" if there is nothing to say.
 
-    In a resumed run, the line names only the changes after its first step. If the number of workers has changed,
-    earlier changes may belong to steps that were never made.
+    The text names only changes after the first step of the run. If the number of workers has changed, earlier changes
+    may belong to steps that were never made.
     """
-    of, start, epochs = "the learning rate of the dense variables", run.start, run.steps_of_epochs()
+    start, end, epochs = run.start, run.end(), run.steps_of_epochs()
     if schedule.name == "piecewise":
         changes = schedules.changes(schedule, epochs)
         now = [schedule.factors[0], *(factor for factor, step in changes if step <= start)][-1]
         later = "".join(f", {factor:g} of it from step {step} on" for factor, step in changes if step > start)
-        yield f"{of}: piecewise, {now:g} of its full value from step {start} on{later}"
-    elif schedule.name == "step":
+        return f"{now:g} of its full value from step {start} on{later}"
+    if schedule.name == "step":
         now, following = schedules.stair(schedule, start, epochs)
         _, steps = schedules.span(schedule, 0, None, epochs)
         later = f", multiplied by {schedule.decay_rate:g} every {steps:g} steps, next at step {following}"
-        is_lowest = now <= schedule.end
-        yield f"{of}: step, {now:g} of its full value from step {start} on{'' if is_lowest else later}"
-
-
-def _rate_lines(schedule: Schedule, rows: Schedule, run: RunLength) -> Iterator[str]:
-    """Yields the log lines about the learning rates, for dense variables and rows, that depend on the run's end."""
-    end, epochs = run.end(), run.steps_of_epochs()
-    if not (schedule.depends_on_end or rows.depends_on_end) or end == run.start:
-        return
-    if end is None:
-        yield (
-            "learning rates stay constant: the number of steps of this run is not known (the input does not say it, "
-            "and max_steps is not set); with max_steps they fall towards the end of the run"
+        return f"{now:g} of its full value from step {start} on{'' if now <= schedule.end else later}"
+    if schedule.depends_on_end and end is None:
+        return (
+            "constant, because the number of steps of this run is not known (the input does not say it, and max_steps "
+            "is not set); with max_steps it falls towards the end of the run"
         )
-        return
-    if run.begin and run.start == run.begin:
-        yield f"the previous run ended at step {run.begin}: the learning rates start from the beginning"
-    elif run.earlier_end not in (None, end):
-        yield f"this run ends at step {end}, and until step {run.start} it was to end at {run.earlier_end}"
-    for what, of in (("dense variables", schedule), ("rows", rows)):
-        first, steps = schedules.span(of, run.begin, end, epochs)
-        if steps and of.name in OF_THE_RUN:
-            last = first + steps
-            # A resumed run may be within its decay, whose first step is then an earlier one, or was never made.
-            falls = f"to {of.end:g} of its full value at step {last:.10g}"
-            if first >= run.start:
-                falls = f"from its full value at step {first:.10g} to {of.end:g} of it at step {last:.10g}"
-            yield f"the learning rate of the {what}: {of.name}, {falls}"
+    first, steps = schedules.span(schedule, run.begin, end, epochs)
+    last = first + steps
+    if not steps or schedule.name not in OF_THE_RUN:
+        return ""
+    if last <= start:
+        return f"{schedule.end:g} of its full value since step {last:.10g}"
+    # A resumed run may be within its decay, whose first step is then an earlier one, or was never made.
+    falls = f"to {schedule.end:g} of its full value at step {last:.10g}"
+    if first >= start:
+        falls = f"from its full value at step {first:.10g} to {schedule.end:g} of it at step {last:.10g}"
+    is_new = schedule.depends_on_end and start == run.begin > 0  # The previous run had reached its end.
+    return f"{falls}; it restarts because the previous run ended at step {start}" if is_new else falls

@@ -97,14 +97,19 @@ def changes(schedule: Schedule, epochs: StepsOfEpochs | None = None) -> list[tup
     return list(zip(schedule.factors[1:], steps, strict=True))
 
 
+def warm_up_end(schedule: Schedule, epochs: StepsOfEpochs | None = None) -> float:
+    """Returns the global step at which the warm-up is over."""
+    unit = _unit(schedule, epochs)
+    return unit.first + schedule.warmup_steps * unit.steps
+
+
 def span(schedule: Schedule, begin: int, end: int | None, epochs: StepsOfEpochs | None = None) -> tuple[float, float]:
     """Returns (global step at which the decay begins, number of its steps). Without a decay, the number is 0."""
     if schedule.name in ("constant", "piecewise", "plateau"):
         return begin, 0
     if end is None and schedule.depends_on_end:
         return begin, 0
-    unit = _unit(schedule, epochs)
-    warm = unit.first + schedule.warmup_steps * unit.steps
+    unit, warm = _unit(schedule, epochs), warm_up_end(schedule, epochs)
     if end is None:
         return warm, schedule.decay_steps * unit.steps
     if schedule.name == "cooldown":

@@ -2,36 +2,19 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.embedding.index.key_kernels import distinct, positions_of
-from ctr_trainer.embedding.store.worker_rows import RowStep, WorkerRows, times, weighed
-from ctr_trainer.embedding.table import row_kernels
+from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
+from ctr_trainer.estimator.row_gradients import TableGradients
 from ctr_trainer.features.spec import TableFeatures, TableLimits
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, PAIRS, SEQUENCE, VECTORS
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
-
-
-@dataclasses.dataclass
-class TableGradients:
-    """The gradients of one table's rows in an optimizer step.
-
-    Attributes:
-      keys: int64[U], distinct.
-      slots: int64[U], the slots of the keys' rows; -1 for a key without a row.
-      sums: one float32[U, dim] per segment, the gradients summed over equal keys.
-    """
-
-    rows: WorkerRows
-    keys: np.ndarray
-    slots: np.ndarray
-    sums: list[np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,76 +38,6 @@ class LookedUp:
 
     feed: dict[tf.Tensor, np.ndarray]
     tables: list[TableLookup]
-
-
-class RowGradients:
-    """Sums the gradients g_k of a step's micro-batches k, then regularizes and clips the sum:
-
-        g = sum_k weighed(g_k) + l2 * share * w;  g *= min(1, clip_norm / |g|)
-
-    for the rows w of all distinct keys in the step. `worker_rows.weighed` defines the weights. |g| is the norm over all
-    rows of all tables in this worker's step; each worker clips its own step. `share` is `WorkerRows.l2_shares`. Without
-    it, a row that K workers use would decay K times as much as with one worker.
-
-    Args:
-      merge_factor: see `merging.gradient_factor`.
-      l2: adds l2 / 2 * sum w^2 over the distinct rows of the step to the loss, so a row decays when it is used. Rows of
-        a dense optimizer also decay in the other steps, see `table.missed_steps`.
-      clip_norm: maximum norm; 0 disables clipping.
-    """
-
-    def __init__(self, merge_factor: float, l2: float = 0.0, clip_norm: float = 0.0) -> None:
-        self._merge_factor, self._l2, self._clip_norm = merge_factor, l2, clip_norm
-        self._batches: list[tuple[list[TableGradients], float]] = []
-
-    def add(self, batch: list[TableGradients], weight: float = 1.0) -> None:
-        """Adds a micro-batch, always with the same tables in the same order. For `weight` see `worker_rows.weighed`."""
-        self._batches.append((batch, weight))
-
-    def take(self, step: RowStep) -> list[TableGradients]:
-        """Returns the gradients of a step, one element per table, and removes its micro-batches."""
-        weighed_batches, self._batches = self._batches, []
-        for batch, weight in weighed_batches:
-            for part in batch:
-                part.sums = [weighed(g, weight, step.share, self._merge_factor) for g in part.sums]
-        batches = [batch for batch, _ in weighed_batches]
-        parts = batches[0] if len(batches) == 1 else [_merged(parts) for parts in zip(*batches, strict=True)]
-        if self._l2:
-            for part in parts:
-                part.sums = self._decayed(part)
-        if self._clip_norm:
-            norm = math.sqrt(sum(float(np.vdot(g, g)) for part in parts for g in part.sums))
-            if norm > self._clip_norm:
-                for part in parts:
-                    part.sums = [times(g, self._clip_norm / norm) for g in part.sums]
-        return parts
-
-    def _decayed(self, part: TableGradients) -> list[np.ndarray]:
-        """Returns the sums with the gradient of the L2 term added."""
-        start, decayed = 0, []
-        shares = part.rows.l2_shares(part.slots)
-        l2 = np.float32(self._l2) if shares is None else np.float32(self._l2) * shares[:, None]
-        for gradient in part.sums:
-            weights = np.empty_like(gradient)
-            with part.rows.locked():
-                row_kernels.take(part.rows.rows, part.slots, start, weights)
-            decayed.append(gradient + l2 * weights)
-            start += gradient.shape[1]
-        return decayed
-
-
-def _merged(parts: Sequence[TableGradients]) -> TableGradients:
-    """Returns the summed gradients of a table's micro-batches."""
-    rows = parts[0].rows
-    keys = distinct([part.keys for part in parts])
-    slots = np.full(len(keys), -1, np.int64)
-    sums = [np.zeros((len(keys), gradient.shape[1]), np.float32) for gradient in parts[0].sums]
-    for part in parts:
-        at = positions_of(keys, part.keys)
-        slots[at] = part.slots
-        for total, gradient in zip(sums, part.sums, strict=True):
-            row_kernels.add(total, at, gradient)
-    return TableGradients(rows, keys, rows.found_again(keys, slots), sums)
 
 
 class TableInputs:

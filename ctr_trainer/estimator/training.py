@@ -17,13 +17,14 @@ from ctr_trainer.estimator.hooks.measuring_hooks import StepClockHook
 from ctr_trainer.estimator.inputs import PaddedInput, refuse_unweighed
 from ctr_trainer.estimator.model_record import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds, observed_phases
-from ctr_trainer.estimator.open_store import in_fixed_order, open_store
+from ctr_trainer.estimator.open_store import open_store
 from ctr_trainer.estimator.program import call_input_fn, make_input, with_train_op
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.warm_start import NoWarmStart, warm_start_of
 from ctr_trainer.graph_notes import run_length
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import StepPlan, notes
+from ctr_trainer.layers.dropout import micro_batch
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.ranks.mean_optimizer import average_of_ranks
 from ctr_trainer.settings.run_config import RunConfig
@@ -37,7 +38,7 @@ class OptimizerStep:
     """Runs optimizer steps of the current graph, one per call; `train_op` ends a step."""
 
     def __init__(self, train_op: tf.Operation, plan: StepPlan) -> None:
-        self._train_op, self._plan = train_op, plan
+        self._train_op, self._plan, self._micro_batch = train_op, plan, micro_batch()
         self._kept = False
         self._average: tf.Operation | None = None
         if plan.dense_sync_steps > 1 and distributed.size() > 1:
@@ -48,8 +49,8 @@ class OptimizerStep:
 
     def __call__(self, session: tf1.train.MonitoredSession) -> None:
         """Calls `session.run` once for each batch of the step."""
-        for _ in range(self._plan.accumulation_steps - 1):
-            session.run(self._plan.accumulate)
+        for number in range(1, self._plan.accumulation_steps):
+            session.run(self._plan.accumulate, {self._micro_batch: number})
         begins = self._plan.begin is not None and not self._kept
         # Set before the run, because the hooks of the run may settle.
         self._kept = self._plan.begin is not None
@@ -134,7 +135,6 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         config = job.config
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
-            config = in_fixed_order(config)
         begin_graph(stack, config)
         inputs, spec = _build(job, config, input_ends)
         stack.enter_context(warm.variables())

@@ -22,7 +22,6 @@ from ctr_trainer.models.params import WAIT
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import autotune, dense_exchange, distributed
 from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
-from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.setting import declared
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.stream.reader import StreamReader
@@ -103,7 +102,7 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
         pin_cores=workers.pin_cores,
         stall_warning=workers.stall_warning,
         core_shares=core_shares,
-        steps_exchange=steps_exchange(experiment.run.embedding, exchange),
+        steps_exchange=dense_exchange.is_by_horovod(exchange),
         flags=alike(experiment),
         gpus_each=gpus_each,
         deterministic=experiment.run.deterministic,
@@ -151,11 +150,6 @@ def _quiet_tensorflow() -> None:
 def _is_error_or_of_a_hook(record: logging.LogRecord) -> bool:
     says = record.levelno == logging.INFO and record.module == "basic_session_run_hooks"
     return says or record.levelno >= logging.ERROR
-
-
-def steps_exchange(embedding: EmbeddingConfig, exchange: str) -> bool:
-    """Returns `steps_exchange` of `distributed.init`: whether steps wait for Horovod with this `way_of_exchange`."""
-    return embedding.strict_sync or dense_exchange.is_by_horovod(exchange)
 
 
 def make_eval_spec(

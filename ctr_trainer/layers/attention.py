@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ctr_trainer.features.behaviours import Behaviours
 from ctr_trainer.layers.dice import dice, prelu
+from ctr_trainer.layers.dropout import dropout as dropped
 from ctr_trainer.layers.masks import Present, masked_softmax
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.normalization import layer_norm
@@ -200,10 +201,10 @@ def transformer_block(
     rate, values = dropout if training else 0.0, present.pack(inputs)
     with tf1.variable_scope(name):
         attended = _self_attention(values, present, mask, heads)
-        middle = layer_norm(values + _dropped(attended, rate), name="attention_norm")
+        middle = layer_norm(values + dropped(attended, rate), name="attention_norm")
         hidden = dense(middle, feed_forward_units, "hidden")
         output = dense(tf.nn.leaky_relu(hidden), width, "output")
-        return present.unpack(layer_norm(middle + _dropped(output, rate), name="output_norm"))
+        return present.unpack(layer_norm(middle + dropped(output, rate), name="output_norm"))
 
 
 def self_attention(inputs: tf.Tensor, mask: tf.Tensor, heads: int, name: str = "attention") -> tf.Tensor:
@@ -243,7 +244,3 @@ def _self_attention(
         weights = masked_softmax(scores, mask[:, None, None])
         joined = tf.transpose(tf.matmul(weights, contents), [0, 2, 1, 3])
         return dense(present.pack(tf.reshape(joined, [-1, present.length, width])), width, "output")
-
-
-def _dropped(inputs: tf.Tensor, rate: float) -> tf.Tensor:
-    return tf.nn.dropout(inputs, rate=rate) if rate else inputs

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from ctr_trainer.features.ranked import Columns, product
+from ctr_trainer.layers.dropout import dropout as dropped
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.normalization import layer_norm
 from ctr_trainer.layers.weights import glorot
@@ -133,7 +134,7 @@ def masked_cross(
                 both = tf.reshape(tf.stack([c, masked], 2), [-1, 2 * half])[:, :width]
                 bias = tf1.get_variable("bias", [width], initializer=tf1.zeros_initializer())
                 x = (x if exponential else inputs) * (both + bias) + x
-                x = tf.nn.dropout(x, rate=dropout) if dropout else x
+                x = dropped(x, dropout)
     return x
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from ctr_trainer.features.ranked import Columns
+from ctr_trainer.layers.dropout import dropout as dropped
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.normalization import layer_norm
 from ctr_trainer.layers.weights import glorot
@@ -182,5 +183,5 @@ def quadratic(inputs: tf.Tensor, rows: int, dropout: float = 0.0, name: str = "q
     """
     width = inputs.shape.as_list()[1]
     hidden = tf.nn.relu(dense(inputs, rows * width, name))
-    hidden = tf.nn.dropout(hidden, rate=dropout) if dropout else hidden
+    hidden = dropped(hidden, dropout)
     return inputs * tf.reduce_sum(tf.reshape(hidden, [-1, rows, width]), 1) + inputs

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from ctr_trainer.features.ranked import Columns, product
+from ctr_trainer.layers.dropout import dropout as dropped
 from ctr_trainer.layers.normalization import batch_norm as normalized
 from ctr_trainer.layers.weights import glorot, signs, zeros
 
@@ -87,8 +88,7 @@ def mlp(
             if batch_norm:
                 inputs = normalized(inputs, training, momentum, epsilon, name=f"batch_norm_{index}")
             inputs = activate(inputs)
-            if dropout and training:
-                inputs = tf.nn.dropout(inputs, rate=dropout)
+            inputs = dropped(inputs, dropout * training)
     return inputs
 
 
@@ -141,8 +141,7 @@ def batch_ensemble(
                 bias = zeros("bias", [members, units], 1, 1)
             product = tf.reshape(tf.matmul(tf.reshape(x * scale_in, [-1, width]), kernel), [-1, members, units])
             x = activate(product * scale_out + bias)
-            if dropout and training:
-                x = tf.nn.dropout(x, rate=dropout)
+            x = dropped(x, dropout * training)
     return x
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from ctr_trainer.layers.dropout import dropout as dropped
 from ctr_trainer.layers.masks import masked_softmax
 from ctr_trainer.layers.mlp import dense, mlp
 from ctr_trainer.layers.normalization import layer_norm, rms_norm
@@ -190,7 +191,7 @@ def onetrans_block(
         parts = zip(tf.split(weights, lengths, 2), sources, strict=True)
         found = tf.concat([tf.matmul(of_source, source) for of_source, source in parts], 2)
         joined = tf.transpose(tf.reshape(found, [-1, count, heads * sum(widths)]), [1, 0, 2])
-        joined = tf.nn.dropout(joined, rate=dropout) if dropout else joined
+        joined = dropped(joined, dropout)
         return tokens + tf.transpose(_for_each(joined, dim, "output"), [1, 0, 2])
 
 

@@ -12,6 +12,7 @@ from ctr_trainer.features.ranked import Columns
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.layers.dropout import dropout
 from ctr_trainer.layers.experts import towers
 from ctr_trainer.layers.mlp import mlp
 from ctr_trainer.models.head import Labels, LossOf, cross_entropy, label_names
@@ -53,7 +54,7 @@ def tower(
 
 def dropped(inputs: tf.Tensor, mode: str, params: ModelParams) -> tf.Tensor:
     """Applies dropout with the rate `params.dropout` while training; otherwise returns the inputs unchanged."""
-    return tf.nn.dropout(inputs, rate=params.dropout) if params.dropout and mode == ModeKeys.TRAIN else inputs
+    return dropout(inputs, params.dropout * (mode == ModeKeys.TRAIN))
 
 
 def self_distillation(

@@ -143,6 +143,11 @@ def sums_by_host() -> bool:
     return _first_ranks is not None
 
 
+def hosts() -> int:
+    """Returns the number of hosts of the job. A collective."""
+    return int(all_sum(np.asarray(local_rank() == 0, np.int64), "hosts"))
+
+
 def is_one_machine() -> bool:
     """Whether all ranks are on one machine, so that they can connect over loopback. A collective."""
     own = f"{hardware.machine_id() or socket.gethostname()}\n".encode()

@@ -1,4 +1,4 @@
-"""Coordinates the workers of one host without Horovod: sums in shared memory, and ordered updates of shared rows."""
+"""Connects the workers of one host without Horovod: sums in shared memory, and arrays from one worker to another."""
 
 import contextlib
 import mmap
@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
@@ -17,57 +18,8 @@ _INSTEAD = "use dense_exchange=horovod"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
-class AsTheyCome:
-    """Lets workers use shared rows at any time, so that equal runs may result in different models."""
-
-    def to_look_up(self) -> contextlib.AbstractContextManager:
-        """Returns the context manager in which to look up the rows of a batch."""
-        return contextlib.nullcontext()
-
-    def to_step(self) -> contextlib.AbstractContextManager:
-        """Returns the context manager in which to update the rows of a step."""
-        return contextlib.nullcontext()
-
-
-class ByRank(AsTheyCome):
-    """Orders the use of shared rows: in each step, all workers look up their rows, then update them in rank order.
-
-    A worker updates its rows after all workers have looked up theirs, and looks up rows again after all have updated
-    theirs. Therefore equal runs result in equal models, regardless of the workers' speeds. Without a fixed order, sums
-    of floating-point numbers differ in their last bits, and a lookup may or may not see the update of another worker.
-
-    All workers must make the same sequence of calls to `to_look_up` and `to_step`. The constructor is a collective.
-    """
-
-    def __init__(self) -> None:
-        self._peers = host_peers("row_turns")
-        rank = distributed.local_rank()
-        self._before, self._after = range(rank), range(rank + 1, distributed.local_size())
-        self._others: tuple[int, ...] = (*self._before, *self._after)
-        self._awaited: tuple[int, ...] = ()
-
-    @contextlib.contextmanager
-    def to_look_up(self) -> Iterator[None]:
-        self._hear(self._awaited, "must update the rows of the last step before any worker looks up rows")
-        yield
-        self._peers.tell()
-        self._awaited = self._others
-
-    @contextlib.contextmanager
-    def to_step(self) -> Iterator[None]:
-        self._hear(self._awaited, "must look up the rows of this step before any worker updates rows")
-        self._hear(self._before, "must update their rows before this one")
-        yield
-        self._peers.tell()
-        self._awaited = tuple(self._after)
-
-    def _hear(self, others: Iterable[int], what: str) -> None:
-        with distributed.watchdog().waiting(f"other workers of this host, which {what}"):
-            self._peers.hear(others)
-
-
 class HostPeers:
-    """Connections to the other workers of this host, over which the workers signal their progress to each other.
+    """Connections to the other workers of this host, over which they send signals of their progress, and arrays.
 
     The connections are abstract Unix sockets, which leave no files on a disk. If a worker ends, the workers that wait
     for it notice this immediately.
@@ -117,6 +69,32 @@ class HostPeers:
             with self._expected(other):
                 if not self._by_rank[other].recv(1):
                     raise ConnectionResetError
+
+    def send(self, other: int, array: np.ndarray) -> None:
+        """Sends an array to a worker, given by local rank, which must call `receive`.
+
+        Raises:
+          ConnectionError: the worker has ended; the message names it.
+        """
+        with self._expected(other):
+            self._by_rank[other].sendall(_bytes(np.array([len(array)], np.int64)))
+            self._by_rank[other].sendall(_bytes(np.ascontiguousarray(array)))
+
+    def receive(self, other: int, dtype: npt.DTypeLike, *shape: int) -> np.ndarray:
+        """Returns the array [n, *shape] that a worker, given by local rank, sends. `ConnectionError` as in `send`."""
+        with self._expected(other):
+            (length,) = self._fill(other, np.empty(1, np.int64))
+            return self._fill(other, np.empty((length, *shape), dtype))
+
+    def _fill(self, other: int, array: np.ndarray) -> np.ndarray:
+        """Receives as many bytes as the array has, and returns the array."""
+        missing = _bytes(array)
+        while missing:
+            received = self._by_rank[other].recv_into(missing)
+            if not received:
+                raise ConnectionResetError
+            missing = missing[received:]
+        return array
 
     @contextlib.contextmanager
     def _expected(self, other: int) -> Iterator[None]:
@@ -169,6 +147,10 @@ def host_peers(name: str) -> HostPeers:
     # The first rank is part of the name because two hosts may be one machine under two names.
     unique = f"{distributed.broadcast_object(uuid.uuid4().hex, name)}.{first}"
     return HostPeers(rank, size, unique, lambda: distributed.barrier(name), first)
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _address(name: str, rank: int) -> str:

@@ -28,8 +28,8 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
 
     Staleness: with one worker, or with `service="shared"`, a step reads the newest rows. Otherwise each host, or each
     worker, trains copies of the rows, and a copy may lack the updates of other copies since the last sync, that is, of
-    up to `sync_steps` steps. With `strict_sync`, a lookup sees all pushes of the previous window. With
-    `overlap_lookup`, a step also lacks the updates of the previous step.
+    up to `sync_steps` steps. With `RunConfig.deterministic`, syncs are collectives, and a lookup sees all pushes of the
+    previous window. With `overlap_lookup`, a step also lacks the updates of the previous step.
 
     Attributes:
       service: location of the rows: `auto`, `shared` (see `SharedTable`), or the addresses of a running service.
@@ -41,7 +41,6 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         step, if a core is free; see `RowPipeline`.
       row_copies: who keeps a copy of the rows: `host` (see `HostRows`), `worker` (see `RowCache`) or `auto`.
       sync_steps: steps between two syncs; a row may lack the updates that other copies made since the last sync.
-      strict_sync: whether every lookup sees all pushes of the previous window; training waits during a sync.
       sync_merge: how changes from several copies are merged: `sum`, `mean` or `adaptive`; see
         `embedding.worker.merging`.
       sync_compression: encoding of the rows that are sent: `none` or `fp16`, see `row_codec`.
@@ -100,9 +99,8 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
     row_copies: str = setting(
         "auto",
         "who keeps copies of the service's rows: each host one, in memory that its workers share, or each worker its "
-        "own; auto is host, but worker with --strict_sync",
+        "own; auto is host if the system has such memory",
         choices=("auto", "host", "worker"),
-        flag=None,
     )
     sync_steps: int = setting(
         30,
@@ -110,11 +108,6 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "the last sync",
         "steps",
         minimum=1,
-    )
-    strict_sync: bool = setting(
-        False,
-        "have all workers push, wait for each other and then pull at each sync, so that each lookup sees all earlier "
-        "pushes; exact, but slower",
     )
     sync_merge: str = setting(
         "adaptive",
@@ -153,24 +146,10 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
                 "{service_shards} is for services that the job starts itself, and {service} names those that run: "
                 "leave out {service_shards:name}, or use {service:name}=auto"
             )
-        if self.service == "shared" and (self.strict_sync or self.sync_compression != "none"):
-            raise self.refused(
-                "{strict_sync:name} and {sync_compression:name} are about syncs, and with {service} there are none"
-            )
+        if self.service == "shared" and self.sync_compression != "none":
+            raise self.refused("{sync_compression:name} is about syncs, and with {service} there are none")
         if self.row_optimizer.moves_all_rows and self.service not in ("auto", "shared"):
             raise self.refused(
                 "{optimizer} moves every row at every step, which the rows of {service} cannot: leave out "
                 "{service:name}, or take the optimizer without dense_"
             )
-        if self.strict_sync and self.row_copies == "host":
-            raise self.refused(
-                "{strict_sync:name} gives each worker the rows of the sync before, and with {row_copies} a step reads "
-                "what the steps of other workers have just made of a row: leave out one of the two"
-            )
-        if self.strict_sync and self.overlap_lookup:
-            raise self.refused(
-                "{strict_sync:name} is exact, and {overlap_lookup:name} trains a row a step late: leave out one of the "
-                "two"
-            )
-        if self.strict_sync and self.sync_compression != "none":
-            raise self.refused("{strict_sync:name} is exact, and {sync_compression} is not: leave out one of the two")

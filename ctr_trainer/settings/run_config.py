@@ -38,8 +38,7 @@ class RunConfig(Settings, title="Run"):
     """The settings of a run.
 
     Attributes:
-      deterministic: whether equal runs end with bit-identical models; see docs/training.md for its cost. On several
-        hosts, or with `row_copies="worker"`, it turns `strict_sync` on.
+      deterministic: whether identical runs end with bit-identical models; see docs/training.md for its cost.
       warm_start: source of the initial rows and dense variables, see `warm_start.WarmStart`. It is ignored once the
         model has a checkpoint.
       save_checkpoints_steps: steps between checkpoints; None means 1000 if no other period is given.
@@ -75,8 +74,8 @@ class RunConfig(Settings, title="Run"):
     seed: int = setting(1, "seed of the order of the data, the dense variables and the new embedding rows", minimum=0)
     deterministic: bool = setting(
         False,
-        "make runs with equal settings, data and numbers of workers end with bit-identical models; slower, since the "
-        "workers of a host update rows in the order of their ranks",
+        "make runs with equal settings, data and numbers of workers end with bit-identical models, also if they are "
+        "interrupted; the workers of a host add up their row gradients, as one worker would with all their batches",
     )
     warm_start: str = setting(
         "",

@@ -90,10 +90,11 @@ class TrainSettings(Settings, title="Training"):
     fp16_allreduce: bool = setting(False, "send dense gradients as float16, in half the bytes; for slow networks")
     schedule: Schedule = Schedule("cooldown")
     embedding_lr_schedule: str = setting(
-        "cooldown",
-        "how the learning rate of the embedding rows changes. cooldown: constant, then falls to 0 over the last tenth "
-        "of the run; constant; same: as --lr_schedule says for the dense variables",
-        choices=("cooldown", "constant", "same"),
+        "auto",
+        "how the learning rate of the embedding rows changes. auto: as --lr_schedule says for the dense variables, but "
+        "cooldown takes the last tenth of the run, not the last fifth; same: exactly as the dense variables' rate; "
+        "cooldown: over the last tenth, whatever --lr_schedule is; constant",
+        choices=("auto", "same", "cooldown", "constant"),
     )
     accumulation_steps: int = setting(
         1,

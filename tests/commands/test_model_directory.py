@@ -322,3 +322,22 @@ def test_every_command_takes_the_best_checkpoint_if_one_is_kept_and_says_so(data
     (tmp_path / "best").rename(model / "best")
     shutil.rmtree(model / "checkpoints")
     assert step_of("evaluate", where)[0] == 3  # The best checkpoint alone tells what the model is.
+
+
+@pytest.mark.parametrize("left", [None, {"global_step": 3}])
+def test_the_summary_that_a_kill_after_the_last_checkpoint_left_out_is_written(data, tmp_path, left):
+    model = tmp_path / "model"
+    flags = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={model}", "--batch_size=32", "--threads=1"]
+    flags += ["--max_steps=4", "--hidden_units=8"]
+    assert cli.main(["train", *flags]) == 0
+    path = model / "train_summary.json"
+    whole = json.loads(path.read_text())
+    path.unlink()
+    if left:  # The summary of an earlier run.
+        path.write_text(json.dumps(left))
+    assert cli.main(["train", *flags]) == 0
+    written = json.loads(path.read_text())
+    assert written.keys() == {"workers", "global_step", "evaluation"}
+    assert (written["workers"], written["global_step"]) == (whole["workers"], whole["global_step"]) == (1, 4)
+    assert written["evaluation"]["auc"] == pytest.approx(whole["evaluation"]["auc"], abs=1e-6)
+    assert written["evaluation"].keys() >= whole["evaluation"].keys()

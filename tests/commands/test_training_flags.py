@@ -7,7 +7,7 @@ import pytest
 
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment import flags
-from ctr_trainer.experiment.build import make_train_op, reader, steps_exchange
+from ctr_trainer.experiment.build import make_train_op, reader
 from ctr_trainer.experiment.checks import check_training, way_of_exchange
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.ranks import dense_exchange, distributed
@@ -38,12 +38,6 @@ def test_what_is_about_horovods_exchange_has_it_through_horovod(flag):
     assert _way_of_exchange(flag) == "horovod"
     with pytest.raises(UserError, match=f"{flag.partition('=')[0]}: of an exchange by Horovod"):
         _way_of_exchange(flag, "--dense_exchange=shared_memory")
-
-
-@pytest.mark.parametrize(("flag", "expected"), [("", False), ("--strict_sync", True)])
-def test_steps_wait_for_horovod_where_their_rows_do(flag, expected):
-    arguments = [flag] if flag else []
-    assert steps_exchange(_experiment(*arguments).run.embedding, "shared_memory") is expected
 
 
 def test_shared_memory_is_refused_for_workers_on_several_hosts(monkeypatch):

@@ -14,7 +14,7 @@ from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.estimator import EmbeddingConfig, EvalSpec, TrainSpec, train_and_evaluate
 from ctr_trainer.estimator.open_rows import follow_steps
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.estimator.table_inputs import RowGradients, TableGradients
+from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.settings.optimizers import RowAdagrad
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.setting import SettingError

@@ -54,12 +54,12 @@ def store():
     return LocalStore()
 
 
-def _worker(store, ahead=0, **config):
+def _worker(store, ahead=0, in_order=False, **config):
     spec = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=(SparseFeature("f", "f", 2, "f"),))
     features = types.SimpleNamespace(spec=spec, segments={spec.tables[0].name: {EMBEDDING: Tensor()}})
     config = EmbeddingConfig(optimizer="sgd", stddev=0.0, **config)
     remote = Remote(store)
-    return Embeddings(features, config, 1, remote, ahead), remote, spec.tables[0].name
+    return Embeddings(features, config, 1, remote, ahead, in_order=in_order), remote, spec.tables[0].name
 
 
 def _batch(table, *keys):
@@ -147,7 +147,7 @@ def test_batches_pulled_ahead_together_are_pulled_in_one_request(store):
 
 
 def test_a_strict_step_sees_the_pushes_before_it_although_it_was_pulled_ahead(store):
-    (a, _, table), (b, _, _) = (_worker(store, ahead=1, strict_sync=True) for _ in range(2))
+    (a, _, table), (b, _, _) = (_worker(store, ahead=1, in_order=True, row_copies="worker") for _ in range(2))
     prepared = _prepared(a, table, 1)
     _train(b, _prepared(b, table, 1))
     b.sync()
@@ -226,7 +226,7 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
-    [({}, True), ({"row_copies": "worker"}, False), ({"strict_sync": True}, False), ({"row_copies": "host"}, True)],
+    [({}, True), ({"row_copies": "worker"}, False), ({"row_copies": "host"}, True)],
 )
 def test_the_workers_of_a_host_train_one_copy_of_the_rows_unless_told_otherwise(settings, expected):
     assert copies_of_hosts(EmbeddingConfig(**settings)) == expected
@@ -235,9 +235,6 @@ def test_the_workers_of_a_host_train_one_copy_of_the_rows_unless_told_otherwise(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(strict_sync=True, sync_compression="fp16"), "leave out one of the two"),
-        (dict(strict_sync=True, overlap_lookup=True), "strict_sync is exact, and overlap_lookup trains a row a"),
-        (dict(strict_sync=True, row_copies="host"), "strict_sync gives each worker the rows of the sync before"),
         (dict(sync_compression="fp8"), "sync_compression=fp8: choose one of none, fp16"),
         (dict(row_copies="hosts"), "row_copies=hosts: choose one of auto, host, worker"),
         (dict(service="localhost:7700", service_shards=2), "service_shards=2 is for services that the job starts"),

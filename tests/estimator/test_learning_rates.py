@@ -71,6 +71,9 @@ def test_the_dense_rate_runs_out_over_the_epochs_or_until_max_steps(data, tmp_pa
     assert _rates(data, tmp_path / "constant", schedule=Schedule()) == pytest.approx([1] * STEPS)
 
 
+OF_DENSE, OF_ROWS = (f"the learning rate of the {what}" for what in ("dense variables", "rows"))
+OF_BOTH = "the learning rate of the dense variables and of the rows"
+STAIRS = Schedule("step", warmup_steps=2, decay_steps=10, decay_rate=0.1)
 IN_EPOCHS = Schedule("piecewise", 0.1, unit="epoch", boundaries=(0.5, 1.25), factors=(1.0, 0.5, 0.1))
 
 
@@ -79,7 +82,7 @@ def test_rates_by_epoch_are_those_of_its_steps_and_the_log_says_them(data, tmp_p
         found = _rates(data, tmp_path, epochs=2, schedule=IN_EPOCHS)
     assert found == pytest.approx([0.5, 1.0] + [1.0] * 8 + [0.5] * 15 + [0.1] * 15)
     said = "piecewise, 1 of its full value from step 0 on, 0.5 of it from step 10 on, 0.1 of it from step 25 on"
-    assert f"the learning rate of the dense variables: {said}" in caplog.messages
+    assert f"{OF_BOTH}: {said}, with a warm-up until step 2" in caplog.messages
     accumulated = _rates(data, tmp_path / "2", epochs=2, schedule=IN_EPOCHS, accumulation_steps=2)
     assert accumulated[::2] == pytest.approx([1.0] * 5 + [0.5] * 8 + [0.1] * 7)
 
@@ -112,7 +115,7 @@ def test_rates_by_epoch_resume_by_the_place_in_the_data_and_the_log_names_only_c
     with caplog.at_level(logging.INFO):
         found = _rates(data, tmp_path, epochs=epochs, schedule=schedule, batch_size=batch_size)
     assert found == pytest.approx(rates)
-    assert f"the learning rate of the dense variables: {said}" in caplog.messages
+    assert f"{OF_BOTH}: {said}" in caplog.messages
     assert not [line for line in caplog.messages if "step -" in line]
 
 
@@ -155,12 +158,60 @@ def test_a_run_that_goes_on_after_its_end_begins_anew_and_says_so(data, tmp_path
     with caplog.at_level(logging.INFO):
         _train(data, tmp_path)
         assert _rates(data, tmp_path, epochs=2) == pytest.approx([1 - step / STEPS for step in range(STEPS)], abs=1e-6)
-    said = caplog.messages
-    assert said.count("the previous run ended at step 20: the learning rates start from the beginning") == 1
-    assert (
-        "the learning rate of the dense variables: linear, from its full value at step 20 to 0 of it at step 40" in said
+    said = "linear, from its full value at step 20 to 0 of it at step 40"
+    assert f"{OF_BOTH}: {said}; it restarts because the previous run ended at step 20" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            dict(schedule=STAIRS),
+            [
+                f"{OF_BOTH}: step, 0.1 of its full value from step 20 on, multiplied by 0.1 every 10 steps, next at "
+                "step 22"
+            ],
+        ),
+        (
+            dict(schedule=STAIRS, embedding_lr_schedule="cooldown"),
+            [
+                f"{OF_DENSE}: step, 0.1 of its full value from step 20 on, multiplied by 0.1 every 10 steps, next at "
+                "step 22",
+                f"{OF_ROWS}: cooldown, from its full value at step 38 to 0 of it at step 40; it restarts because the "
+                "previous run ended at step 20",
+            ],
+        ),
+        (
+            dict(schedule=Schedule("cooldown", warmup_steps=2)),
+            [
+                f"{OF_DENSE}: cooldown, from its full value at step 36 to 0 of it at step 40; it restarts because the "
+                "previous run ended at step 20",
+                f"{OF_ROWS}: cooldown, from its full value at step 38 to 0 of it at step 40; it restarts because the "
+                "previous run ended at step 20",
+            ],
+        ),
+        (
+            dict(schedule=Schedule("linear", decay_steps=15)),
+            [f"{OF_BOTH}: linear, 0 of its full value since step 15"],
+        ),
+    ],
+)
+def test_each_learning_rate_of_a_run_that_continues_has_one_true_line(data, tmp_path, caplog, settings, said):
+    _train(data, tmp_path, **settings)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        _train(data, tmp_path, epochs=2, **settings)
+    assert [line for line in caplog.messages if "learning rate" in line or "full value" in line] == said
+
+
+def test_rows_follow_the_schedule_of_the_dense_variables_unless_they_have_their_own(data, tmp_path):
+    schedule = Schedule("step", decay_steps=5, decay_rate=0.1, warmup_steps=3)
+    followed, same, own = (
+        values(_train(data, tmp_path / name, schedule=schedule, embedding_lr_schedule=name).latest_checkpoint())
+        for name in ("auto", "same", "cooldown")
     )
-    assert "the learning rate of the rows: cooldown, from its full value at step 38 to 0 of it at step 40" in said
+    assert all(np.array_equal(same[name], value) for name, value in followed.items())
+    assert not np.array_equal(own["rows"], followed["rows"])
 
 
 def test_a_run_that_is_given_more_steps_before_its_end_says_so(data, tmp_path, caplog):

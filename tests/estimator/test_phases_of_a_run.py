@@ -110,7 +110,6 @@ def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, s
         (dict(shares={"sync": 0.06}, embedding={"service": "a:1"}), "--sync_steps=60"),
         (dict(shares={}, syncing=0.3), "--embedding_service=shared"),
         (dict(shares={"session": 0.8}, exchange=0.4, syncing=0.3), "--embedding_service=shared"),
-        (dict(shares={"sync": 0.06}, embedding={"strict_sync": True}), "--nostrict_sync"),
         (dict(shares={"session": 0.8}, exchange=0.3), "--overlap_allreduce or --dense_sync_steps=30"),
         (dict(shares={"session": 0.8}, exchange=0.3, exchanges_in_memory=True), "--dense_sync_steps=30"),
         (dict(shares={"lookup": 0.1, "update": 0.05}, has_free_core=True), "--overlap_lookup"),

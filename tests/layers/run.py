@@ -21,7 +21,8 @@ def run(layer, *inputs, seed=0):
         gradients = tf.gradients(output * factors, tensors)
         variables = {v.op.name: v for v in tf1.global_variables()}
         with tf1.Session() as session:
-            for variable in variables.values():
+            session.run(tf1.global_variables_initializer())
+            for variable in filter(lambda each: each.dtype.is_floating, variables.values()):
                 variable.load(rng.normal(size=variable.shape).astype(np.float32), session)
             return session.run([output, variables, gradients])
 

@@ -17,6 +17,7 @@ import uuid
 import psutil
 
 from ctr_trainer.ranks import dense_exchange
+from ctr_trainer.system.processes import child
 from tests.parallel import start as starter
 from tests.parallel import warm
 
@@ -85,6 +86,23 @@ def run(workers, *arguments, check=True, seconds=TIMEOUT_SECONDS, is_warm=True, 
     if check and done.returncode:
         raise AssertionError(f"{done.args} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
+
+
+@contextlib.contextmanager
+def service(directory, data_dir):
+    """Yields host:port of an embedding service with checkpoints below `data_dir`; `directory` has its other files."""
+    directory.mkdir(exist_ok=True)
+    arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={directory / 'port'}"]
+    with open(directory / "log", "w") as log:
+        command = [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
+        told = {**environment(), child.CHILD: "{}"}
+        started = subprocess.Popen(command, env=told, stdin=subprocess.PIPE, stderr=log)
+    try:
+        wait_until((directory / "port").exists, "the service")
+        yield (directory / "port").read_text()
+    finally:
+        started.stdin.close()
+        started.wait(60)
 
 
 @functools.cache

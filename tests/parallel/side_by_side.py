@@ -23,13 +23,17 @@ class BothWorkers:
         self.batch_size = 2 * BATCH_SIZE
 
     def __iter__(self):
-        for a, b in zip(*self._readers, strict=True):
-            bags = {name: _join_bags(a.bags[name], b.bags[name]) for name in a.bags}
-            keys = {name: np.concatenate([a.keys[name], b.keys[name]]) for name in a.keys}
-            dense, labels, weights = (
-                np.concatenate([getattr(a, name), getattr(b, name)]) for name in ("dense", "labels", "weights")
-            )
-            yield Batch(a.size + b.size, keys, bags, dense, labels, weights)
+        return (joined(*batches) for batches in zip(*self._readers, strict=True))
+
+
+def joined(a, b):
+    """Returns the batch of the examples of both batches."""
+    bags = {name: _join_bags(a.bags[name], b.bags[name]) for name in a.bags}
+    keys = {name: np.concatenate([a.keys[name], b.keys[name]]) for name in a.keys}
+    dense, labels, weights = (
+        np.concatenate([getattr(a, name), getattr(b, name)]) for name in ("dense", "labels", "weights")
+    )
+    return Batch(a.size + b.size, keys, bags, dense, labels, weights)
 
 
 def _join_bags(a, b):

@@ -1,4 +1,4 @@
-"""Two equal runs end with equal models, to the bit, whatever delays a worker."""
+"""Identical runs end with bit-identical models, whatever delays a worker, and whether or not they are interrupted."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ WAYS = ("rows_of_host", "averaged", "micro_batches", "own_rows", "shared", "dens
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A function f(name, rank) -> the final models of two jobs, in the second of which one worker was slow."""
+    """A function f(name, rank) -> the final models of two jobs; the second one had a slow worker, and was resumed."""
     data = small.make(tmp_path_factory.mktemp("deterministic"), rows=1591)
     outs = [tmp_path_factory.mktemp(f"run{slow_rank}") for slow_rank in (-1, 1)]
     for slow_rank, out in zip((-1, 1), outs, strict=True):
@@ -24,7 +24,7 @@ def runs(tmp_path_factory):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", WAYS)
-def test_a_delayed_worker_changes_no_bit_of_a_deterministic_run(runs, name):
+def test_a_delay_and_an_interruption_change_no_bit_of_a_deterministic_run(runs, name):
     for rank in range(2):
         first, second = runs(name, rank)
         assert first.keys() == second.keys()
@@ -33,6 +33,22 @@ def test_a_delayed_worker_changes_no_bit_of_a_deterministic_run(runs, name):
     assert np.ptp(runs(name)[0]["rows"]) > 0.1  # The rows were trained.
     if name == "dense":
         assert set(runs(name)[0]["rows"][:, -1]) == {30}  # In a checkpoint no row lags behind the steps.
+
+
+@pytest.mark.integration
+def test_copies_of_several_hosts_also_end_with_the_same_bits(tmp_path):
+    data, found = small.make(tmp_path / "data", rows=1591), []
+    for slow_rank in (-1, 1):
+        out = tmp_path / f"run{slow_rank}"
+        with launch.service(tmp_path / f"service{slow_rank}", tmp_path) as service:
+            arguments = launch.WORKERS / "deterministic.py", data, out, slow_rank, service
+            launch.run(3, *arguments, hosts="localhost:2,127.0.0.1:1")  # One machine under two names.
+        found.append([dict(np.load(out / f"hosts-{rank}.npz")) for rank in range(3)])
+    for first, second in zip(*found, strict=True):
+        assert first.keys() == second.keys()
+        for variable, value in first.items():
+            np.testing.assert_array_equal(second[variable], value, variable)
+    assert np.ptp(found[0][0]["rows"]) > 0.1
 
 
 @pytest.mark.integration

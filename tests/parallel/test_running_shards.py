@@ -4,14 +4,11 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.estimator.checkpoint import latest_checkpoint
-from ctr_trainer.system.processes import child
 from tests import small
 from tests.parallel import launch
 
@@ -21,17 +18,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 @pytest.fixture
 def address(tmp_path):
     """host:port of a service that ends with the test."""
-    arguments = ["--bind=127.0.0.1:0", f"--data_dir={tmp_path}", f"--port_file={tmp_path / 'port'}"]
-    with open(tmp_path / "log", "w") as log:
-        command = [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
-        told = {**launch.environment(), child.CHILD: "{}"}
-        service = subprocess.Popen(command, env=told, stdin=subprocess.PIPE, stderr=log)
-    try:
-        launch.wait_until((tmp_path / "port").exists, "the service")
-        yield (tmp_path / "port").read_text()
-    finally:
-        service.stdin.close()
-        service.wait(60)
+    with launch.service(tmp_path, tmp_path) as address:
+        yield address
 
 
 def test_a_killed_training_goes_on_over_two_hosts_and_each_host_evaluates_rows_of_its_own(address, tmp_path):

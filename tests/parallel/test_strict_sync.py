@@ -30,7 +30,7 @@ def _assert_equal(found, expected):
         np.testing.assert_allclose(found[name], value, atol=1e-5, rtol=0, err_msg=name)
 
 
-def test_two_workers_under_strict_sgd_equal_one_process_with_both_batches_side_by_side(data, tmp_path, two):
+def test_two_workers_with_own_copies_and_sgd_equal_one_with_both_batches(data, tmp_path, two):
     distributed.init()
     one = side_by_side.train(data, tmp_path, STEPS)
     assert one["global_step"] == STEPS

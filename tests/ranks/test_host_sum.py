@@ -108,3 +108,36 @@ def test_another_users_connection_is_not_taken_for_a_rank():
         futures = [pool.submit(rank, number) for number in (0, 1)]
         found = [future.result(timeout=20) for future in futures]
     np.testing.assert_array_equal(found, np.full((2, 3), 3))
+
+
+def test_arrays_of_any_size_arrive_as_they_were_sent():
+    sent = [np.arange(3), np.ones((0, 4), np.float32), np.arange(3 << 20, dtype=np.float32).reshape(-1, 4)]
+
+    def first_receives(rank, host_sum):
+        peers = host_sum._peers
+        if rank:
+            for array in sent:
+                peers.send(0, rank * array)
+            peers.hear([0])
+            return []
+        shapes = (np.int64,), (np.float32, 4), (np.float32, 4)
+        found = [[peers.receive(other, *shape) for shape in shapes] for other in (1, 2)]
+        peers.tell()
+        return found
+
+    for rank, received in enumerate(on_each(3, first_receives)[0], start=1):
+        for array, expected in zip(received, sent, strict=True):
+            np.testing.assert_array_equal(array, rank * expected)
+            assert array.dtype == expected.dtype
+
+
+def test_a_worker_that_ends_within_an_array_is_named():
+    def end_or_wait(rank, host_sum):
+        if rank:
+            host_sum._peers._by_rank[0].sendall(np.int64(5).tobytes() + b"\0")
+            host_sum._peers._by_rank[0].close()
+            return
+        with pytest.raises(ConnectionError, match="rank 1 has ended, and rank 0 waits for its part of a step"):
+            host_sum._peers.receive(1, np.float32)
+
+    on_each(2, end_or_wait)

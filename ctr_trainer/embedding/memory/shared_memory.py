@@ -46,8 +46,8 @@ class SharedMemory(TableMemory):
         """
         if not self.is_possible():
             raise UserError(
-                "this system has no memory that workers can share (memfd_create); use "
-                "embedding_service=auto with strict_sync"
+                "this system has no memory that workers can share (memfd_create): use "
+                "embedding_service=auto with row_copies=worker"
             )
         self.is_own = address is None
         self.address = address or f"{os.getpid()}/{uuid.uuid4().hex[:12]}"
@@ -96,7 +96,7 @@ class SharedMemory(TableMemory):
         except OSError as error:
             raise UserError(
                 f"{size >> 20} MiB of address space for the shared embedding rows: {error.strerror}; raise the "
-                "limit (ulimit -v), or use embedding_service=auto with strict_sync, which needs none of it"
+                "limit (ulimit -v), or use embedding_service=auto with row_copies=worker, which needs none of it"
             ) from None
 
     def _open(self, name: str) -> int:
@@ -124,5 +124,5 @@ def _unreachable(pid: str, why: str) -> str:
     return (
         f"this worker cannot open the memory of the worker with process id {pid}: {why}. Workers that share "
         "embedding rows must run on one host, as one user and in one container: use embedding_service=auto with "
-        "strict_sync"
+        "row_copies=worker"
     )

@@ -203,12 +203,12 @@ class WorkerRows(abc.ABC):
         """Syncs so that the store has all changes of this worker, bit by bit, and applies missed steps to all rows."""
         return
 
-    def push(self) -> None:
-        """Makes the first half of a strict sync: a flush. A barrier and `refresh` must follow."""
-        return
-
     def refresh(self) -> None:
         """Makes the second half of a strict sync: reads the rows with the pushes of all workers."""
+        return
+
+    def forget(self) -> None:
+        """Makes the second half of a strict sync before a checkpoint: drops all copies and their statistics."""
         return
 
     def totals(self) -> RowTotals:

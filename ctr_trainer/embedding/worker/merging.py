@@ -39,7 +39,7 @@ times as fast as one worker that trains on the batches of all K workers: s is 1,
                    the mean loss of all K batches. If only one worker updates a row, the update equals that of one
                    worker with all batches.
     s * g_k        `mean`, and so `adaptive` for SGD and momentum. Each worker trains as if the other batches were like
-                   its own.
+                   its own. If there are only C copies, each of which several workers train, it is s * C / K * g_k.
 
 L2 of looked-up rows (`RowGradients`) is l2 * share(p) * w with s / K * g_k, and K * l2 * share(p) * w with s * g_k.
 With l2 * w, K workers that all update a row would decay it, relative to its data, K times as much as one worker. If
@@ -169,16 +169,16 @@ def shares(config: TableConfig, merge: str, workers: int) -> Shares | None:
     return Shares(np.ascontiguousarray(bounds.T), workers, beta, workers if merge == "mean" else 1)
 
 
-def gradient_factor(optimizer: str, merge: str, workers: int, scale: float, sharing: int = 1) -> float:
+def gradient_factor(optimizer: str, merge: str, workers: int, scale: float, copies: int) -> float:
     """Returns the factor on the gradient of each of K workers.
 
     Args:
       merge: one of MERGES; else this raises ValueError.
       scale: s, the factor on learning rates of `--scale_lr`.
-      sharing: the number of workers that train the same copy of the rows; their steps add up with any merge of the
-        copies.
+      copies: number of copies of the rows, whose mean `mean` takes. The steps of workers that train the same copy add
+        up, however many workers each copy has.
     """
-    return scale / sharing if _of(OPTIMIZERS[optimizer], merge) == "mean" else scale / workers
+    return scale * (copies if _of(OPTIMIZERS[optimizer], merge) == "mean" else 1) / workers
 
 
 def _of(optimizer: Optimizer, merge: str) -> str:

@@ -89,7 +89,6 @@ class RowCache(WorkerRows):
         self._worker = f"{worker}-{uuid.uuid4().hex}"
         self._codec = codec
         self._sequence, self._message = 0, KeptMessage()
-        self._pushed = False
         self._request_rows = min(_REQUEST_ROWS, wire.rows_a_page(config.width))
         self._copies = self._keep(shares, memory)
         store.create_table(config)
@@ -139,7 +138,6 @@ class RowCache(WorkerRows):
 
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         with self._lock.alone():
-            self._refuse_between_push_and_refresh("apply_gradients")
             self._copies.table.apply_gradients(slots, gradients, learning_rate)
             self._copies.mark_stepped(slots)
 
@@ -154,7 +152,6 @@ class RowCache(WorkerRows):
     def begin_window(self) -> None:
         """Begins a window; call `sync_window` before the next call. Every eighth call may renumber slots."""
         with self._lock.alone():
-            self._refuse_between_push_and_refresh("a sync")
             if not self._window % KEPT_WINDOWS:
                 self._copies.tidy(self._window)
             self._window += 1
@@ -173,14 +170,8 @@ class RowCache(WorkerRows):
                 self._copies.mark_unsent()
         self.sync_window(PLAIN)
 
-    def push(self) -> None:
-        self.flush()
-        self._pushed = True
-
     def refresh(self) -> None:
         """Makes the second half of a strict sync, after which lookups return rows with the pushes of all workers."""
-        if not self._pushed:
-            raise RuntimeError("refresh was called without a push before it")
         with self._lock.alone():
             # The rows of the push were checked before the pushes of the other workers, so each needs another check. The
             # next lookups are likely to need the rows of the last steps, so these are checked now.
@@ -190,7 +181,12 @@ class RowCache(WorkerRows):
         for first in range(0, len(keys), self._request_rows):
             part = slice(first, first + self._request_rows)
             self._pull(keys[part], known[part], window, create=True, codec=PLAIN)
-        self._pushed = False
+
+    def forget(self) -> None:
+        """Makes the second half of a strict sync: drops all rows, as a training that resumes begins without any."""
+        with self._lock.alone():
+            self._copies.table.clear()
+            self._window = 1
 
     def _keep(self, shares: Shares | None, memory: TableMemory) -> KeptRows:
         return CachedRows(self.config, shares, memory)
@@ -215,13 +211,8 @@ class RowCache(WorkerRows):
         """Returns the first window whose checks count; `since` is the result of `pull_ahead`, None for this window."""
         return self._window if since is None else since
 
-    def _refuse_between_push_and_refresh(self, what: str) -> None:
-        if self._pushed:
-            raise RuntimeError(f"{what} was called between push and refresh: rows would be lost or stale")
-
     def _find(self, keys: np.ndarray, since: int | None, create: bool) -> np.ndarray:
         with self._lock.shared():
-            self._refuse_between_push_and_refresh("a lookup")
             window = self._window
             slots, wanted, known = self._copies.stale(keys, self._oldest(since))
             asked = len(wanted) * self.asks

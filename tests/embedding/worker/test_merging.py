@@ -162,7 +162,7 @@ def test_adams_moments_stay_weighted_means_of_the_gradients_whoever_has_stepped(
 def test_long_windows_of_many_workers_leave_every_optimizer_finite_and_near_the_minimum(optimizer, merge):
     """min (w - 1)^2 / 2 with noise, 8 workers of which each syncs after 20 steps, in turn."""
     config = TableConfig("t", (1,), (0.0,), row_optimizer(optimizer, initial_accumulator=0.1))
-    factor = merging.gradient_factor(optimizer, merge, 8, 1.0)
+    factor = merging.gradient_factor(optimizer, merge, 8, 1.0, copies=8)
     adam = 0.002 if merge == "sum" else 0.01  # Eight workers' steps, or one's.
     job = {"sgd": 0.01, "momentum": 0.001, "adam": adam, "adamw": adam}.get(optimizer, 0.05)
     store, workers = _workers(config, merge, count=8)
@@ -192,7 +192,7 @@ def test_fp16_keeps_of_a_mean_what_rounding_takes_and_sends_it_later():
 def test_what_a_gradient_counts_for():
     # Of 4 workers that share one batch, `scale` is 1; of 4 with a batch each it is 4.
     factors = {
-        (optimizer, merge): [merging.gradient_factor(optimizer, merge, 4, scale) for scale in (1.0, 4.0)]
+        (optimizer, merge): [merging.gradient_factor(optimizer, merge, 4, scale, copies=4) for scale in (1.0, 4.0)]
         for optimizer in ("momentum", "adam")
         for merge in merging.MERGES
     }
@@ -210,7 +210,7 @@ def test_what_a_gradient_counts_for():
 def test_a_row_that_one_of_four_workers_meets_steps_as_one_worker_with_all_four_batches_would_step_it(optimizer):
     config = TableConfig("t", (2,), (0.1,), row_optimizer(optimizer, initial_accumulator=0.1))
     store, (worker, *_) = _workers(config, "sum", count=4)
-    alone, factor = Table(config), merging.gradient_factor(optimizer, "sum", 4, 1.0)
+    alone, factor = Table(config), merging.gradient_factor(optimizer, "sum", 4, 1.0, copies=4)
     of_own_batch = np.float32([4.0, -8.0])
     for _ in range(3):
         _step(worker, factor * of_own_batch)

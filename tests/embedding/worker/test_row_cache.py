@@ -67,7 +67,7 @@ def test_strict_sync_of_two_workers_equals_one_table_with_both_gradients(store):
         _step(a, _keys(1, 2), step)
         _step(b, _keys(2, 3), 2 * step)
         for worker in (a, b):
-            worker.push()
+            worker.flush()
         for worker in (a, b):
             worker.refresh()
         _step(alone, _keys(1, 2), step)
@@ -295,18 +295,6 @@ def test_a_sync_of_several_requests_equals_one(store, monkeypatch):
         cache.sync()
         np.testing.assert_allclose(store.pull("t", keys), start - count, rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(_rows(cache, keys), store.pull("t", keys))
-
-
-def test_steps_between_push_and_refresh_are_refused(store):
-    cache = RowCache(store, CONFIG, "a")
-    _step(cache, _keys(1), 1.0)
-    slots = cache.find(_keys(1))
-    cache.push()
-    with pytest.raises(RuntimeError, match="between push and refresh"):
-        cache.apply_gradients(slots, [np.ones((1, 2), np.float32)], 1.0)
-    cache.refresh()
-    with pytest.raises(RuntimeError, match="without a push"):
-        cache.refresh()
 
 
 def test_sync_without_steps_and_the_counters(store):

@@ -1,8 +1,10 @@
 """Trains in several ways; leaves in OUT/NAME-RANK.npz the dense variables that each ends with and, of rank 0, the rows.
 
-python deterministic.py DATA OUT SLOW_RANK
+python deterministic.py DATA OUT SLOW_RANK [SERVICE]
 
-The rank SLOW_RANK sleeps for a random time before and after some steps; -1 for none.
+The rank SLOW_RANK sleeps for a random time before and after some steps, and the training ends at its first checkpoint
+and resumes from it; -1 for an undisturbed training.
+With SERVICE, host:port of an embedding service, it trains in one way only, `hosts`.
 """
 
 import os
@@ -13,6 +15,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.data.class_weight import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
@@ -22,8 +25,8 @@ from ctr_trainer.ranks import distributed, last_words
 from tests import checkpoints
 from tests.constant import CONSTANT
 
-data, out, slow_rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-STEPS, LONGEST_SECONDS = 30, 0.03
+data, out, slow_rank, service = sys.argv[1], sys.argv[2], int(sys.argv[3]), "".join(sys.argv[4:])
+STEPS, CHECKPOINT_STEPS, LONGEST_SECONDS = 30, 12, 0.03
 
 
 class Delays(tf.compat.v1.train.SessionRunHook):
@@ -44,15 +47,21 @@ def train(name, deterministic=True, settings=None, **rows):
     train_op = TrainOp("adam", 0.02, 0.5, **CONSTANT, **(settings or {}))
     embedding = EmbeddingConfig(**{"optimizer": "adagrad", "learning_rate": 0.5, "sync_steps": 7, **rows})
     config = RunConfig(
-        deterministic=deterministic, prefetch_batches=3, save_checkpoints_steps=12, log_steps=10, embedding=embedding
+        deterministic=deterministic,
+        prefetch_batches=3,
+        save_checkpoints_steps=CHECKPOINT_STEPS,
+        log_steps=10,
+        embedding=embedding,
     )
     params = ModelParams(train_op, hidden_units=(16, 8), dropout=0.1)
     estimator, witness = Estimator(deepfm.model_fn, f"{out}/{name}", params, config), checkpoints.Witness()
 
-    def input_fn():
-        return BatchReader(data, 16, distributed.rank(), distributed.size(), num_readers=2)
+    def input_fn(position):
+        rank, size = distributed.rank(), distributed.size()
+        return NegativeSampling(BatchReader(data, 16, rank, size, num_readers=2, position=position), 0.7, rank, 1)
 
-    estimator.train(input_fn, hooks=[Delays(), witness], max_steps=STEPS)
+    for stop in (STEPS,) if slow_rank < 0 else (CHECKPOINT_STEPS, STEPS):
+        estimator.train(input_fn, hooks=[Delays(), witness], max_steps=stop)
     checkpoint, found = estimator.latest_checkpoint(), dict(witness.dense)  # All ranks ask for the checkpoint.
     if distributed.is_chief():
         found |= checkpoints.rows(checkpoint)
@@ -60,6 +69,9 @@ def train(name, deterministic=True, settings=None, **rows):
 
 
 def main():
+    if service:
+        train("hosts", service=service)
+        return
     train("as_they_come", deterministic=False)
     train("rows_of_host")
     train("averaged", settings={"dense_sync_steps": 7})

@@ -96,7 +96,6 @@ def make_estimator(flags):
         learning_rate=0.5,
         sync_steps=5,
         service=flags.service,
-        strict_sync=not flags.loose,
         sync_compression=flags.sync_compression,
         row_copies=flags.row_copies,
         service_timeout=flags.service_timeout,
@@ -104,6 +103,7 @@ def make_estimator(flags):
     )
     config = RunConfig(
         threads=1,
+        deterministic=not flags.loose,
         prefetch_batches=3 if flags.loose else 0,
         save_checkpoints_steps=10,
         warm_start=flags.warm_start,
@@ -162,6 +162,5 @@ trainings = [
     if not is_next
 ]
 first = trainings[0]
-is_waiting = any(not flags.loose for flags in trainings)  # As `train` has it.
-distributed.init(first.stall_timeout, stall_warning=first.stall_warning, steps_exchange=is_waiting)
+distributed.init(first.stall_timeout, stall_warning=first.stall_warning, steps_exchange=False)  # As `train` does.
 sys.exit(last_words.of_this_process().run(main))

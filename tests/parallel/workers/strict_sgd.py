@@ -1,4 +1,6 @@
-"""Trains in several ways under --strict_sync; leaves in OUT/NAME-RANK.npz what each has at the end of each.
+"""Trains in several ways with --deterministic and a copy of the rows per worker.
+
+Leaves in OUT/NAME-RANK.npz what each has at the end of each.
 
 python strict_sgd.py DATA OUT STEPS
 
@@ -29,7 +31,8 @@ def train(name, steps, optimizer="sgd", batch_size=16, batch_norm=False, model=d
         threads=1,
         prefetch_batches=0,
         save_checkpoints_steps=0,
-        embedding=EmbeddingConfig(optimizer=optimizer, learning_rate=RATE, sync_steps=1, strict_sync=True),
+        deterministic=True,
+        embedding=EmbeddingConfig(optimizer=optimizer, learning_rate=RATE, sync_steps=1, row_copies="worker"),
     )
     own = getattr(model, "Params", ModelParams)
     params = own(train_op, hidden_units=(8,), batch_norm=batch_norm)

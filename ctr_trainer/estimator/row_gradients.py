@@ -1,0 +1,162 @@
+"""The gradients of the rows in an optimizer step: added up over micro-batches and workers, regularized and clipped."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ctr_trainer.embedding.index.key_kernels import distinct, positions_of
+from ctr_trainer.embedding.store.worker_rows import RowStep, WorkerRows, times, weighed
+from ctr_trainer.embedding.table import row_kernels
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.host_sum import host_peers
+
+
+@dataclasses.dataclass
+class TableGradients:
+    """The gradients of one table's rows in an optimizer step.
+
+    Attributes:
+      keys: int64[U], distinct.
+      slots: int64[U], the slots of the keys' rows; -1 for a key without a row.
+      sums: one float32[U, dim] per segment, the gradients summed over equal keys.
+    """
+
+    rows: WorkerRows
+    keys: np.ndarray
+    slots: np.ndarray
+    sums: list[np.ndarray]
+
+
+class OwnGradients:
+    """Each worker trains the rows of its own batches, at any time, so that identical runs may end with other models.
+
+    Attributes:
+      trains: whether this worker trains rows.
+    """
+
+    trains = True
+
+    def add_up(self, parts: list[TableGradients]) -> list[TableGradients]:
+        """Returns the gradients with which this worker trains, from its own, one element per table."""
+        return parts
+
+    def end_step(self) -> None:
+        """Ends a step, after its rows were trained."""
+
+
+class HostGradients(OwnGradients):
+    """The first worker of a host trains the rows of all its workers, with the sums of their gradients.
+
+    K workers thus make the row steps of one worker with a K times larger batch, for every optimizer. The others send
+    their gradients after they have looked up their rows, and continue when the rows are trained. The sums are computed
+    in rank order. Therefore identical runs end with identical models, regardless of the workers' speeds.
+
+    All workers of the host must make the same steps. The constructor is a collective.
+    """
+
+    def __init__(self) -> None:
+        self._peers = host_peers("row_gradients")
+        self.trains = self._peers.rank == 0
+
+    def add_up(self, parts: list[TableGradients]) -> list[TableGradients]:
+        if self.trains:
+            with distributed.watchdog().waiting("the row gradients of the other workers of this host"):
+                others = [[self._received(other, part) for part in parts] for other in range(1, self._peers.size)]
+            return [_merged(of_table) for of_table in zip(parts, *others, strict=True)]
+        with distributed.watchdog().waiting("the first worker of this host, which trains the rows of all its workers"):
+            for part in parts:
+                for array in (part.keys, part.slots, *part.sums):
+                    self._peers.send(0, array)
+            self._peers.hear([0])
+        return [TableGradients(p.rows, p.keys[:0], p.slots[:0], [g[:0] for g in p.sums]) for p in parts]
+
+    def end_step(self) -> None:
+        if self.trains:
+            self._peers.tell()
+
+    def _received(self, other: int, own: TableGradients) -> TableGradients:
+        """Returns the gradients of another worker, for the table of `own`."""
+        keys, slots = (self._peers.receive(other, np.int64) for _ in range(2))
+        sums = [self._peers.receive(other, np.float32, gradient.shape[1]) for gradient in own.sums]
+        return TableGradients(own.rows, keys, slots, sums)
+
+
+class RowGradients:
+    """Sums the gradients g_k of a step's micro-batches k, then regularizes and clips the sum:
+
+        g = sum_k weighed(g_k) + l2 * share * w;  g *= min(1, clip_norm / |g|)
+
+    for the rows w of all distinct keys in the step. `worker_rows.weighed` defines the weights. |g| is the norm over all
+    rows of all tables in this worker's step; each worker clips its own step. `share` is `WorkerRows.l2_shares`. Without
+    it, a row that K workers use would decay K times as much as with one worker. With `HostGradients`, k runs over the
+    micro-batches of all workers of the host.
+
+    Args:
+      merge_factor: see `merging.gradient_factor`.
+      l2: adds l2 / 2 * sum w^2 over the distinct rows of the step to the loss, so a row decays when it is used. Rows of
+        a dense optimizer also decay in the other steps, see `table.missed_steps`.
+      clip_norm: maximum norm; 0 disables clipping.
+      workers: `OwnGradients` or `HostGradients`.
+    """
+
+    def __init__(
+        self,
+        merge_factor: float,
+        l2: float = 0.0,
+        clip_norm: float = 0.0,
+        workers: OwnGradients = OwnGradients(),  # noqa: B008, it holds nothing
+    ) -> None:
+        self._workers, self._merge_factor, self._l2, self._clip_norm = workers, merge_factor, l2, clip_norm
+        self._batches: list[tuple[list[TableGradients], float]] = []
+
+    def add(self, batch: list[TableGradients], weight: float = 1.0) -> None:
+        """Adds a micro-batch, always with the same tables in the same order. For `weight` see `worker_rows.weighed`."""
+        self._batches.append((batch, weight))
+
+    def take(self, step: RowStep) -> list[TableGradients]:
+        """Returns the gradients of a step, one element per table, and removes its micro-batches."""
+        weighed_batches, self._batches = self._batches, []
+        for batch, weight in weighed_batches:
+            for part in batch:
+                part.sums = [weighed(g, weight, step.share, self._merge_factor) for g in part.sums]
+        batches = [batch for batch, _ in weighed_batches]
+        parts = batches[0] if len(batches) == 1 else [_merged(parts) for parts in zip(*batches, strict=True)]
+        parts = self._workers.add_up(parts)
+        if self._l2:
+            for part in parts:
+                part.sums = self._decayed(part)
+        if self._clip_norm:
+            norm = math.sqrt(sum(float(np.vdot(g, g)) for part in parts for g in part.sums))
+            if norm > self._clip_norm:
+                for part in parts:
+                    part.sums = [times(g, self._clip_norm / norm) for g in part.sums]
+        return parts
+
+    def _decayed(self, part: TableGradients) -> list[np.ndarray]:
+        """Returns the sums with the gradient of the L2 term added."""
+        start, decayed = 0, []
+        shares = part.rows.l2_shares(part.slots)
+        l2 = np.float32(self._l2) if shares is None else np.float32(self._l2) * shares[:, None]
+        for gradient in part.sums:
+            weights = np.empty_like(gradient)
+            with part.rows.locked():
+                row_kernels.take(part.rows.rows, part.slots, start, weights)
+            decayed.append(gradient + l2 * weights)
+            start += gradient.shape[1]
+        return decayed
+
+
+def _merged(parts: Sequence[TableGradients]) -> TableGradients:
+    """Returns the summed gradients of a table's micro-batches, or of several workers."""
+    rows = parts[0].rows
+    keys = distinct([part.keys for part in parts])
+    slots = np.full(len(keys), -1, np.int64)
+    sums = [np.zeros((len(keys), gradient.shape[1]), np.float32) for gradient in parts[0].sums]
+    for part in parts:
+        at = positions_of(keys, part.keys)
+        slots[at] = part.slots
+        for total, gradient in zip(sums, part.sums, strict=True):
+            row_kernels.add(total, at, gradient)
+    return TableGradients(rows, keys, rows.found_again(keys, slots), sums)

@@ -1,0 +1,30 @@
+"""The ways in which workers/summed_rows.py trains."""
+
+import dataclasses
+from typing import Any
+
+from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    optimizer: str
+    service: str = "auto"
+    l2: float = 0.0
+    clip_norm: float = 0.0
+    steps: int = 6
+    sync_steps: int = 2
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+_LAZY = [name for name, kind in ROW_OPTIMIZERS.items() if not kind.moves_all_rows]
+WAYS = {
+    **{name: Way(name) for name in _LAZY},
+    **{name: Way(name, "shared", l2=0.01) for name in ROW_OPTIMIZERS if name not in _LAZY},
+    "shared": Way("adagrad", "shared"),
+    "l2": Way("adagrad", l2=0.01),
+    "clipped": Way("sgd", clip_norm=0.01),
+    "accumulated": Way("adagrad", settings={"accumulation_steps": 2}),
+}
+# Workers of several hosts sync after each step.
+OF_HOSTS = {"of_hosts": Way("sgd", sync_steps=1)}
