@@ -177,10 +177,15 @@ class ResourcesHook(StepHook):
 
 
 class ServiceStatus:
-    """The `[RunStatus]` lines of an embedding service: the requests to all its shards since the previous lines."""
+    """The `[RunStatus]` lines of an embedding service: the requests to all its shards since the previous lines.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Args:
+      store: gives the figures of the shards.
+      as_in_graph: see `Latency.status_line`.
+    """
+
+    def __init__(self, store: Store, as_in_graph: bool = False) -> None:
+        self._store, self._as_in_graph = store, as_in_graph
         self._seen = self._histograms()
 
     def lines(self) -> list[str]:
@@ -197,7 +202,7 @@ class ServiceStatus:
         return [
             Latency.between(
                 name, of, [each[name] for each in before.values()], [each[name] for each in self._seen.values()]
-            ).status_line()
+            ).status_line(self._as_in_graph)
             for name in PS_NAMES
         ]
 
@@ -210,13 +215,14 @@ class ServiceStatus:
 class RunStatusHook(StepHook):
     """Logs `[RunStatus]: OpsEmbeddingLookup statistics => count: 1553  P50: ...` for the time since the previous line.
 
-    A line with the unit precedes the first of these lines. While training runs, the lines of the service are logged,
-    too. They are omitted at the end, because other ranks may still use the service. The caller, which knows when all
-    ranks have ended, then gets the last lines from `ServiceStatus`.
+    A line with the unit precedes the first of these lines, except with `as_in_graph`. While training runs, the lines of
+    the service are logged, too. They are omitted at the end, because other ranks may still use the service. The caller,
+    which knows when all ranks have ended, then gets the last lines from `ServiceStatus`.
 
     Args:
       others: functions f() -> another line.
       service: None for a rank that does not log the service's lines.
+      as_in_graph: see `Latency.status_line`.
       every_n_steps, every_n_secs: exactly one.
     """
 
@@ -227,13 +233,15 @@ class RunStatusHook(StepHook):
         latencies: list[Latency],
         others: Iterable[Callable[[], str]] = (),
         service: ServiceStatus | None = None,
+        as_in_graph: bool = False,
         every_n_steps: int | None = None,
         every_n_secs: float | None = None,
     ) -> None:
         super().__init__()
         self.service = service
         self._timer = periodic(every_n_steps, every_n_secs)
-        self._latencies, self._others, self._has_said_unit = latencies, others, False
+        self._latencies, self._others = latencies, others
+        self._as_in_graph, self._has_said_unit = as_in_graph, as_in_graph
 
     def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
@@ -255,7 +263,7 @@ class RunStatusHook(StepHook):
                 if not self._has_said_unit:
                     self._has_said_unit = True
                     _log.info(UNIT)
-                _log.info(latency.status_line())
+                _log.info(latency.status_line(self._as_in_graph))
                 latency.reset()
         for line in self._others:
             _log.info(line())

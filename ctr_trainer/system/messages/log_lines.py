@@ -13,8 +13,6 @@ from typing import TextIO
 from ctr_trainer.system.messages.errors import masked
 
 FORMATS = ("plain", "json")
-# The `extra` of a logging call whose line, in the format `plain`, is only the message, without time and place.
-AS_IT_IS = {"as_it_is": True}
 _NAME = "ctr_trainer"
 _LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - %(message)s"
 _EVERY_SECONDS = 10.0
@@ -95,7 +93,7 @@ def last_line(text: str, level: int = logging.ERROR) -> str:
 
 class _Plain(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return masked(record.getMessage() if hasattr(record, "as_it_is") else super().format(record))
+        return masked(super().format(record))
 
 
 class _Json(logging.Formatter):
