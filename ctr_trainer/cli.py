@@ -1,9 +1,7 @@
 """The command line: finds the command, reads its flags and calls it."""
 
 import importlib
-import os
 import sys
-import time
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +40,6 @@ _ENDING_IN_ORDER = (*_WORKERS, "convert")
 # The commands that use a model that `train` has trained, and accept the flags of `train`.
 _OF_TRAINED_MODELS = ("evaluate", "predict", "export", "publish")
 _HELP = ("-h", "-help", "--help", "-helpfull", "--helpfull")
-_SECONDS_TO_SPEAK = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,25 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     words.model_dir = values.get("model_dir", "")
     run = refusing_by_flags()(command.run)
     return words.run(lambda: run(*taken), takes_signals=name in _ENDING_IN_ORDER)
-
-
-def refuse_run_sh() -> int:
-    """Prints an error that explains how to call `./run.sh`, and returns the exit status.
-
-    This is the installed command `run.sh`, which a shell finds if the user omits `./`. Without it, `horovodrun -np 2
-    run.sh` would exit with status 127 and no explanation.
-    """
-    if log_lines.rank_of_this_process():
-        time.sleep(_SECONDS_TO_SPEAK)  # Rank 0 prints first: horovodrun kills all workers when one exits.
-    else:
-        given = " ".join(["./run.sh", *sys.argv[1:]])
-        job = f"horovodrun -np {os.environ['HOROVOD_SIZE']} " if "HOROVOD_SIZE" in os.environ else ""
-        print(
-            "error: a shell looks for run.sh on PATH, and it stands in the checkout of ctr_trainer. Call it by its "
-            f"place, as in: {job}{given}",
-            file=sys.stderr,
-        )
-    return errors.USAGE
 
 
 def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[dict[str, Any], list[Any]]:
