@@ -54,7 +54,6 @@ REMOVED = {
     "horovod_timeline": "use horovodrun --timeline-filename, with --dense_exchange=horovod",
     "job_timeout": "a job of a benchmark ends after 1800 s",
     "json": "use --format=json",
-    "log_ranks": "leave it out",
     "log_secs": "in a program, RunConfig(log_secs=...) sets it",
     "max_body_bytes": "a request may have 4 KiB per example of --max_examples",
     "max_list_length": "a list of a request may have 1000 values",
@@ -88,7 +87,7 @@ TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 # Groups whose flags a flagfile of an experiment may contain.
 EXPERIMENT: Groups = (*TRAINING, CheckpointFlags, SavedModelFlags, PredictFlags)
 # The flags of commands that use a trained model, and the further flags of those that also read data.
-OF_MODELS = ("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format")
+OF_MODELS = ("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format", "log_ranks")
 OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
 
 

@@ -1,5 +1,6 @@
 import importlib
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -103,6 +104,33 @@ def test_a_graph_s_means_are_of_the_last_batch_as_the_tensors_they_name(tmp_path
         of_step = r"step (5|10), (xentropy_mean|prob_mean|real_mean)(?::0)? = (\S+)"
         means[name] = sorted(re.findall(of_step, done.stderr))
     assert means["graph"] == means["plain"] and len(means["graph"]) == 6
+
+
+def test_with_log_ranks_0_the_other_ranks_log_warnings_and_errors_only(tmp_path, data):
+    done = launch.run(2, "-m", "ctr_trainer", "train", _flagfile(tmp_path, data, "--log_ranks=0"))
+    lines = re.findall(r"^\[(\d)\]<stderr>:.* - (INFO|WARNING|ERROR) \[", done.stderr, re.MULTILINE)
+    assert ("0", "INFO") in lines and ("1", "INFO") not in lines
+
+
+def test_an_unknown_variable_of_this_package_is_named_with_the_nearest(tmp_path, monkeypatch, caplog):
+    for name in ("CTR_TRAINER_THREAD", "CTR_TRAINER_TEST_DATA", "CTR_TRAINER_THREADS"):
+        monkeypatch.setenv(name, "1")
+    assert cli.main(["report", str(tmp_path)]) == 1
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "the environment variable CTR_TRAINER_THREAD is not used; did you mean CTR_TRAINER_THREADS?"
+    ]
+    caplog.clear()
+    monkeypatch.setenv("HOROVOD_RANK", "1")
+    assert cli.main(["report", str(tmp_path)]) == 1
+    assert not caplog.records
+
+
+def test_every_variable_that_the_package_or_a_page_names_is_known():
+    root = pathlib.Path(cli.__file__).parents[1]
+    files = [path for name in ("ctr_trainer", "docs", "configs") for path in (root / name).rglob("*.*")]
+    files = [path for path in [*files, root / "run.sh"] if path.suffix in (".py", ".md", ".sh", ".yaml")]
+    named = {name for path in files for name in re.findall(r"CTR_TRAINER_(?!TEST_)[A-Z]\w+", path.read_text())}
+    assert named == set(cli._VARIABLES)
 
 
 def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, capsys, caplog):

@@ -23,7 +23,7 @@ def event_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else "none"
 
 
-def install(form: str = "plain", rank: int | None = None) -> None:
+def install(form: str = "plain", rank: int | None = None, warnings_only: bool = False) -> None:
     """Writes the log of this process to standard error, line by line. Another call changes the format.
 
         2024-10-02 00:21:29,534 - INFO [log_hooks.py:45 - take] - current lr: 0.050000
@@ -34,6 +34,7 @@ def install(form: str = "plain", rank: int | None = None) -> None:
       form: one of `FORMATS`. `json` writes one object per line: `time` (ISO 8601 with milliseconds), `level`, `file`,
         `line`, `function`, `rank`, `message`, and `exception` if there is one.
       rank: rank of this worker; None if this process is not a worker.
+      warnings_only: whether to leave out lines that are neither warnings nor errors.
     """
     root = logging.getLogger()
     if root.handlers and _installed() is None:
@@ -48,7 +49,7 @@ def install(form: str = "plain", rank: int | None = None) -> None:
         logging.getLogger("tensorflow").handlers.clear()
     root.setLevel(logging.INFO)
     # The handler has this level too, because TensorFlow's logger has a level of its own.
-    handler.setLevel(logging.INFO)
+    handler.setLevel(logging.WARNING if warnings_only else logging.INFO)
 
 
 @contextlib.contextmanager
