@@ -186,7 +186,7 @@ class ServiceStatus:
 
     def __init__(self, store: Store, as_in_graph: bool = False) -> None:
         self._store, self._as_in_graph = store, as_in_graph
-        self._seen = self._histograms()
+        self._at_start = self._seen = self._histograms()
 
     def lines(self) -> list[str]:
         """Returns one line about lookups and one about pushes. Sends one request to each shard."""
@@ -198,11 +198,19 @@ class ServiceStatus:
             return []
         if not self._seen:
             return []
+        return [latency.status_line(self._as_in_graph) for latency in self._since(before)]
+
+    def totals(self) -> tuple[int, float]:
+        """Returns the number of requests since the start up to the last `lines`, and their seconds in the service."""
+        latencies = self._since(self._at_start)
+        return sum(each.count for each in latencies), sum(each.recorded_seconds for each in latencies)
+
+    def _since(self, before: dict[str, dict[str, str]]) -> list[Latency]:
         of = f"{len(self._seen)} shard{'s' * (len(self._seen) > 1)} of the service"
         return [
             Latency.between(
                 name, of, [each[name] for each in before.values()], [each[name] for each in self._seen.values()]
-            ).status_line(self._as_in_graph)
+            )
             for name in PS_NAMES
         ]
 
