@@ -10,6 +10,7 @@ import json
 import math
 import operator
 import os
+import pathlib
 import statistics
 import sys
 import time
@@ -27,7 +28,6 @@ from ctr_trainer.features.spec import DenseFeature, FeatureSpec, Label, SparseFe
 from ctr_trainer.report.training_run import METRICS_FILE
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
-from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import tensorflow_import
@@ -199,7 +199,7 @@ def result(
 
 def training_accuracy(model_dir: str) -> float:
     """Returns the accuracy over the training examples, each scored before it is trained on; NaN without a label."""
-    lines = [json.loads(line) for line in (path_of(model_dir) / METRICS_FILE).read_text().splitlines()]
+    lines = [json.loads(line) for line in pathlib.Path(model_dir, METRICS_FILE).read_text().splitlines()]
     steps = [after["step"] - before["step"] for before, after in itertools.pairwise(lines)]
     accuracies = [_mean_of_labels(line, ("accuracy",)).get("accuracy", math.nan) for line in lines[1:]]
     return sum(map(operator.mul, accuracies, steps)) / max(sum(steps), 1)

@@ -66,7 +66,7 @@ class MetricLines(LineTaker):
         if line.own.lr is not None:
             _log.info("current lr: %f", line.own.lr)
         if self._event_seconds:
-            _log.info("step %d, event time = %s", line.step, log_lines.event_text(self._event_seconds()))
+            _log.info("%sstep %d, event time = %s", now, line.step, log_lines.event_text(self._event_seconds()))
 
     def _pace(self, line: Line) -> tuple[str, str]:
         """Returns the text in the parentheses of a line, and the text after them."""
