@@ -1,9 +1,9 @@
 """The command line: finds the command, reads its flags and calls it."""
 
 import importlib
+import logging
 import os
 import sys
-import time
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,12 +13,15 @@ from absl import flags as absl_flags
 from ctr_trainer import __version__
 from ctr_trainer.experiment import flags, recipes
 from ctr_trainer.experiment.flags import Flag, Groups
-from ctr_trainer.ranks import last_words
+from ctr_trainer.launch.worker import GATE
+from ctr_trainer.ranks import last_words, notices
 from ctr_trainer.settings.by_flag import refusing_by_flags, replaced
 from ctr_trainer.system.messages import errors, log_lines
 from ctr_trainer.system.messages.errors import UserError, did_you_mean, masked
 from ctr_trainer.system.processes import tensorflow_import
+from ctr_trainer.system.processes.child import CHILD
 
+_log = logging.getLogger(__name__)
 COMMANDS = {
     "train": "train a model, alone or as one worker under horovodrun",
     "launch": "train under horovodrun, and resume automatically after a loss",
@@ -41,8 +44,9 @@ _ENDING_IN_ORDER = (*_WORKERS, "convert")
 
 # The commands that use a model that `train` has trained, and accept the flags of `train`.
 _OF_TRAINED_MODELS = ("evaluate", "predict", "export", "publish")
+# The environment variables that a user, the launcher or run.sh may set.
+_VARIABLES = ("CTR_TRAINER_THREADS", last_words.TRACEBACKS, notices.ATTEMPT, GATE)
 _HELP = ("-h", "-help", "--help", "-helpfull", "--helpfull")
-_SECONDS_TO_SPEAK = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return errors.USAGE
     if "log_format" in values:
         rank = log_lines.rank_of_this_process() if name in _WORKERS else None
-        log_lines.install(values["log_format"], rank)
+        log_lines.install(values["log_format"], rank, warnings_only=bool(rank) and values.get("log_ranks") == "0")
+    _warn_of_variables()
     words = last_words.of_this_process()
     words.model_dir = values.get("model_dir", "")
     run = refusing_by_flags()(command.run)
@@ -97,23 +102,13 @@ def _write_until_closed(stream: Any) -> None:
     stream.write, stream.flush = quiet(stream.write), quiet(stream.flush)
 
 
-def refuse_run_sh() -> int:
-    """Prints an error that explains how to call `./run.sh`, and returns the exit status.
-
-    This is the installed command `run.sh`, which a shell finds if the user omits `./`. Without it, `horovodrun -np 2
-    run.sh` would exit with status 127 and no explanation.
-    """
-    if log_lines.rank_of_this_process():
-        time.sleep(_SECONDS_TO_SPEAK)  # Rank 0 prints first: horovodrun kills all workers when one exits.
-    else:
-        given = " ".join(["./run.sh", *sys.argv[1:]])
-        job = f"horovodrun -np {os.environ['HOROVOD_SIZE']} " if "HOROVOD_SIZE" in os.environ else ""
-        print(
-            "error: a shell looks for run.sh on PATH, and it stands in the checkout of ctr_trainer. Call it by its "
-            f"place, as in: {job}{given}",
-            file=sys.stderr,
-        )
-    return errors.USAGE
+def _warn_of_variables() -> None:
+    """Warns once per job about environment variables that have the form of this package's, but that nothing reads."""
+    if log_lines.rank_of_this_process() or any(name in os.environ for name in (CHILD, notices.ATTEMPT)):
+        return
+    for name in sorted(os.environ):
+        if name.startswith("CTR_TRAINER_") and name not in _VARIABLES and not name.startswith("CTR_TRAINER_TEST_"):
+            _log.warning("the environment variable %s is not used%s", name, did_you_mean(name, _VARIABLES))
 
 
 def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[dict[str, Any], list[Any]]:

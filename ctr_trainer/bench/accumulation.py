@@ -27,7 +27,7 @@ EXAMPLES, STEPS, FEWER_STEPS = "examples", "steps", "fewer_steps"
 STEP_TITLES = {EXAMPLES: "Equal examples", STEPS: "Equal optimizer steps"}
 _CHANGES = {EXAMPLES: "equal examples", STEPS: "equal steps: larger batches", FEWER_STEPS: "fewer steps"}
 _BEST = "best_auc"
-_OF_RUN = ("learning_rate", "training_auc", "accuracy", "auc", "logloss", "copc")
+_OF_RUN = ("learning_rate", "training_auc", "training_accuracy", "accuracy", "auc", "logloss", "copc")
 # The heading, figure and format of each column.
 _COLUMNS = (
     ("learning rate", "learning_rate", "g"),
@@ -36,7 +36,9 @@ _COLUMNS = (
     ("examples/s", "together", ",.0f"),
     ("over the row above", "gain_percent", "+.0f"),
     ("training AUC", "training_auc", ".4f"),
+    ("training accuracy", "training_accuracy", ".4f"),
     ("accuracy", "accuracy", ".4f"),
+    ("best accuracy", "best_accuracy", ".4f"),
     ("validation AUC", "auc", ".4f"),
     ("best in the run", _BEST, ".4f"),
     ("log loss", "logloss", ".4f"),
@@ -45,7 +47,7 @@ _COLUMNS = (
 _NOTES = (
     "Seconds are for all examples of a row at its examples/s, without and with the run's evaluations. Over the row "
     "above: the increase of the examples/s in percent. The batch size counts all workers in an optimizer step. The "
-    "training AUC is computed on the training examples, each scored before it is trained on.",
+    "training AUC and accuracy are of the training examples, each scored before it is trained on.",
     "--scale_lr=linear_batches and sqrt_batches scale the learning rates with the number of batches per step.",
     "*: the best AUC of this row exceeds the best AUC of all rows above it.",
 )
@@ -135,7 +137,7 @@ def summarize(rounds: Rounds, examples: int) -> dict[str, Figure]:
     """Returns the figures of a row whose runs train on `examples` examples.
 
     `together` is examples/s, and `seconds` is the time for all examples at that rate. On the validation data,
-    `best_auc` is the maximum over all evaluations, and the other metrics are those of the last evaluation.
+    `best_auc` and `best_accuracy` are the maxima over all evaluations; the other metrics are of the last evaluation.
     """
     firsts = [ranks[0] for ranks in rounds]
     seconds = [examples / rate(ranks) for ranks in rounds]
@@ -144,7 +146,10 @@ def summarize(rounds: Rounds, examples: int) -> dict[str, Figure]:
         "seconds": figure(seconds),
         "seconds_with_evaluations": figure(evaluated),
         "together": figure(map(rate, rounds)),
-        _BEST: figure(max(each["auc"] for each in first["evaluations"]) for first in firsts),
+        **{
+            f"best_{name}": figure(max(each[name] for each in first["evaluations"]) for first in firsts)
+            for name in ("auc", "accuracy")
+        },
         **{name: figure(first[name] for first in firsts) for name in _OF_RUN},
     }
 

@@ -7,7 +7,10 @@ only, as its labels do not depend on its features.
 import dataclasses
 import itertools
 import json
+import math
+import operator
 import os
+import pathlib
 import statistics
 import sys
 import time
@@ -22,6 +25,7 @@ from ctr_trainer.experiment import flags
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import DenseFeature, FeatureSpec, Label, SparseFeature
+from ctr_trainer.report.training_run import METRICS_FILE
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages import log_lines
@@ -157,6 +161,8 @@ def _measure(
     training = experiment.train
     found = result(distributed.rank(), trained, evaluations, data.batch_size * training.accumulation_steps)
     scale = distributed.lr_scale(training.scale_lr, training.accumulation_steps)
+    if evaluations and distributed.is_chief():
+        found["training_accuracy"] = training_accuracy(experiment.model.model_dir)
     return {**found, "evaluation_seconds": evaluation_seconds, "learning_rate": training.learning_rate * scale}
 
 
@@ -173,7 +179,7 @@ def result(
         `held`: the memory and the GPUs of all ranks, see `TrainResult`;
         `training_auc`, over the training examples of all ranks, each scored before the update that uses it;
         `auc`, `accuracy`, `logloss` and `copc` of the last evaluation;
-        `evaluations`: the `step` and the `auc` of each evaluation.
+        `evaluations`: the `step`, the `auc` and the `accuracy` of each evaluation.
       Results that were not measured are left out. If there are several labels, each metric is the mean over the labels.
     """
     phases = trained["phases"]
@@ -187,8 +193,16 @@ def result(
         "held": {name: trained[name] for name in ("resident_bytes", "service_resident_bytes", "gpu")},
         **({"training_auc": training["auc"]} if training else {}),
         **learned,
-        "evaluations": [{"step": each["step"], **_mean_of_labels(each, ("auc",))} for each in evaluations],
+        "evaluations": [{"step": each["step"], **_mean_of_labels(each, ("auc", "accuracy"))} for each in evaluations],
     }
+
+
+def training_accuracy(model_dir: str) -> float:
+    """Returns the accuracy over the training examples, each scored before it is trained on; NaN without a label."""
+    lines = [json.loads(line) for line in pathlib.Path(model_dir, METRICS_FILE).read_text().splitlines()]
+    steps = [after["step"] - before["step"] for before, after in itertools.pairwise(lines)]
+    accuracies = [_mean_of_labels(line, ("accuracy",)).get("accuracy", math.nan) for line in lines[1:]]
+    return sum(map(operator.mul, accuracies, steps)) / max(sum(steps), 1)
 
 
 def _mean_of_labels(metrics: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:

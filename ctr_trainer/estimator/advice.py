@@ -1,18 +1,24 @@
-"""Finds the setting that is most likely to make a run faster, from the time that each phase of the run took."""
+"""Finds what is most likely to make a run faster, from the time that each phase of the run took."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.measuring.clock import PHASES
+from ctr_trainer.system.measuring.clock import PHASES, TITLES
 from ctr_trainer.system.processes import hardware
 
 _FEWEST_STEPS = 100
+# Below this batch size, a step on a CPU takes about as long as with more examples.
+_SMALL_BATCH = 128
+# Up to this speed, float16 gradients are faster: the bytes that they save take longer than the conversion.
+_SLOW_GBIT = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The flag to change, with its new value, and the reason. The change saves less than `share`, from 0 to 1."""
+    """The flag to change, with its new value, or another remedy, and the cause. It saves less than `share`, 0 to 1."""
 
     share: float
     flag: str
@@ -35,6 +41,12 @@ class Circumstances:
       has_limits: whether the feature spec has [[limits]].
       silent: share of the time when the embedding service did not answer.
       has_histories: whether the feature spec has sequences. bfloat16 speeds up models with sequences less.
+      batch_size: mean number of examples of a worker's batch.
+      core_waits: by rank, the part of the time for which its threads could run that they waited for a core.
+      by_rank: dict of phase -> `shares` by rank.
+      request_ms, served_ms: mean time of a request to the service as measured by workers and within the service, or 0.
+      service_is_here: whether the service runs on this host.
+      exchanged_bytes, exchange_ms: bytes of the dense gradients of a step, and the time of their exchange.
     """
 
     shares: Mapping[str, float]
@@ -49,19 +61,34 @@ class Circumstances:
     has_limits: bool = False
     silent: float = 0.0
     has_histories: bool = False
+    batch_size: float = 1024.0
+    core_waits: Sequence[float] = (0.0,)
+    by_rank: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    request_ms: float = 0.0
+    served_ms: float = 0.0
+    service_is_here: bool = True
+    accumulation_steps: int = 1
+    fp16: bool = False
+    exchanged_bytes: int = 0
+    exchange_ms: float = 0.0
 
 
 def advise(circumstances: Circumstances) -> Finding | None:
-    """Returns the `Finding` with the largest share, or None if no rule's limit is exceeded.
+    """Returns the most important `Finding`, or None if no rule's limit is exceeded.
 
-    Also returns None for a run of fewer than 100 steps, because the costs of the first step outweigh the rest. The rule
-    about the dense tower applies only if no other rule finds anything.
+    An overloaded machine, a slow rank and small batches come first, because they lengthen the phases that the other
+    rules judge. Among these, the largest share counts. If no rule finds anything, accumulation and the dense tower do.
+
+    Also returns None for a run of fewer than 100 steps, because the costs of the first step outweigh the rest.
     """
     if circumstances.steps < _FEWEST_STEPS:
         return None
     circumstances = _without_silence(circumstances)
-    findings = [finding for rule in _RULES if (finding := rule(circumstances))]
-    return max(findings, key=lambda finding: finding.share) if findings else _tower(circumstances)
+    first = next((finding for rule in (_load, _slow_rank, _batch) if (finding := rule(circumstances))), None)
+    findings = [first] if first else [finding for rule in _RULES if (finding := rule(circumstances))]
+    if findings:
+        return max(findings, key=lambda finding: finding.share)
+    return _accumulation(circumstances) or _tower(circumstances)
 
 
 def _without_silence(c: Circumstances) -> Circumstances:
@@ -69,6 +96,42 @@ def _without_silence(c: Circumstances) -> Circumstances:
     waits = {"exchange", "syncing", *(name for name, phase in PHASES.items() if "service" in phase.waits_for)}
     shares = {name: max(share - c.silent * (name in waits), 0.0) for name, share in c.shares.items()}
     return dataclasses.replace(c, shares=shares)
+
+
+def _load(c: Circumstances) -> Finding | None:
+    rank = int(np.argmax(c.core_waits))
+    if c.core_waits[rank] <= 0.70:
+        return None
+    why = "threads that could run waited for a core: end other programs, or start fewer workers or threads"
+    return Finding(float(c.core_waits[rank]), f"free cores for rank {rank}" if c.workers > 1 else "free cores", why)
+
+
+def _slow_rank(c: Circumstances) -> Finding | None:
+    names = [name for name in c.by_rank if name in PHASES and "ranks" not in PHASES[name].waits_for]
+    if c.workers == 1 or not names:
+        return None
+    work = np.array([c.by_rank[name] for name in names])  # float64[phases, ranks]
+    slowest = int(work.sum(0).argmax())
+    more = work[:, slowest] - np.delete(work, slowest, axis=1).mean(1)
+    if more.sum() <= 0.25:
+        return None
+    phase = TITLES[names[int(more.argmax())]]
+    why = (
+        f"the others wait for it, mostly for its {phase}: give it as free a machine, as near data and as little work "
+        "of its own as they have; --profile_steps shows what it does"
+    )
+    return Finding(float(more.sum()), f"a faster rank {slowest}", why)
+
+
+def _batch(c: Circumstances) -> Finding | None:
+    share = sum(c.shares[name] for name in ("lookup", "feed", "session", "update", "hooks", "loop"))
+    if c.batch_size >= _SMALL_BATCH or share <= 0.50:
+        return None
+    why = (
+        f"a step of {c.batch_size:.0f} examples takes about as long as one of 256; there are then fewer steps, so "
+        "raise the learning rates, too"
+    )
+    return Finding(share, "--batch_size=256", why)
 
 
 def _read(c: Circumstances) -> Finding | None:
@@ -100,11 +163,17 @@ def _sync(c: Circumstances) -> Finding | None:
     why = "training waits for syncs of the embedding rows"
     if _can_share(c):
         return Finding(share, "--embedding_service=shared", f"{why}, and workers of one host need none")
-    if embedding.service == "auto":
-        return Finding(
-            share, f"--service_shards={2 * embedding.service_shards}", f"{why}, and the service is the bottleneck"
-        )
-    return Finding(share, f"--sync_steps={2 * embedding.sync_steps}", f"{why}; rows may then be staler")
+    took = f"{why}: a request takes {c.request_ms:.1f} ms, {c.served_ms:.1f} ms of it within the service"
+    if not 0 < c.served_ms < 0.5 * c.request_ms:
+        why = f"{why}, and the service is the bottleneck"
+        if embedding.service == "auto":
+            return Finding(share, f"--service_shards={2 * embedding.service_shards}", why)
+        return Finding(share, f"--sync_steps={2 * embedding.sync_steps}", f"{why}: or more shards; rows may be staler")
+    if c.service_is_here:
+        return Finding(share, "cores of its own for the service", f"{took}, which waits for a core or is throttled")
+    if embedding.sync_compression == "none":
+        return Finding(share, "--sync_compression=fp16", f"{took}: the network is the bottleneck")
+    return Finding(share, f"--sync_steps={2 * embedding.sync_steps}", f"{took}: the network is the bottleneck")
 
 
 def _service(c: Circumstances) -> Finding | None:
@@ -121,12 +190,37 @@ def _can_share(c: Circumstances) -> bool:
 
 def _exchange(c: Circumstances) -> Finding | None:
     # If the service has no core of its own, the wait is for the worker that shares its core.
-    if c.shares["exchange"] <= 0.10 or not c.exchanges_each_step or _service(c):
+    share, waits = c.shares["exchange"], np.array(c.by_rank.get("exchange", [0.0]))
+    if share <= 0.10 or not c.exchanges_each_step or _service(c):
         return None
     why = "steps wait for the exchange of dense gradients"
+    if waits.min() < 0.5 * waits.mean():
+        why = f"{why}, rank {waits.argmin()} least: it may be slower than the others"
+    if c.fp16 and c.on_one_host:
+        why = f"{why}, and float16 takes them from the shared memory of this host to Horovod: it is for slow networks"
+        return Finding(share, "--nofp16_allreduce", why)
+    gbit = 8e-6 * c.exchanged_bytes / c.exchange_ms if c.exchange_ms else 0.0
+    if not c.on_one_host and c.exchanged_bytes > 1e6 and gbit < _SLOW_GBIT:
+        why = f"{why}: {c.exchanged_bytes / 1e6:.1f} MB in {c.exchange_ms:.0f} ms, so the network is the bottleneck"
+        if c.fp16:
+            why = f"{why}, also with float16; --accumulation_steps=4 exchanges a quarter, in fewer optimizer steps"
+            return Finding(share, "--dense_sync_steps=30", why)
+        return Finding(share, "--fp16_allreduce", f"{why}, and float16 has half the bytes")
     # An exchange through shared memory is short: the remaining time is the wait for the slowest worker of each step.
     flag = "--dense_sync_steps=30" if c.exchanges_in_memory else "--overlap_allreduce or --dense_sync_steps=30"
-    return Finding(c.shares["exchange"], flag, f"{why}; see docs/training.md")
+    return Finding(share, flag, f"{why}; see docs/training.md")
+
+
+def _accumulation(c: Circumstances) -> Finding | None:
+    batches, share = c.accumulation_steps, c.shares["exchange"]
+    without = batches * share / (1 + (batches - 1) * share)
+    if batches == 1 or without > 0.10:
+        return None
+    why = (
+        f"the exchange; of each batch, it would take {without:.0%}, so accumulation saves little, and {batches} times "
+        "fewer optimizer steps cost AUC; see docs/benchmarks.md"
+    )
+    return Finding(share, "--accumulation_steps=1", why)
 
 
 def _checkpoint(c: Circumstances) -> Finding | None:

@@ -99,6 +99,7 @@ class TrainOp(TrainSettings):
             drain=drain,
             dense_sync_steps=self.dense_sync_steps,
             exchange=gradients.exchange if exchange or distributed.size() == 1 else self._averaged(),
+            fp16=self.fp16_allreduce,
         )
         return train_op
 

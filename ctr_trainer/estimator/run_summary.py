@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.store.worker_rows import RowTotals
@@ -20,6 +21,8 @@ from ctr_trainer.estimator.training import Training
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.system.measuring.clock import PHASES, TITLES, TRAINING
+from ctr_trainer.system.measuring.resources import core_seconds
+from ctr_trainer.system.processes import reach
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ def measured(training: Training, hooks: MeasuringHooks) -> dict[str, Any]:
     slowest = max(TRAINING, key=lambda name: shares[name])
     hits, syncs = figures["hits"].sum(), figures["syncs"].sum()
     asked, silent = hits + figures["misses"].sum(), figures["silent"].mean()
-    advice = advise(_circumstances(training, shares, silent / in_training))
+    advice = advise(_circumstances(training, figures, shares, in_training))
 
     def lock_percent(name: str) -> float | None:
         return round(100 * figures[name].mean() / in_training, 3) if figures["lock_held"].any() else None
@@ -106,6 +109,9 @@ def _own_figures(training: Training, hooks: MeasuringHooks) -> dict[str, float]:
     totals = embeddings.totals() if embeddings else RowTotals()
     lock = embeddings.lock_times() if embeddings else LockTimes()
     services = training.store.stats().get("services", {})
+    requests = [embeddings.lookup_latency, embeddings.push_latency] if embeddings and services else []
+    served, served_seconds = hooks.service.totals() if hooks.service and services else (0, 0.0)
+    ran, waited = core_seconds()
     return {
         **{name: clock.seconds[name] for name in PHASES},
         "exchange": hooks.trace.share("exchange") * clock.seconds["session"],
@@ -121,24 +127,50 @@ def _own_figures(training: Training, hooks: MeasuringHooks) -> dict[str, float]:
         "gpu_busy": hooks.resources.gpu_busy,
         "gpu_bytes": hooks.resources.gpu_bytes,
         "service_bytes": sum(service["resident_bytes"] for service in services.values()),
+        "examples": training.feed.examples,
+        "requests": sum(each.total_count for each in requests),
+        "request_seconds": sum(each.total_seconds for each in requests),
+        "served": served,
+        "served_seconds": served_seconds,
+        "core_ran": ran,
+        "core_waited": waited,
     }
 
 
-def _circumstances(training: Training, shares: Mapping[str, float], silent: float) -> Circumstances:
-    inputs, plan = training.feed.inputs, notes().step_plan
+def _circumstances(
+    training: Training, figures: Mapping[str, np.ndarray], shares: Mapping[str, float], in_training: float
+) -> Circumstances:
+    inputs, plan, config = training.feed.inputs, notes().step_plan, training.job.config
+    total = {name: float(each.sum()) for name, each in figures.items()}
+    addresses = [address.rpartition(":")[0] for address in config.embedding.service.split(",")]
+    is_auto = config.embedding.service in ("auto", "shared")
+    on_one_host = distributed.local_size() == distributed.size()
+    runs = max(training.steps.steps * plan.accumulation_steps * distributed.size(), 1)
+    variables = [variable for variable in tf1.trainable_variables() if variable.shape.is_fully_defined()]
     return Circumstances(
-        shares=shares,
+        # If one worker syncs for its host, the others wait for it in their exchange.
+        shares={**shares, "sync": figures["sync"].max() / in_training},
         steps=training.steps.steps,
         workers=distributed.size(),
-        on_one_host=distributed.local_size() == distributed.size(),
-        config=training.job.config,
+        on_one_host=on_one_host,
+        config=config,
         exchanges_each_step=plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1,
         has_gpu=bool(tf.config.list_physical_devices("GPU")),
         exchanges_in_memory=dense_exchange.is_in_memory(),
         has_free_core=(os.cpu_count() or 1) > distributed.local_size(),
         has_limits=bool(inputs.fed and inputs.features.spec.limits),
-        silent=silent,
+        silent=total["silent"] / distributed.size() / in_training,
         has_histories=inputs.fed and any(f.combiner == "none" for f in inputs.features.spec.sparse),
+        batch_size=total["examples"] / runs if total["examples"] else Circumstances.batch_size,
+        core_waits=(figures["core_waited"] / np.maximum(figures["core_ran"] + figures["core_waited"], 1e-9)).tolist(),
+        by_rank={name: (figures[name] / in_training).tolist() for name in (*TRAINING, "exchange")},
+        request_ms=1e3 * total["request_seconds"] / max(total["requests"], 1),
+        served_ms=1e3 * total["served_seconds"] / max(total["served"], 1),
+        service_is_here=on_one_host if is_auto else all(map(reach.is_here, addresses)),
+        accumulation_steps=plan.accumulation_steps,
+        fp16=plan.fp16,
+        exchanged_bytes=sum(each.shape.num_elements() * each.dtype.size for each in variables) // (1 + plan.fp16),
+        exchange_ms=1e3 * total["exchange"] / distributed.size() / max(training.steps.steps, 1),
     )
 
 

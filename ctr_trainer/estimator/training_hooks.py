@@ -34,7 +34,7 @@ from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.metrics import click_metrics
 from ctr_trainer.metrics.click_metrics import WorkerFigures, metric_name
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.settings.run_config import GRAPH_NAMES, RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.resources import no_gpu, open_gpu
 
@@ -96,9 +96,10 @@ def training_hooks(
     read_gpu = open_gpu(distributed.local_rank()) if has_gpu else no_gpu
     resources = ResourcesHook(read_gpu, every_n_steps=config.log_steps)
     hooks += [metrics, resources]
-    service = ServiceStatus(store) if distributed.is_chief() else None
+    as_in_graph = config.log_names == GRAPH_NAMES
+    service = ServiceStatus(store, as_in_graph) if distributed.is_chief() else None
     latencies = [*feed.latencies, *clock.latencies]
-    hooks.append(RunStatusHook(latencies, status_lines, service, every_n_secs=config.log_secs))
+    hooks.append(RunStatusHook(latencies, status_lines, service, as_in_graph, every_n_secs=config.log_secs))
     if config.phase_steps:
         trace = StepTraceHook(clock, config.phase_steps, config.phase_steps, has_gpu)
     else:  # Measures only the share of the exchange in a step.
@@ -196,7 +197,7 @@ def _line_takers(training: Training) -> list[LineTaker]:
         epochs=feed.inputs.epochs,
         length=notes().run_length,
     )
-    return [*takers, progress, StepRate(training.clock, job.config.log_steps, directory, job.config.log_names)]
+    return [*takers, progress, StepRate(training.clock, job.config.log_steps, directory)]
 
 
 def metric_tensors(inputs: GraphInput, spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:

@@ -141,8 +141,14 @@ class WorkersSettings(Settings, title="Workers"):
 
 @dataclasses.dataclass(frozen=True)
 class LogSettings(Settings, title="Log"):
-    """The form of the log."""
+    """The form of the log, and which workers write it."""
 
+    log_ranks: str = setting(
+        "all",
+        "ranks that log; 0: rank 0 only, and of the other ranks only warnings and errors",
+        choices=("all", "0"),
+        alike=False,
+    )
     log_format: str = setting(
         "plain",
         "form of the log's lines; json: each line of the log, and of an embedding service that the job starts, is one "

@@ -31,6 +31,7 @@ class StepPlan:
       dense_sync_steps: optimizer steps after which the workers average their dense variables; 1 if they exchange the
         gradients of each step instead, so that the variables are always equal.
       exchange: the log line that says how the workers exchange gradients, and why.
+      fp16: whether they exchange float16.
     """
 
     accumulate: tf.Operation | None = None
@@ -39,6 +40,7 @@ class StepPlan:
     drain: tf.Operation | None = None
     dense_sync_steps: int = 1
     exchange: str = "gradient exchange: by the train_op of the model_fn, because it was not made by this package"
+    fp16: bool = False
 
     @property
     def steps_wait(self) -> bool:

@@ -7,7 +7,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 VERSION = "0.28.1"
 # Part of the key of a cached wheel. Change it whenever the patches change.
-NAME = "patched5"
+NAME = "patched6"
 # The patches of each file: a text that exactly one line contains, and the lines that replace this line.
 PATCHES: dict[str, dict[str, str]] = {
     # This source file no longer compiles, and is needed only for `HOROVOD_ENABLE_XLA_OPS`.
@@ -30,9 +30,16 @@ PATCHES: dict[str, dict[str, str]] = {
         _SessionRunHook = tf.compat.v1.train.SessionRunHook
 """,
     },
+    # Puts the directory of `horovodrun` last on the PATH of the workers, who then find `run.sh` and what else is
+    # installed there even if the virtual environment is not active.
+    #
     # Makes `horovodrun` end with status 1 if a worker has failed, after printing the lines that name the worker.
     # Unpatched, it also prints a traceback of its own code.
     "runner/launch.py": {
+        "    args = parse_args()": """\
+    os.environ['PATH'] = os.pathsep.join([os.environ.get('PATH', os.defpath), os.path.dirname(sys.executable)])
+    args = parse_args()
+""",
         "    _run(args)": """\
     try:
         _run(args)

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import pathlib
 import runpy
 import socket
 import sys
@@ -70,6 +71,18 @@ def main() -> None:
         wait_at(gate)
     sys.argv[1:1] = ["train"]
     runpy.run_module("ctr_trainer", run_name="__main__", alter_sys=True)
+
+
+def run_sh() -> None:
+    """Trains as the checkout's `./run.sh` does, which is the demo if there are no arguments.
+
+    This is the installed command `run.sh`, which the shell of `horovodrun -np 2 run.sh` finds on the PATH.
+    """
+    checkout, arguments = pathlib.Path(__file__).parents[2], sys.argv[1:]
+    if not arguments and (checkout / "run.sh").exists():
+        os.chdir(checkout)
+        arguments = ["--flagfile=configs/demo.flags"]
+    os.execv(sys.executable, [sys.executable, "-m", __name__, *arguments])
 
 
 if __name__ == "__main__":

@@ -115,11 +115,23 @@ class ClickMetrics:
         logits, labels, weights = map(np.concatenate, zip(*self._waiting, strict=True))
         self._waiting.clear()
         self._scores.update(logits, labels, weights)
-        # float64, because the log shows eight digits.
-        self._means["xentropy_mean"].update(np.logaddexp(0.0, logits, dtype=np.float64) - labels * logits, weights)
-        self._means["accuracy"].update(_is_right(logits, labels), weights)
-        self._means["prob_mean"].update(sigmoid(logits), weights)
-        self._means["real_mean"].update(labels, weights)
+        _add_to(self._means, logits, labels, weights)
+
+
+def _add_to(means: dict[str, Mean], logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
+    """Adds examples to a dict of each of `_MEANS`."""
+    # float64, because the log shows eight digits.
+    means["xentropy_mean"].update(np.logaddexp(0.0, logits, dtype=np.float64) - labels * logits, weights)
+    means["accuracy"].update(_is_right(logits, labels), weights)
+    means["prob_mean"].update(sigmoid(logits), weights)
+    means["real_mean"].update(labels, weights)
+
+
+def batch_means(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+    """Computes a batch's means by name, NaN if no example counts; the arguments are those of `ClickMetrics.update`."""
+    means = {name: Mean() for name in _MEANS}
+    _add_to(means, logits, labels, weights)
+    return {name: mean.result() for name, mean in means.items()}
 
 
 def scores_of(sums: np.ndarray, labels: Sequence[str]) -> dict[str, np.ndarray]:
@@ -156,6 +168,7 @@ class WorkerFigures:
       sync_wait_ms: milliseconds for which the worker's steps waited for that sync.
       hits, misses: number of keys looked up so far, see `RowTotals`; they add up over workers.
       steps_per_sec, examples_per_sec: rates of this worker since the previous line.
+      batch: dict of name -> mean over the last batch only, such as `prob_mean`, of each label.
     """
 
     lr: float | None = None
@@ -165,6 +178,7 @@ class WorkerFigures:
     misses: int = 0
     steps_per_sec: float | None = None
     examples_per_sec: float | None = None
+    batch: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -157,8 +157,8 @@ class RunConfig(Settings, title="Run"):
     )
     log_names: str = setting(
         PLAIN_NAMES,
-        "names in the log. plain: names such as xentropy_mean; graph: names of the graph such as xentropy_mean:0, "
-        "lines in the form of TensorFlow 1 programs, and TensorFlow's own line INFO:tensorflow:global_step/sec",
+        "names in the log. plain: names such as xentropy_mean; graph: names of the graph such as xentropy_mean:0, and "
+        "the messages of TensorFlow 1 programs",
         choices=LOG_NAMES,
     )
     summary_steps: int = setting(

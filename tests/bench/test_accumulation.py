@@ -21,8 +21,10 @@ def _settings(batches, *equal):
 
 def _round(auc, training_auc=0.6, rates=(100.0,), evaluations=()):
     found = {"auc": auc, "accuracy": 0.9, "logloss": 0.5, "copc": 1.1, "training_auc": training_auc}
-    found |= {"evaluation_seconds": 2.0, "learning_rate": 0.05}
-    found["evaluations"] = [{"step": 10 * (i + 1), "auc": each} for i, each in enumerate((*evaluations, auc))]
+    found |= {"evaluation_seconds": 2.0, "learning_rate": 0.05, "training_accuracy": 0.8}
+    found["evaluations"] = [
+        {"step": 10 * (i + 1), "auc": each, "accuracy": 0.95 - 0.01 * i} for i, each in enumerate((*evaluations, auc))
+    ]
     return [{**found, "examples_per_sec": rate} for rate in rates]
 
 
@@ -68,6 +70,8 @@ def test_the_time_is_of_all_examples_at_the_rate_of_all_workers_and_the_best_auc
     assert found["training_auc"].values == (0.60, 0.62)
     assert found["auc"].values == (0.70, 0.71)
     assert found["best_auc"].values == (0.72, 0.71)
+    assert (found["training_accuracy"].values, found["accuracy"].values) == ((0.8, 0.8), (0.9, 0.9))
+    assert found["best_accuracy"].values == (0.95, 0.95)
     assert (found["logloss"].values, found["copc"].values) == ((0.5, 0.5), (1.1, 1.1))
 
 
@@ -95,8 +99,12 @@ def test_rows_say_whether_they_are_the_best_so_far_and_leave_out_what_failed():
     assert [(row.setting.batches, row.best_so_far) for row in found] == [(1, True), (4, False), (8, True)]
     heading, one, four, eight = accumulation.report_lines({"steps": found}, {}, 1)[2:6]
     assert heading.split("  ")[0] == "batches a step" and heading.endswith("best in the run  log loss   COPC")
-    assert one.split() == ("1 100 10 1,000 0.05 10.0 12.0 100 - 0.6000 0.9000 0.7000 0.7000 * 0.5000 1.100".split())
-    assert four.split() == "4 400 10 4,000 0.05 40.0 42.0 100 +0 0.6000 0.9000 0.6900 0.6900 0.5000 1.100".split()
+    assert one.split() == (
+        "1 100 10 1,000 0.05 10.0 12.0 100 - 0.6000 0.8000 0.9000 0.9500 0.7000 0.7000 * 0.5000 1.100".split()
+    )
+    assert four.split() == (
+        "4 400 10 4,000 0.05 40.0 42.0 100 +0 0.6000 0.8000 0.9000 0.9500 0.6900 0.6900 0.5000 1.100".split()
+    )
     assert "0.7100 *" in eight
 
 
@@ -125,8 +133,19 @@ def test_the_rate_of_a_worker_is_without_its_evaluations():
     assert {name: found[name] for name in ("auc", "accuracy", "logloss", "copc", "training_auc")} == dict(
         auc=0.6, accuracy=0.9, logloss=0.4, copc=1.1, training_auc=0.6
     )
-    assert found["evaluations"] == [{"step": 5, "auc": 0.7}, {"step": 10, "auc": 0.6}]
+    assert found["evaluations"] == [
+        {"step": 5, "auc": 0.7, "accuracy": 0.8},
+        {"step": 10, "auc": 0.6, "accuracy": 0.9},
+    ]
     assert "auc" not in worker.result(0, trained, [], 200)
+
+
+def test_the_accuracy_of_the_training_examples_is_of_all_lines_of_the_log(tmp_path):
+    """The last line has half as many steps as the others; with several labels each has the mean of them."""
+    lines = [{"step": 10}, {"step": 30, "accuracy": 0.5}, {"step": 50, "accuracy": 0.7}]
+    lines += [{"step": 60, "accuracy/click": 0.8, "accuracy/buy": 1.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert worker.training_accuracy(str(tmp_path)) == pytest.approx((20 * 0.5 + 20 * 0.7 + 10 * 0.9) / 50)
 
 
 def test_of_several_labels_a_worker_gives_the_means():
@@ -191,6 +210,8 @@ def test_a_real_run_measures_a_list_at_equal_examples_and_at_equal_steps(tmp_pat
         assert row["auc"]["median"] == evaluations[-1]["auc"]
         assert row["best_auc"]["median"] == max(each["auc"] for each in evaluations)
         assert 0 < row["training_auc"]["median"] < 1 and row["seconds"]["median"] > 0
+        assert 0 < row["training_accuracy"]["median"] < 1
+        assert row["best_accuracy"]["median"] == max(each["accuracy"] for each in evaluations)
     whole, larger, fewer = (found["auc_change"]["4"][name]["median"] for name in ("examples", "steps", "fewer_steps"))
     assert whole == pytest.approx(larger + fewer)
     assert (tmp_path / "synthetic-5120").is_dir()  # So that no run reads an example twice.

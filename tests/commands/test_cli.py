@@ -1,5 +1,6 @@
 import importlib
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -35,16 +36,101 @@ def test_the_version_is_printed(capsys):
     assert capsys.readouterr().out == f"{__version__}\n"
 
 
-def test_by_names_of_the_graph_the_log_is_what_a_parser_of_tensorflow_1_logs_reads(tmp_path, data):
-    """Of a process of its own, since the form of the lines is its handler's."""
-    done = launch.run(0, "-m", "ctr_trainer", "train", _flagfile(tmp_path, data, "--log_names=graph"))
-    time_and_place = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - INFO \[\w+\.py:\d+ - \w+\] - "
-    pace = r"\(\d+\.\d it/sec; \d+\.\d examples/sec\)"
-    for name in ("auc", "xentropy_mean:0", "prob_mean:0", "real_mean:0"):
-        line = rf"{time_and_place}step (\d+), {name} = \d\.\d+ {pace}"
-        assert re.findall(f"^{line}$", done.stderr, re.MULTILINE) == ["5", "10"]
-    assert len(re.findall(r"^INFO:tensorflow:global_step/sec: [\d.e+]+$", done.stderr, re.MULTILINE)) == 1
-    assert len(re.findall(f"^{time_and_place}current lr: 0\\.\\d{{6}}$", done.stderr, re.MULTILINE)) == 2
+# What a program that reads the log of a TensorFlow 1 training looks for, from the message on.
+_STEP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: step (\d+), "
+_PACE = r" \((\d+\.\d) it/sec; (\d+\.\d) examples/sec\)"
+_MICROSECONDS = "  ".join(rf"{name}: (\d+\.\d{{6}})" for name in ("P50", "P95", "P99", "Max"))
+_STATUS = rf" statistics => count: (\d+)  {_MICROSECONDS}"
+KINDS = {
+    "auc": rf"{_STEP}auc = (\d\.\d{{4}}){_PACE}",
+    **{name: rf"{_STEP}{name}:0 = (\d+\.\d+){_PACE}" for name in ("xentropy_mean", "prob_mean", "real_mean")},
+    "lr": r"current lr: (\d+\.\d{6})",
+    "global_step/sec": r"global_step/sec: ([\d.e+]+)",
+    **{name: rf"\[RunStatus\]: {name}{_STATUS}" for name in ("OpsReadSample", "OpsEmbeddingLookup", "OpsPushGrad")},
+    "Ps": rf"\[RunStatus\]: (PsEmbeddingLookup|PsPushGrad){_STATUS}",
+}
+PREDECESSOR = (
+    "2024-10-02 00:21:29.533615: step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)",
+    "2024-10-02 00:21:29.533615: step 2800, xentropy_mean:0 = 0.41235680 (63.9 it/sec; 65430.9 examples/sec)",
+    "2024-10-02 00:21:29.533615: step 2800, prob_mean:0 = 0.15 (63.9 it/sec; 65430.9 examples/sec)",
+    "2024-10-02 00:21:29.533615: step 2800, real_mean:0 = 0.16 (63.9 it/sec; 65430.9 examples/sec)",
+    "current lr: 0.050000",
+    "global_step/sec: 63.9066",
+    *(
+        f"[RunStatus]: {name} statistics => count: 1553  P50: 41644.387001  P95: 50000.000000  P99: 60000.000000  "
+        "Max: 70000.000000"
+        for name in ("OpsReadSample", "OpsEmbeddingLookup", "OpsPushGrad", "PsEmbeddingLookup", "PsPushGrad")
+    ),
+)
+
+
+def _kinds(messages):
+    """Returns a dict of kind -> its messages' groups, and the messages that look like one of them and are none."""
+    found = {name: [] for name in KINDS}
+    others = []
+    for message in messages:
+        for name, kind in KINDS.items():
+            if match := re.fullmatch(kind, message):
+                found[name].append(match.groups())
+                break
+        else:
+            others.append(message)
+    return found, others
+
+
+def test_ten_kinds_of_lines_are_read_in_the_predecessor_s_log_and_in_ours(tmp_path, data):
+    """Of processes of their own, since the form of the lines is their handler's."""
+    theirs, others = _kinds(PREDECESSOR)
+    assert all(theirs.values()) and not others
+    more = ["--log_names=graph", "--embedding_service=auto", "--log_format=json", "--log_steps=2"]
+    done = launch.run(2, "-m", "ctr_trainer", "train", _flagfile(tmp_path, data, *more))
+    lines = [json.loads(line) for line in re.findall(r"^\[\d\]<stderr>:(\{.*\})$", done.stderr, re.MULTILINE)]
+    ours, others = _kinds(line["message"] for line in lines if line["rank"] == 0)
+    assert [name for name, found in ours.items() if not found] == []
+    assert [step for step, *_ in ours["auc"]] == ["2", "4", "5"] and ours["lr"] == [("0.040000",)] * 3
+    assert {name for name, *_ in ours["Ps"]} == {"PsEmbeddingLookup", "PsPushGrad"}
+    status = re.compile(rf"\[RunStatus\]: (OpsLocalLookup|OpsParameterSync|Step\w+){_STATUS}")
+    assert [line for line in others if "RunStatus" in line and not status.fullmatch(line)] == []
+    assert [line for line in others if re.search(r"step \d+, \S+ = ", line)] == []
+
+
+def test_a_graph_s_means_are_of_the_last_batch_as_the_tensors_they_name(tmp_path, data):
+    """The only batch of a line of one step is its last, so that plain means of one step are what is expected."""
+    means = {}
+    for name, steps in (("plain", 1), ("graph", 5)):
+        (tmp_path / name).mkdir()
+        own = _flagfile(tmp_path / name, data, f"--log_names={name}", f"--log_steps={steps}", "--deterministic")
+        done = launch.run(0, "-m", "ctr_trainer", "train", own)
+        of_step = r"step (5|10), (xentropy_mean|prob_mean|real_mean)(?::0)? = (\S+)"
+        means[name] = sorted(re.findall(of_step, done.stderr))
+    assert means["graph"] == means["plain"] and len(means["graph"]) == 6
+
+
+def test_with_log_ranks_0_the_other_ranks_log_warnings_and_errors_only(tmp_path, data):
+    done = launch.run(2, "-m", "ctr_trainer", "train", _flagfile(tmp_path, data, "--log_ranks=0"))
+    lines = re.findall(r"^\[(\d)\]<stderr>:.* - (INFO|WARNING|ERROR) \[", done.stderr, re.MULTILINE)
+    assert ("0", "INFO") in lines and ("1", "INFO") not in lines
+
+
+def test_an_unknown_variable_of_this_package_is_named_with_the_nearest(tmp_path, monkeypatch, caplog):
+    for name in ("CTR_TRAINER_THREAD", "CTR_TRAINER_TEST_DATA", "CTR_TRAINER_THREADS"):
+        monkeypatch.setenv(name, "1")
+    assert cli.main(["report", str(tmp_path)]) == 1
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "the environment variable CTR_TRAINER_THREAD is not used; did you mean CTR_TRAINER_THREADS?"
+    ]
+    caplog.clear()
+    monkeypatch.setenv("HOROVOD_RANK", "1")
+    assert cli.main(["report", str(tmp_path)]) == 1
+    assert not caplog.records
+
+
+def test_every_variable_that_the_package_or_a_page_names_is_known():
+    root = pathlib.Path(cli.__file__).parents[1]
+    files = [path for name in ("ctr_trainer", "docs", "configs") for path in (root / name).rglob("*.*")]
+    files = [path for path in [*files, root / "run.sh"] if path.suffix in (".py", ".md", ".sh", ".yaml")]
+    named = {name for path in files for name in re.findall(r"CTR_TRAINER_(?!TEST_)[A-Z]\w+", path.read_text())}
+    assert named == set(cli._VARIABLES)
 
 
 def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, capsys, caplog):

@@ -1,5 +1,6 @@
 """The phases of a lone worker's run, which come out under their names and add up, and the advice that they give."""
 
+import dataclasses
 import json
 import logging
 import re
@@ -90,13 +91,15 @@ def test_the_phases_of_a_step_add_up_to_what_is_accounted(run):
 
 def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, steps=1000, embedding=None, **more):
     shares = {**dict.fromkeys(PHASES, 0.0), **shares, "exchange": exchange, "syncing": more.pop("syncing", 0.0)}
-    where = {
-        name: more.pop(name)
-        for name in ("exchanges_in_memory", "has_free_core", "has_limits", "silent", "has_histories")
-        if name in more
-    }
+    where = {field.name: more.pop(field.name) for field in dataclasses.fields(Circumstances) if field.name in more}
     config = RunConfig(embedding=EmbeddingConfig(**(embedding or {})), **more)
     return advise(Circumstances(shares, steps, workers, on_one_host, config, each_step, **where))
+
+
+SLOW_NETWORK = dict(on_one_host=False, exchanged_bytes=10_000_000, exchange_ms=100.0)
+THROTTLED = dict(request_ms=9.0, served_ms=4.0)
+FAR_SERVICE = dict(**THROTTLED, service_is_here=False, embedding={"service": "far:1"})
+FAR_COMPRESSED = {"service": "far:1", "sync_compression": "fp16"}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +113,17 @@ def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, s
         (dict(shares={"sync": 0.06}, embedding={"service": "a:1"}), "--sync_steps=60"),
         (dict(shares={}, syncing=0.3), "--embedding_service=shared"),
         (dict(shares={"session": 0.8}, exchange=0.4, syncing=0.3), "--embedding_service=shared"),
+        (dict(shares={"session": 0.8}, exchange=0.3, batch_size=127), "--batch_size=256"),
+        (dict(shares={"session": 0.8}, exchange=0.3, core_waits=[0.3, 0.8], batch_size=8), "free cores for rank 1"),
+        (dict(shares={"read": 0.4}, by_rank={"read": [0.1, 0.1, 0.7], "update": [0.1, 0.0, 0.0]}), "a faster rank 2"),
+        (dict(shares={"session": 0.8}, exchange=0.3, fp16=True), "--nofp16_allreduce"),
+        (dict(shares={"session": 0.8}, exchange=0.3, **SLOW_NETWORK), "--fp16_allreduce"),
+        (dict(shares={"session": 0.8}, exchange=0.3, **SLOW_NETWORK, fp16=True), "--dense_sync_steps=30"),
+        (dict(shares={"session": 0.8}, exchange=0.01, accumulation_steps=4), "--accumulation_steps=1"),
+        (dict(shares={"sync": 0.3}, request_ms=9.0, served_ms=8.0, on_one_host=False), "--service_shards=2"),
+        (dict(shares={"sync": 0.3}, **THROTTLED, on_one_host=False), "cores of its own for the service"),
+        (dict(shares={"sync": 0.3}, **FAR_SERVICE), "--sync_compression=fp16"),
+        (dict(shares={"sync": 0.3}, **FAR_SERVICE | {"embedding": FAR_COMPRESSED}), "--sync_steps=60"),
         (dict(shares={"session": 0.8}, exchange=0.3), "--overlap_allreduce or --dense_sync_steps=30"),
         (dict(shares={"session": 0.8}, exchange=0.3, exchanges_in_memory=True), "--dense_sync_steps=30"),
         (dict(shares={"lookup": 0.1, "update": 0.05}, has_free_core=True), "--overlap_lookup"),
@@ -146,6 +160,10 @@ def test_bfloat16_is_not_advised_for_histories_where_it_was_slower(monkeypatch):
         # Batches come late while their rows are waited for from a service that stands still.
         dict(shares={"read": 0.4, "session": 0.5}, silent=0.35),
         dict(shares={"sync": 0.3}, exchange=0.3, syncing=0.4, silent=0.3),
+        dict(shares={"session": 0.8}, core_waits=[0.69, 0.69]),
+        dict(shares={"session": 0.8}, by_rank={"read": [0.3, 0.1], "session": [0.3, 0.9]}),
+        dict(shares={"session": 0.4, "read": 0.09}, batch_size=8),
+        dict(shares={"session": 0.9}, exchange=0.09, accumulation_steps=4),  # without, it would take 28%
     ],
 )
 def test_where_no_flag_would_help_none_is_named(monkeypatch, circumstances):

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,14 @@ CMAKE_LISTS = """\
 list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/mpi_ops.cc")
 list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")
 # Create library
+"""
+LAUNCH = """\
+import os, sys
+def _run(args):
+    raise RuntimeError(args)
+def run_commandline():
+    args = parse_args()
+    _run(args)
 """
 
 
@@ -52,16 +61,26 @@ def test_the_broadcast_hook_is_defined_with_the_tensorflow_of_today(tmp_path):
     "error, status",
     [("Horovod detected that one or more processes exited with non-zero status", 1), ("no such host", None)],
 )
-def test_horovodrun_ends_without_a_traceback_where_a_worker_failed(tmp_path, error, status):
+def test_horovodrun_ends_without_a_traceback_where_a_worker_failed(tmp_path, monkeypatch, error, status):
     name = "runner/launch.py"
-    text = "import sys\ndef _run(args):\n    raise RuntimeError(args)\ndef run_commandline(args):\n    _run(args)\n"
-    names = {}
-    exec(_patch(name, text, tmp_path), names)
+    names = {"parse_args": lambda: error}
+    exec(_patch(name, LAUNCH, tmp_path), names)
+    monkeypatch.setenv("PATH", "/usr/bin")
     with pytest.raises(SystemExit if status else RuntimeError) as caught:
-        names["run_commandline"](error)
+        names["run_commandline"]()
     assert getattr(caught.value, "code", None) == status
     with pytest.raises(UserError, match="launch.py: expected .*_run.* on 0;"):
-        _patch(name, "", tmp_path)
+        _patch(name, "    args = parse_args()\n", tmp_path)
+
+
+def test_the_workers_have_the_programs_next_to_horovodrun_last_on_their_path(tmp_path, monkeypatch):
+    """So that `.venv/bin/horovodrun -np 2 run.sh` finds .venv/bin/run.sh, also if .venv is not active."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    names = {"parse_args": lambda: None}
+    exec(_patch("runner/launch.py", LAUNCH, tmp_path), names)
+    with pytest.raises(RuntimeError):
+        names["run_commandline"]()
+    assert os.environ["PATH"] == f"/usr/bin:/bin:{os.path.dirname(sys.executable)}"
 
 
 def test_what_is_built_is_known_without_importing_tensorflow(tmp_path):
@@ -93,7 +112,7 @@ def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, 
     assert len(keys) == 4
     for key in keys:
         assert key.parent == tmp_path / "ctr_trainer" / "wheels"
-        assert key.name.startswith(f"horovod-0.28.1_patched5_{sys.implementation.cache_tag}")
+        assert key.name.startswith(f"horovod-0.28.1_patched6_{sys.implementation.cache_tag}")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     key = build_horovod.cache_directory("tensorflow-cpu", "2.21.0", "")

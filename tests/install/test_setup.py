@@ -1,3 +1,5 @@
+import importlib
+import json
 import os
 import pathlib
 import re
@@ -7,6 +9,7 @@ import sys
 import pytest
 
 import ctr_trainer
+from tests import small
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -54,22 +57,45 @@ def test_tensorflow_comes_by_an_extra_only_and_tomli_for_pythons_without_tomllib
     assert requirements[':python_version < "3.11"'] == ["tomli"]
 
 
-def test_horovodrun_of_run_sh_without_its_place_says_how_to_call_it(metadata, tmp_path):
-    """The job has the installed command on its PATH, as with .venv/bin there; it ended with 127 and said nothing."""
-    (entry,) = re.findall(r"^run\.sh *= *([\w.]+):(\w+)$", metadata["entry_points.txt"], re.MULTILINE)
+@pytest.mark.integration
+def test_horovodrun_of_run_sh_on_the_path_trains_all_its_workers(metadata, tmp_path):
+    """The job has the installed command on its PATH, as with .venv/bin there."""
+    module, name = _run_sh(metadata)
     command = tmp_path / "run.sh"
-    command.write_text(f"#!{sys.executable}\nimport sys\nfrom {entry[0]} import {entry[1]}\nsys.exit({entry[1]}())\n")
+    command.write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {name}\nsys.exit({name}())\n")
     command.chmod(0o755)
     bin_of_python = pathlib.Path(sys.executable).parent
     path = os.pathsep.join([str(tmp_path), str(bin_of_python), os.environ["PATH"]])
+    data, model = small.make(tmp_path, rows=100), tmp_path / "model"
+    flags = [f"--train_data={data}", f"--model_dir={model}", "--batch_size=10", "--hidden_units=8", "--recipe=none"]
     done = subprocess.run(
-        [bin_of_python / "horovodrun", "-np", "2", "--gloo", "run.sh", "--flagfile=configs/demo.flags"],
+        [bin_of_python / "horovodrun", "-np", "2", "--gloo", "run.sh", *flags],
         env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert done.returncode
-    (line,) = [line for line in (done.stdout + done.stderr).splitlines() if "on PATH" in line]
-    assert line.startswith("[0]<stderr>:error: a shell looks for run.sh on PATH")
-    assert line.endswith("as in: horovodrun -np 2 ./run.sh --flagfile=configs/demo.flags")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((model / "train_summary.json").read_text())
+    assert (summary["workers"], summary["steps"], summary["examples"]) == (2, 5, 100)
+
+
+def test_the_installed_run_sh_without_arguments_trains_the_demo_too(metadata, monkeypatch, tmp_path):
+    module, name = _run_sh(metadata)
+    called = []
+    monkeypatch.setattr(os, "execv", lambda program, arguments: called.append((os.getcwd(), arguments[1:])))
+    monkeypatch.chdir(tmp_path)
+    for arguments in ([], ["--flagfile=x.flags", "--model_dir=with a space"]):
+        monkeypatch.setattr(sys, "argv", ["run.sh", *arguments])
+        getattr(importlib.import_module(module), name)()
+        os.chdir(tmp_path)
+    assert called == [
+        (str(ROOT), ["-m", "ctr_trainer.launch.worker", "--flagfile=configs/demo.flags"]),
+        (str(tmp_path), ["-m", "ctr_trainer.launch.worker", "--flagfile=x.flags", "--model_dir=with a space"]),
+    ]
+
+
+def _run_sh(metadata):
+    """Returns the module and the function of the installed command `run.sh`."""
+    (entry,) = re.findall(r"^run\.sh *= *([\w.]+):(\w+)$", metadata["entry_points.txt"], re.MULTILINE)
+    return entry

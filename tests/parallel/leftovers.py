@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import psutil
 
-MARK = "CTR_TRAINER_MARK"
+MARK = "CTR_TRAINER_TEST_MARK"
 _DRAFT = re.compile(r".+\.[0-9a-f]{8}\.tmp")
 _CHECKPOINT = re.compile(r"(draft-)?step-\d{10}")
 _PATIENCE_SECONDS = 30

@@ -1,6 +1,7 @@
 """Shows the figures of a training: in the log, in a file for programs, in TensorBoard and at a terminal."""
 
 import contextlib
+import datetime
 import json
 import logging
 import os
@@ -38,8 +39,10 @@ class MetricLines(LineTaker):
     for other models, the loss.
 
     Args:
-      names: one of `LOG_NAMES`. `graph` gives the means the names of their tensors, such as `xentropy_mean:0`, and
-        omits the rates of all workers, so that each line has the form that programs for TensorFlow 1 parse.
+      names: one of `LOG_NAMES`. `graph` writes the messages of a TensorFlow 1 program, such as `2024-10-02
+        00:21:29.533615: step 2800, xentropy_mean:0 = 0.41235680 (63.9 it/sec; 65430.9 examples/sec)`. The means have
+        the names of their tensors, whose values they are: of this worker's last batch, not of all batches since the
+        previous line. There is no accuracy and no rate of all workers.
       event_seconds: f() -> the newest event time of a stream in seconds since 1970, 0 before the first event. A last
         line then shows this time. None without a stream.
     """
@@ -49,16 +52,21 @@ class MetricLines(LineTaker):
 
     def take(self, line: Line) -> None:
         """Logs a `Line`, with one figure in each line of the log."""
-        values = {name: value for name, value in line.values.items() if name != "loss"} or line.values
-        pace, suffix = self._pace(line)
+        values, now, pace, suffix = line.values, "", *self._pace(line)
+        values = {name: value for name, value in values.items() if name != "loss"} or values
+        if self._as_in_graph:
+            # A last batch in which no example counts has no mean.
+            values = values | {name: value for name, value in line.own.batch.items() if value == value}
+            values = {name: value for name, value in values.items() if name.split("/")[0] != "accuracy"}
+            now = f"{datetime.datetime.now().isoformat(' ', 'microseconds')}: "
         for name, value in values.items():
             of_examples = name.split("/")[0] in _IN_FOUR_DIGITS
-            shown = name if of_examples or not self._as_in_graph else f"{name}:0"
-            _log.info("step %d, %s = %.*f (%s)%s", line.step, shown, 4 if of_examples else 8, value, pace, suffix)
+            shown, digits = name if of_examples or not self._as_in_graph else f"{name}:0", 4 if of_examples else 8
+            _log.info("%sstep %d, %s = %.*f (%s)%s", now, line.step, shown, digits, value, pace, suffix)
         if line.own.lr is not None:
             _log.info("current lr: %f", line.own.lr)
         if self._event_seconds:
-            _log.info("step %d, event time = %s", line.step, log_lines.event_text(self._event_seconds()))
+            _log.info("%sstep %d, event time = %s", now, line.step, log_lines.event_text(self._event_seconds()))
 
     def _pace(self, line: Line) -> tuple[str, str]:
         """Returns the text in the parentheses of a line, and the text after them."""
@@ -135,13 +143,9 @@ class StepRate(LineTaker):
       clock: `Clock` of the training thread.
       every_n_steps: at least 1.
       directory: directory of the summaries; None for no summaries.
-      names: one of `LOG_NAMES`. `graph` logs the line as TensorFlow writes it: `INFO:tensorflow:global_step/sec: 63.9`.
     """
 
-    def __init__(
-        self, clock: Clock, every_n_steps: int, directory: str | None = None, names: str = PLAIN_NAMES
-    ) -> None:
-        self._as_tensorflow = names == GRAPH_NAMES
+    def __init__(self, clock: Clock, every_n_steps: int, directory: str | None = None) -> None:
         self._clock, self._every_n_steps, self._directory = clock, every_n_steps, directory
         self._from: tuple[int, float] | None = None
 
@@ -155,10 +159,7 @@ class StepRate(LineTaker):
         elif step - self._from[0] >= self._every_n_steps:
             rate = (step - self._from[0]) / max(seconds - self._from[1], 1e-9)
             self._from = step, seconds
-            if self._as_tensorflow:
-                _log.info("INFO:tensorflow:%s: %g", _TAG, rate, extra=log_lines.AS_IT_IS)
-            else:
-                _log.info("%s: %g", _TAG, rate)
+            _log.info("%s: %g", _TAG, rate)
             if self._writer:
                 self._writer.add_summary(tf1.Summary(value=[tf1.Summary.Value(tag=_TAG, simple_value=rate)]), step)
 

@@ -176,22 +176,35 @@ class ResourcesHook(StepHook):
 
 
 class ServiceStatus:
-    """The `[RunStatus]` lines of an embedding service: the requests to all its shards since the previous lines."""
+    """The `[RunStatus]` lines of an embedding service: the requests to all its shards since the previous lines.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._seen = self._histograms()
+    Args:
+      store: gives the figures of the shards.
+      as_in_graph: see `Latency.status_line`.
+    """
+
+    def __init__(self, store: Store, as_in_graph: bool = False) -> None:
+        self._store, self._as_in_graph = store, as_in_graph
+        self._at_start = self._seen = self._histograms()
 
     def lines(self) -> list[str]:
         """Returns one line about lookups and one about pushes. Sends one request to each shard."""
         before, self._seen = self._seen, self._histograms()
         if not self._seen:
             return []
+        return [latency.status_line(self._as_in_graph) for latency in self._since(before)]
+
+    def totals(self) -> tuple[int, float]:
+        """Returns the number of requests since the start up to the last `lines`, and their seconds in the service."""
+        latencies = self._since(self._at_start)
+        return sum(each.count for each in latencies), sum(each.recorded_seconds for each in latencies)
+
+    def _since(self, before: dict[str, dict[str, str]]) -> list[Latency]:
         of = f"{len(self._seen)} shard{'s' * (len(self._seen) > 1)} of the service"
         return [
             Latency.between(
                 name, of, [each[name] for each in before.values()], [each[name] for each in self._seen.values()]
-            ).status_line()
+            )
             for name in PS_NAMES
         ]
 
@@ -204,13 +217,14 @@ class ServiceStatus:
 class RunStatusHook(StepHook):
     """Logs `[RunStatus]: OpsEmbeddingLookup statistics => count: 1553  P50: ...` for the time since the previous line.
 
-    A line with the unit precedes the first of these lines. While training runs, the lines of the service are logged,
-    too. They are omitted at the end, because other ranks may still use the service. The caller, which knows when all
-    ranks have ended, then gets the last lines from `ServiceStatus`.
+    A line with the unit precedes the first of these lines, except with `as_in_graph`. While training runs, the lines of
+    the service are logged, too. They are omitted at the end, because other ranks may still use the service. The caller,
+    which knows when all ranks have ended, then gets the last lines from `ServiceStatus`.
 
     Args:
       others: functions f() -> another line.
       service: None for a rank that does not log the service's lines.
+      as_in_graph: see `Latency.status_line`.
       every_n_steps, every_n_secs: exactly one.
     """
 
@@ -221,13 +235,15 @@ class RunStatusHook(StepHook):
         latencies: list[Latency],
         others: Iterable[Callable[[], str]] = (),
         service: ServiceStatus | None = None,
+        as_in_graph: bool = False,
         every_n_steps: int | None = None,
         every_n_secs: float | None = None,
     ) -> None:
         super().__init__()
         self.service = service
         self._timer = periodic(every_n_steps, every_n_secs)
-        self._latencies, self._others, self._has_said_unit = latencies, others, False
+        self._latencies, self._others = latencies, others
+        self._as_in_graph, self._has_said_unit = as_in_graph, as_in_graph
 
     def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
@@ -249,7 +265,7 @@ class RunStatusHook(StepHook):
                 if not self._has_said_unit:
                     self._has_said_unit = True
                     _log.info(UNIT)
-                _log.info(latency.status_line())
+                _log.info(latency.status_line(self._as_in_graph))
                 latency.reset()
         for line in self._others:
             _log.info(line())

@@ -222,7 +222,7 @@ class MetricsHook(StepHook):
             self._metrics[label].update(values["logits"], values["labels"], weights)
         if self._metrics:
             self._examples += int(np.count_nonzero(weights))
-        self._last = run_values.results["loss"], weights, run_values.results.get("learning_rate")
+        self._last, self._weights = run_values.results, weights
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         self.after_micro_batch(run_context, run_values)
@@ -252,15 +252,20 @@ class MetricsHook(StepHook):
 
     def _end_window(self) -> None:
         seconds = self._clock.training_seconds() - self._from_seconds
-        loss, weights, lr = self._last
-        weight = 1.0 if weights is None else float(weights.sum(dtype=np.float64))
+        lr = self._last.get("learning_rate")
+        weight = 1.0 if self._weights is None else float(self._weights.sum(dtype=np.float64))
         own = self._owns[self.step] = dataclasses.replace(
             self._own(),
             lr=None if lr is None else float(lr),
             steps_per_sec=(self.step - self._from_step) / seconds,
             examples_per_sec=self._examples / seconds,
+            batch={
+                metric_name(name, label): value
+                for label, tensors in self._last["labels"].items()
+                for name, value in click_metrics.batch_means(**tensors).items()
+            },
         )
-        sums = click_metrics.pack(self._metrics, float(np.mean(loss)), weight, own)
+        sums = click_metrics.pack(self._metrics, float(np.mean(self._last["loss"])), weight, own)
         for metrics in self._metrics.values():
             metrics.reset()
         self._start_window()

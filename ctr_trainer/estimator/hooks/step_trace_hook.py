@@ -106,7 +106,8 @@ class StepTraceHook(StepHook):
     `accounted` is the sum of all phases divided by the step's time, which also includes the loop between session runs.
 
     The first `skip_steps` steps do not count. The last of them is traced as a warm-up, in which TensorFlow prepares
-    traced runs. Then the `skip_steps`-th step after it is traced, and after that every `every_n_steps`-th step.
+    traced runs. Then the `skip_steps`-th step after it is traced, and after that every `every_n_steps`-th step; before
+    the `every_n_steps`-th step also those at 2, 4, 8, ... times `skip_steps`, so that a short run has some.
 
     All ranks must use the same periods, because a traced step is slower.
 
@@ -185,7 +186,13 @@ class StepTraceHook(StepHook):
 
     def _is_due(self) -> bool:
         since = self._done + 1 - self._skip_steps
-        return since == 0 or (since >= self._skip_steps and (since - self._skip_steps) % self._every_n_steps == 0)
+        times, rest = divmod(since, self._skip_steps)
+        is_early = not rest and 0 < since < self._every_n_steps and times & (times - 1) == 0
+        return (
+            since == 0
+            or is_early
+            or (since >= self._skip_steps and (since - self._skip_steps) % self._every_n_steps == 0)
+        )
 
     def _add(self, step_stats: Any) -> None:
         began, _ = self._clock.last["session"]

@@ -106,6 +106,11 @@ class Latency:
     def total_seconds(self) -> float:
         return self._total_us / 1e6
 
+    @property
+    def recorded_seconds(self) -> float:
+        """Seconds of the durations since the last `reset`, to three digits."""
+        return self._histogram.get_mean_value() * self.count / 1e6 if self.count else 0.0
+
     def percentiles(self) -> dict[str, int]:
         """Returns `count`, and `P50`, `P95`, `P99`, `Max` in microseconds; all 0 if nothing was recorded."""
         with self._lock:
@@ -121,7 +126,13 @@ class Latency:
 
             return dict(count=self.count, P50=at(50), P95=at(95), P99=at(99), Max=histogram.get_max_value())
 
-    def status_line(self) -> str:
-        """Returns the log line, such as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`."""
-        figures = "  ".join(f"{name}: {value}" for name, value in self.percentiles().items())
-        return f"[RunStatus]: {self.name} statistics => {figures}{self._of}"
+    def status_line(self, as_in_graph: bool = False) -> str:
+        """Returns the log line, such as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`.
+
+        Args:
+          as_in_graph: whether the line is that of a TensorFlow 1 program: six decimals, and no owner after `Max`.
+        """
+        count, *microseconds = self.percentiles().items()
+        form, of = (".6f", "") if as_in_graph else ("d", self._of)
+        figures = "  ".join(f"{name}: {value:{form}}" for name, value in microseconds)
+        return f"[RunStatus]: {self.name} statistics => count: {count[1]}  {figures}{of}"

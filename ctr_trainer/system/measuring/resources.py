@@ -1,6 +1,8 @@
-"""The resident memory of a process, and the load and memory of its GPU."""
+"""The resident memory of a process, how long it waited for a core, and the load and memory of its GPU."""
 
+import contextlib
 import os
+import pathlib
 from collections.abc import Callable
 
 import psutil
@@ -11,6 +13,19 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 def resident_bytes() -> int:
     """Returns the bytes of this process's memory in RAM, including memory that it shares with other processes."""
     return psutil.Process().memory_info().rss
+
+
+def core_seconds() -> tuple[float, float]:
+    """Returns the seconds in which this process's threads ran, and in which they could run but waited for a core.
+
+    Threads that have ended do not count. Both are 0 if the system does not tell.
+    """
+    ran, waited = 0, 0
+    for thread in pathlib.Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError):  # The thread has ended.
+            own = [int(number) for number in thread.read_text().split()]
+            ran, waited = ran + own[0], waited + own[1]
+    return ran / 1e9, waited / 1e9
 
 
 def no_gpu() -> None:

@@ -13,8 +13,6 @@ from typing import TextIO
 from ctr_trainer.system.messages.errors import masked
 
 FORMATS = ("plain", "json")
-# The `extra` of a logging call whose line, in the format `plain`, is only the message, without time and place.
-AS_IT_IS = {"as_it_is": True}
 _NAME = "ctr_trainer"
 _LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - %(message)s"
 _EVERY_SECONDS = 10.0
@@ -25,7 +23,7 @@ def event_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else "none"
 
 
-def install(form: str = "plain", rank: int | None = None) -> None:
+def install(form: str = "plain", rank: int | None = None, warnings_only: bool = False) -> None:
     """Writes the log of this process to standard error, line by line. Another call changes the format.
 
         2024-10-02 00:21:29,534 - INFO [log_hooks.py:45 - take] - current lr: 0.050000
@@ -36,6 +34,7 @@ def install(form: str = "plain", rank: int | None = None) -> None:
       form: one of `FORMATS`. `json` writes one object per line: `time` (ISO 8601 with milliseconds), `level`, `file`,
         `line`, `function`, `rank`, `message`, and `exception` if there is one.
       rank: rank of this worker; None if this process is not a worker.
+      warnings_only: whether to leave out lines that are neither warnings nor errors.
     """
     root = logging.getLogger()
     if root.handlers and _installed() is None:
@@ -50,7 +49,7 @@ def install(form: str = "plain", rank: int | None = None) -> None:
         logging.getLogger("tensorflow").handlers.clear()
     root.setLevel(logging.INFO)
     # The handler has this level too, because TensorFlow's logger has a level of its own.
-    handler.setLevel(logging.INFO)
+    handler.setLevel(logging.WARNING if warnings_only else logging.INFO)
 
 
 @contextlib.contextmanager
@@ -95,7 +94,7 @@ def last_line(text: str, level: int = logging.ERROR) -> str:
 
 class _Plain(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return masked(record.getMessage() if hasattr(record, "as_it_is") else super().format(record))
+        return masked(super().format(record))
 
 
 class _Json(logging.Formatter):

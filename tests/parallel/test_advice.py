@@ -1,0 +1,81 @@
+"""The advice at the end of jobs that are slow for a known reason."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from ctr_trainer.embedding.service.local_service import LocalService
+from tests import small
+from tests.parallel import launch
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return small.make(tmp_path_factory.mktemp("advice"), rows=2560)
+
+
+def _advice(situation, data, directory, *more, workers=2):
+    """Returns the advice that a job in this situation gets."""
+    out = directory / "advice.json"
+    arguments = [f"--situation={situation}", f"--data={data}", f"--model_dir={directory / 'model'}", f"--out={out}"]
+    launch.run(workers, launch.WORKERS / "advice.py", *arguments, *more)
+    return json.loads(out.read_text())
+
+
+def test_batches_of_8_are_named_and_not_the_exchange_that_each_of_them_waits_for(data, tmp_path):
+    advice = _advice("batch", data, tmp_path)
+    assert advice["flag"] == "--batch_size=256" and "a step of 8 examples" in advice["why"]
+
+
+def test_a_rank_that_sleeps_in_its_steps_is_named_with_where(data, tmp_path):
+    advice = _advice("slow", data, tmp_path)
+    assert advice["flag"] == "a faster rank 1"
+    assert advice["share"] > 0.25 and "mostly for its metrics and logs" in advice["why"]
+
+
+def test_float16_on_one_host_is_named_as_what_slows_the_exchange(data, tmp_path):
+    advice = _advice("fp16", data, tmp_path)
+    assert advice["flag"] == "--nofp16_allreduce" and "shared memory" in advice["why"]
+
+
+def test_a_core_at_several_times_its_load_is_named(data, tmp_path):
+    core = max(os.sched_getaffinity(0))
+    spin = [sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"]
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            process = stack.enter_context(subprocess.Popen(spin))
+            stack.callback(process.kill)
+        advice = _advice("load", data, tmp_path, workers=0)
+    assert advice["flag"] == "free cores" and advice["share"] > 0.7
+
+
+def test_a_service_that_rarely_gets_a_core_is_named_and_not_the_network(data, tmp_path):
+    """It is stopped for most of the time, as a container without processor time left is."""
+    ended = threading.Event()
+    with LocalService(tmp_path, tmp_path / "service.log", 60.0) as service:
+        token = tmp_path / "token"
+        token.write_text(service.token)
+
+        def throttle():
+            while not ended.wait(0.02):
+                os.kill(service.pid, signal.SIGSTOP)
+                ended.wait(0.4)
+                os.kill(service.pid, signal.SIGCONT)
+
+        thread = threading.Thread(target=throttle)
+        thread.start()
+        try:
+            advice = _advice("service", data, tmp_path, f"--service={service.address}", f"--token={token}")
+        finally:
+            ended.set()
+            thread.join()
+    assert advice["flag"] == "cores of its own for the service"
+    assert "training waits for syncs of the embedding rows: a request takes" in advice["why"]

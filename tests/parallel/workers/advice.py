@@ -1,0 +1,65 @@
+"""Trains in a situation that slows a job down, and writes the advice of its summary to --out on rank 0.
+
+Situations: `batch` (batches of 8), `slow` (rank 1 sleeps in each step), `fp16` (float16 gradients on one host), `load`
+(the job runs on one core, which other processes want as well), `service` (the service at --service answers late).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import time
+
+import tensorflow as tf
+
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig, run_summary
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.embedding_config import SecurityFiles
+
+STEPS = 110
+
+
+class Sleeps(tf.compat.v1.train.SessionRunHook):
+    """Sleeps before each step on rank 1."""
+
+    def before_run(self, run_context):
+        if distributed.rank() == 1:
+            time.sleep(0.2)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("situation", "data", "model_dir", "out", "service", "token"):
+        parser.add_argument(f"--{name}", default="")
+    args = parser.parse_args()
+    distributed.init()
+    if args.situation == "load":
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    else:  # Other processes may want the cores of the machine that runs this test.
+        run_summary.core_seconds = lambda: (1.0, 0.0)
+    train_op = TrainOp("adagrad", 0.1, 0.3, fp16_allreduce=args.situation == "fp16")
+    security = SecurityFiles(token_file=args.token)
+    embedding = EmbeddingConfig(service=args.service or "shared", sync_steps=5, security=security)
+    config = RunConfig(threads=1, embedding=embedding, save_checkpoints_steps=10_000)
+    estimator = Estimator(deepfm.model_fn, args.model_dir, ModelParams(train_op, hidden_units=(8,)), config)
+    hooks = [Sleeps()] if args.situation == "slow" else []
+
+    def read(position):
+        return BatchReader(
+            args.data,
+            8 if args.situation == "batch" else 128,
+            distributed.rank(),
+            distributed.size(),
+            position=position,
+        )
+
+    result = estimator.train(read, max_steps=STEPS, hooks=hooks)
+    if distributed.is_chief():
+        pathlib.Path(args.out).write_text(json.dumps(result.advice))
+
+
+main()
