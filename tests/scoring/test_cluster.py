@@ -158,8 +158,10 @@ def test_lost_rows_are_refused_until_they_are_published_again(cluster, publicati
         else:
             for port in cluster.primaries() if lost == "all flushed" else [other]:
                 cluster.ask(port, "FLUSHALL")
-        said = _await_health(publications, client, 503)
-        assert "are lost" in said and f"127.0.0.1:{with_state if lost == 'the node of the state' else other}" in said
+        _await_health(publications, client, 503)
+        until(lambda: "are lost" in client.ask("/healthz")[1]["status"], "the loss, after the node's silence")
+        said = client.ask("/healthz")[1]["status"]
+        assert f"127.0.0.1:{with_state if lost == 'the node of the state' else other}" in said
         status, answer, headers = client.predict(instances=publications._model.instances)
         assert status == 503 and "are lost" in answer["error"] and headers["Retry-After"] == "1"
         cluster.await_whole()
