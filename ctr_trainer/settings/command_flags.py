@@ -104,7 +104,7 @@ class ScoreLimits(Settings, title="Requests"):
     Attributes:
       batch_delay_ms: with 0, a free thread scores all waiting requests as one batch, so batches grow with the load.
       max_body_bytes, max_values: limits whose defaults grow with `max_examples`.
-      max_queue: requests beyond it are refused with status 429, so that waiting requests are answered in time.
+      max_queue: requests beyond it are refused with status 429, so that waiting requests take bounded memory.
     """
 
     max_batch_size: int = setting(

@@ -98,6 +98,21 @@ def running(url, wait=True, reader=open_reader, **flags):
         assert not thread.is_alive()
 
 
+class Slow:
+    """A reader whose reads say that they began, then wait for `goes_on`."""
+
+    def __init__(self, reader, goes_on, began):
+        self._reader, self._goes_on, self._began = reader, goes_on, began
+
+    def __getattr__(self, name):
+        return getattr(self._reader, name)
+
+    def read(self, table, keys):
+        self._began.set()
+        assert self._goes_on.wait(_SECONDS)
+        return self._reader.read(table, keys)
+
+
 def until(is_so, what):
     """Waits until a condition holds."""
     done = threading.Event()

@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 
+from ctr_trainer.serving.publication import cluster as connection_to_cluster
 from ctr_trainer.serving.publication import cluster_contents, cluster_keys, cluster_rows, records
 from ctr_trainer.serving.publication.cluster_target import ClusterTarget
 from ctr_trainer.serving.publication.delivery import Delivery, deliver
@@ -157,8 +158,10 @@ def test_lost_rows_are_refused_until_they_are_published_again(cluster, publicati
         else:
             for port in cluster.primaries() if lost == "all flushed" else [other]:
                 cluster.ask(port, "FLUSHALL")
-        said = _await_health(publications, client, 503)
-        assert "are lost" in said and f"127.0.0.1:{with_state if lost == 'the node of the state' else other}" in said
+        _await_health(publications, client, 503)
+        until(lambda: "are lost" in client.ask("/healthz")[1]["status"], "the loss, after the node's silence")
+        said = client.ask("/healthz")[1]["status"]
+        assert f"127.0.0.1:{with_state if lost == 'the node of the state' else other}" in said
         status, answer, headers = client.predict(instances=publications._model.instances)
         assert status == 503 and "are lost" in answer["error"] and headers["Retry-After"] == "1"
         cluster.await_whole()
@@ -167,6 +170,29 @@ def test_lost_rows_are_refused_until_they_are_published_again(cluster, publicati
         until(lambda: publications.assert_right(client) == (200, second), "the rows to be there again")
     said = [each.getMessage() for each in caplog.records if "are lost" in each.getMessage()]
     assert len(said) == 1, said
+
+
+@pytest.mark.parametrize("has_state", [False, True], ids=["without the state", "with the state"])
+def test_health_is_503_while_a_shard_does_not_answer_and_200_after(cluster, publications, monkeypatch, has_state):
+    monkeypatch.setattr(connection_to_cluster, "_SECONDS", 1.0)
+    generation = publications.publish(0)
+    with _asking(cluster) as client:
+        assert publications.assert_right(client) == (200, generation)
+        with_state = cluster.primary_of(_STATE)
+        port = with_state if has_state else next(each for each in cluster.primaries() if each != with_state)
+        shard = [port, *cluster.replicas_of(port)]
+        for is_back in (True, False):
+            for each in shard:
+                (cluster.pause if is_back else cluster.kill)(each)
+            until(lambda: client.ask("/healthz")[0] == 503, "the health 503")
+            assert cluster.url in client.ask("/healthz")[1]["status"]
+            assert publications.assert_right(client) == (503, None)
+            assert client.ask("/healthz")[0] == 503
+            if is_back:
+                for each in shard:
+                    cluster.resume(each)
+                until(lambda: client.ask("/healthz")[0] == 200, "the health 200")
+                assert publications.assert_right(client) == (200, generation)
 
 
 def _leave_remains(cluster, spool, holder):

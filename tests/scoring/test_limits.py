@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
-from ctr_trainer.serving.scoring import http_server
+from ctr_trainer.serving.scoring import http_connection, http_server
 from ctr_trainer.serving.scoring.batcher import Batcher
 from ctr_trainer.serving.scoring.examples import Examples
 from ctr_trainer.serving.scoring.raw_inputs import (
@@ -106,8 +106,8 @@ def test_a_head_that_is_too_long_is_answered_with_its_status(server, path, heade
 
 @pytest.mark.parametrize("start", ["GET /healthz HTTP/1.1\r\nA: ", _PREDICT + "Content-Length: 10\r\n\r\n{"])
 def test_a_request_that_never_ends_is_answered_408(publication, monkeypatch, start):
-    monkeypatch.setattr(http_server, "_HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(http_server, "_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(http_connection, "_HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(http_connection, "_BODY_SECONDS", 0.2)
     with running(publication) as server, _connected(server.port) as connection:
         connection.sendall(start.encode())
         assert _read_all(connection).startswith(b"HTTP/1.1 408 ")

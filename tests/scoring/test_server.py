@@ -17,7 +17,7 @@ from ctr_trainer.serving.publication.places import open_reader
 from ctr_trainer.settings.command_flags import ScoreLimits
 from ctr_trainer.system.messages.errors import UserError
 from tests.scoring import trained
-from tests.scoring.conftest import Client, exchanged, probabilities, running, until
+from tests.scoring.conftest import Client, Slow, exchanged, probabilities, running, until
 
 _PREDICT = f"/v1/models/{trained.NAME}:predict"
 
@@ -269,25 +269,10 @@ def test_old_rows_are_served_on_but_health_says_so(publication, small_model):
             assert client.predict(instances=small_model.instances[:1])[0] == 200
 
 
-class _Slow:
-    """A reader whose reads say that they began, then wait for `goes_on`."""
-
-    def __init__(self, reader, goes_on, began):
-        self._reader, self._goes_on, self._began = reader, goes_on, began
-
-    def __getattr__(self, name):
-        return getattr(self._reader, name)
-
-    def read(self, table, keys):
-        self._began.set()
-        assert self._goes_on.wait(60)
-        return self._reader.read(table, keys)
-
-
 def test_a_full_queue_and_a_slow_store_are_said_and_the_end_waits_for_requests(publication, small_model):
     goes_on, began, instances = threading.Event(), threading.Event(), small_model.instances
     limits = ScoreLimits(max_queue=3, timeout_secs=30.0, max_body_bytes=100_000)
-    slow = dict(reader=lambda url: _Slow(open_reader(url), goes_on, began), limits=limits)
+    slow = dict(reader=lambda url: Slow(open_reader(url), goes_on, began), limits=limits)
     with running(publication, **slow) as server, concurrent.futures.ThreadPoolExecutor(3) as threads:
 
         def ask(count):
@@ -315,7 +300,7 @@ def test_a_full_queue_and_a_slow_store_are_said_and_the_end_waits_for_requests(p
 def test_a_request_that_takes_too_long_is_answered_504(publication, small_model):
     goes_on = threading.Event()
     slow = dict(
-        reader=lambda url: _Slow(open_reader(url), goes_on, threading.Event()), limits=ScoreLimits(timeout_secs=0.2)
+        reader=lambda url: Slow(open_reader(url), goes_on, threading.Event()), limits=ScoreLimits(timeout_secs=0.2)
     )
     with running(publication, **slow) as server, contextlib.closing(Client(server.port)) as client:
         status, answer, _ = client.predict(instances=small_model.instances[:1])

@@ -94,7 +94,7 @@ class ClusterReader:
         self._dense, self._lock = DenseFiles(self._place.name), threading.Lock()
         self._unreadable, self.lookups, self.hits = Unreadable(), 0, 0
         self._ready: ClusterState | None = None
-        self.lost = ""
+        self._lost = self._silent = ""
         try:
             state = self._look(None)
             if state is None:
@@ -107,7 +107,11 @@ class ClusterReader:
             raise
 
     def refresh(self) -> Record | None:
-        state = self._look(self._served)
+        try:
+            state = self._look(self._served)
+        except ClusterChanged as error:
+            self._silent = str(error)
+            raise
         newest = self._ready or self._served.state
         if state is not None and state.place != newest.place:
             self._ready = self._fetch(state)
@@ -118,13 +122,13 @@ class ClusterReader:
         if state is not None:
             is_same = state.place[:2] == self._served.state.place[:2]
             self._served = _Served(state, self._served.hot if is_same else self._cold(state.record))
-            self.lost = ""
+            self._lost = ""
 
     def read(self, table: str, keys: np.ndarray) -> np.ndarray:
         served = self._served
         record = served.state.record
-        if self.lost:
-            raise RowsLost(self.lost)
+        if self._lost:
+            raise RowsLost(self._lost)
         if table not in served.hot:
             raise UserError(f"{self._cluster.url}: no table {table}; there are {', '.join(served.hot)}")
         if time.monotonic() > self._looked + _MOST_SECONDS_UNLOOKED:
@@ -145,8 +149,17 @@ class ClusterReader:
             return self._asked(lambda: cluster_rows.read(self._cluster, served.state.record, table, keys))
         except RowsLost as error:
             if self._served is served:
-                self.lost = str(error)
+                self._lost = str(error)
             raise
+        except RowsAhead:
+            raise
+        except UserError as error:
+            self._silent = str(error)
+            raise
+
+    @property
+    def unreadable(self) -> str:
+        return self._lost or self._silent
 
     @property
     def record(self) -> Record:
@@ -169,15 +182,16 @@ class ClusterReader:
         state = self._asked(lambda: read_state(self._cluster))
         if served is not None:
             # One mark per node reveals a node that was flushed or restarted empty. After a loss, all marks are checked.
-            buckets: Iterable[int] = range(BUCKETS) if self.lost else self._cluster.primaries.values()
+            buckets: Iterable[int] = range(BUCKETS) if self._lost else self._cluster.primaries.values()
             nodes = self._lost_at(served.state, buckets) if state is not None else [self._cluster.primary_of(CONTROL)]
-            self.lost = str(cluster_contents.rows_lost(self._cluster, served.state.record, nodes)) if nodes else ""
+            self._lost = str(cluster_contents.rows_lost(self._cluster, served.state.record, nodes)) if nodes else ""
+            self._silent = ""  # Every node has answered.
         if state is not None and (served is None or state.place != served.state.place):
             nodes = self._lost_at(state, range(BUCKETS))
             if nodes:
                 raise cluster_contents.rows_lost(self._cluster, state.record, nodes)
-        elif self.lost:
-            raise RowsLost(self.lost)
+        elif self._lost:
+            raise RowsLost(self._lost)
         self._looked = time.monotonic()
         return state
 

@@ -52,7 +52,7 @@ class DirectoryReader:
     """
 
     lookups = hits = 0
-    lost = ""  # The rows are on this host, so the place cannot lose them.
+    unreadable = ""  # The rows are on this host.
 
     def __init__(self, url: str, cache_dir: str) -> None:
         self._url = url

@@ -77,7 +77,7 @@ class RowReader(Protocol):
 
     Attributes:
       record: the record that is served; its `tables` have the configurations of the tables.
-      lost: a message that names the served rows that the place has lost; "" if it has all of them.
+      unreadable: why the served rows cannot be read, as their place has lost them or does not answer; "" if they can.
       lookups, hits: number of rows that were looked up in a cache, and number that it had; 0 without a cache.
     """
 
@@ -88,7 +88,7 @@ class RowReader(Protocol):
     def record(self) -> Record: ...
 
     @property
-    def lost(self) -> str: ...
+    def unreadable(self) -> str: ...
 
     def refresh(self) -> Record | None:
         """Looks for newer records, and prepares the newest one.

@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ctr_trainer.serving.scoring.examples import Examples
 from ctr_trainer.serving.scoring.raw_inputs import NotReady, QueueFull, RawInputs, RequestRefused, TookTooLong
@@ -21,6 +21,10 @@ NoteRequest = Callable[[str, int, float], None]
 _CLOSE_SECONDS = 30
 # Limit of the values that wait, as a number of requests of the largest size.
 _MOST_LARGE_REQUESTS = 16
+# Parsing and answering a request takes about as long as scoring so many examples.
+_EXAMPLES_A_REQUEST = 16
+# Share of the earlier answers that remains in the mean time per example after each answer.
+_MEMORY = 0.997
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +55,7 @@ class Batcher:
         self._most_values = _MOST_LARGE_REQUESTS * limits.max_values
         self._queue: collections.deque[_Waiting] = collections.deque()
         self._examples = self._values = 0
+        self._open_examples, self._seconds, self._answered, self._answered_at = 0, 0.0, 0.0, 0.0
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
@@ -63,6 +68,35 @@ class Batcher:
     def waiting(self) -> int:
         """The number of waiting examples."""
         return self._examples
+
+    def refuse_late(self) -> None:
+        """Raises QueueFull if a request that arrives now would be answered after `timeout_secs`.
+
+        The answer is expected after the answers to the open requests, at the recent rate of answers. This time counts
+        twice, because the server reads a request as late as it answers it.
+        """
+        expected = 2 * self._open_examples * self._seconds / max(self._answered, 1.0)
+        if expected > self._limits.timeout_secs:
+            raise QueueFull(
+                f"the answer would take {expected:.1f} s, over {self._limits.timeout_secs:g} s (timeout_secs): send "
+                "the request again later, or to another server"
+            )
+
+    @contextlib.contextmanager
+    def answering(self, examples: Examples) -> "Iterator[concurrent.futures.Future[Scored]]":
+        """Yields the future of `submit`. `refuse_late` counts the request as open until the block ends."""
+        count = examples.count + _EXAMPLES_A_REQUEST
+        with self._changed:
+            if not self._open_examples:
+                self._answered_at = time.monotonic()
+            self._open_examples += count
+        try:
+            yield self.submit(examples)
+        finally:
+            with self._changed:
+                now, self._open_examples = time.monotonic(), self._open_examples - count
+                self._seconds = _MEMORY * self._seconds + now - self._answered_at
+                self._answered, self._answered_at = _MEMORY * self._answered + count, now
 
     def submit(self, examples: Examples) -> "concurrent.futures.Future[Scored]":
         """Adds the examples of a request. If the future is cancelled before its batch begins, nothing is scored.

@@ -172,6 +172,7 @@ class FlightScorer:
                 continue
             began, status = time.perf_counter(), 500
             try:
+                self._batcher.refuse_late()
                 batch = _read(arrow, message)
                 if batch is None:
                     status = 0
@@ -192,12 +193,12 @@ class FlightScorer:
 
     def _score(self, name: str, batch: pa.RecordBatch, metadata: bytes) -> Scored:
         examples = request_forms.of_flight(self._live.named(name).tower.inputs, batch, metadata, self._limits)
-        future = self._batcher.submit(examples)
-        try:
-            return future.result(self._limits.timeout_secs)
-        except concurrent.futures.TimeoutError:
-            future.cancel()
-            raise not_in_time(self._limits) from None
+        with self._batcher.answering(examples) as future:
+            try:
+                return future.result(self._limits.timeout_secs)
+            except concurrent.futures.TimeoutError:
+                future.cancel()
+                raise not_in_time(self._limits) from None
 
 
 def _read(arrow: ArrowMessages, message: Any) -> pa.RecordBatch | None:

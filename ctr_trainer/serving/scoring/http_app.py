@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ctr_trainer.embedding.service.security import token_refusal
 from ctr_trainer.serving.scoring import answers, request_forms
@@ -50,9 +51,6 @@ class HttpApp:
       note_request: called for each answer to `:predict`.
       figures: f() -> the metrics of the server in Prometheus' text format.
       token: the token that requests about the model must have; None if they need no token.
-
-    Attributes:
-      asgi: the application that an ASGI server runs.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class HttpApp:
         self._held_bytes, self._seldom = 0, Seldom(_log)
         page = pathlib.Path(__file__).with_name("page.html").read_text(encoding="utf-8")
         model = "/v1/models/{name:path}"
-        self.asgi = Starlette(
+        self._routes = Starlette(
             routes=[
                 Route("/", lambda request: HTMLResponse(page)),
                 Route("/healthz", self._health),
@@ -80,6 +78,17 @@ class HttpApp:
             ],
             exception_handlers={RequestRefused: refused, 404: _no_route, 405: _no_route},
         )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request. A prediction that would come too late is refused before any other work."""
+        app: ASGIApp = self._routes
+        if scope["type"] == "http" and scope["method"] == "POST":
+            try:
+                self._batcher.refuse_late()
+            except QueueFull as error:
+                self._note_request("http", error.status, 0.0)
+                app = await refused(Request(scope), error)
+        await app(scope, receive, send)
 
     async def _health(self, request: Request) -> Response:
         wrong = self._live.what_is_wrong()
@@ -124,9 +133,9 @@ class HttpApp:
             raise NotThere(f"{request.url.path}: no such path; expected /v1/models/NAME{_PREDICT}")
         model = self._live.named(name.removesuffix(_PREDICT))
         examples, of_rows = await self._examples(request, model.tower.inputs)
-        future = asyncio.wrap_future(self._batcher.submit(examples))
         try:
-            scored = await asyncio.wait_for(future, self._limits.timeout_secs)
+            with self._batcher.answering(examples) as future:
+                scored = await asyncio.wait_for(asyncio.wrap_future(future), self._limits.timeout_secs)
         except (TimeoutError, asyncio.TimeoutError):
             raise not_in_time(self._limits) from None
         except RequestRefused:

@@ -71,8 +71,8 @@ class LiveModel:
         """Returns the reason why a load balancer should send no requests; "" if nothing is wrong."""
         if self._model is None:
             return self._why
-        if self._model.reader.lost:
-            return self._model.reader.lost
+        if self._model.reader.unreadable:
+            return self._model.reader.unreadable
         age, most = self._model.freshness.age_secs, self._flags.max_age_secs
         return f"the rows are {age:.0f} s old, above the {most:g} s of max_age_secs" if 0 < most < age else ""
 

@@ -113,7 +113,7 @@ class ScoreServer:
                 self.flight_port = flight.port
             app: ASGIApp = HttpApp(
                 live, self._batcher, metrics.note_request, metrics.text, flags.limits, security.token
-            ).asgi
+            )
             if is_loopback(flags.bind) and security.token is None:
                 app = _of_hosts(app, _LOOPBACK)
             self._http = HttpServer(app, flags.stop_secs, _secure(flags))
