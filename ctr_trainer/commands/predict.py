@@ -65,8 +65,10 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
             writer.write_table(table)
             rows += len(table)
     rows = int(distributed.all_sum(np.array(rows, np.int64), "predicted_rows"))
+    new_keys = estimator.new_keys.report(distributed.all_sum)
     if distributed.is_chief():
-        print(json.dumps({"output": predict.output, "examples": rows, "parts": distributed.size()}), flush=True)
+        counts = {"output": predict.output, "examples": rows, "parts": distributed.size()}
+        print(json.dumps(counts | new_keys), flush=True)
 
 
 def _is_ours(path: Path) -> bool:

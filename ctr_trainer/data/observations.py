@@ -1,7 +1,11 @@
 """Observations about the source columns, collected during encoding and checked at the end of a conversion."""
 
+import collections
 import dataclasses
 import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,8 +13,8 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
 from ctr_trainer.data.encoders import encode_label, text
-from ctr_trainer.data.typed import is_text
-from ctr_trainer.features.columns import TYPICAL, Label
+from ctr_trainer.data.typed import is_list, is_text
+from ctr_trainer.features.columns import FORM, TYPICAL, Label
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
@@ -20,6 +24,7 @@ _SHOWN = 10  # Largest number of values in a message.
 # The web page of `score` shows typical values to every visitor, so they must not be personal ids. An id can occur
 # several times in a log, but hardly in 5 % of the rows, or in a hundred rows of a small file.
 _LEAST_SHARE, _LEAST_ROWS = 0.05, 100
+_FORM_VALUES, _FORM_LENGTH = 100, 30
 
 
 @dataclasses.dataclass
@@ -112,6 +117,7 @@ class Observations:
       lengths: dict of bag or sequence -> Lengths of the good rows' lists.
       odd: dict of bag or sequence -> (column, a value that looks like several values).
       typical: dict of single-valued feature -> the most frequent text of its column.
+      forms: dict of feature -> the `form` of its column's texts.
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
@@ -119,6 +125,7 @@ class Observations:
         self.lengths = {f.name: Lengths(f.max_length) for f in spec.sparse if f.combiner}
         self.odd: dict[str, tuple[str, str]] = {}
         self.typical: dict[str, str] = {}
+        self.forms: dict[str, str] = {}
         self._positives = {n: Positives(label, spec.csv.label_suffix) for n, label in label_columns(spec).items()}
 
     def see_labels(self, table: pa.Table) -> None:
@@ -127,17 +134,25 @@ class Observations:
             self._positives[name].add(table[label.column])
 
     def see_typical(self, table: pa.Table) -> None:
-        """Finds the most frequent text of each single-valued feature's column, if it is frequent enough to be shown."""
+        """Finds each feature's form, and its most frequent text if that is frequent enough to be shown."""
         least = max(_LEAST_ROWS, _LEAST_SHARE * len(table))
         for f in self._spec.sparse:
+            if not f.is_bucketised and not f.derive:
+                column = table[f.column].slice(0, _FORM_VALUES)
+                values = pc.list_flatten(column) if is_list(column.type) else column
+                if found := form(values.drop_null().to_pylist()):
+                    self.forms[f.name] = found
             if f.combiner is None and not f.is_bucketised and not f.derive and f.column not in self._spec.ids:
                 text = _most_frequent(table[f.column], least)
                 if text:
                     self.typical[f.name] = text
 
     def with_typical(self, statistics: dict[str, dict]) -> dict[str, dict]:
-        """Adds the typical texts to the statistics of a data set, for `DatasetInfo.statistics`."""
-        return statistics | {name: {TYPICAL: text} for name, text in self.typical.items()}
+        """Adds the typical texts and the forms to the statistics of a data set, for `DatasetInfo.statistics`."""
+        of_texts = {name: {FORM: found} for name, found in self.forms.items()}
+        for name, found in self.typical.items():
+            of_texts.setdefault(name, {})[TYPICAL] = found
+        return statistics | of_texts
 
     def merge(self, other: "Observations") -> None:
         """Adds the observations of the next chunks. Logs a warning for the first odd value of each feature."""
@@ -145,7 +160,7 @@ class Observations:
             self.lengths[name].merge(lengths)
         for name, positives in other._positives.items():
             self._positives[name].merge(positives)
-        self.typical = other.typical | self.typical
+        self.typical, self.forms = other.typical | self.typical, other.forms | self.forms
         for name, (column, odd) in other.odd.items():
             if name not in self.odd:
                 self.odd[name] = column, odd
@@ -166,6 +181,28 @@ class Observations:
                 "values: check the feature's 'separator', and set brackets = true for '[1, 2]'",
                 *(feature.name, feature.column, self.lengths[feature.name].single, feature.separator),
             )
+
+
+def forms_in(statistics: Mapping[str, Mapping[str, Any]] | None) -> dict[str, str]:
+    """Returns a dict of feature -> the form of its texts, from the statistics of a data set."""
+    return {name: each[FORM] for name, each in (statistics or {}).items() if FORM in each}
+
+
+def form(values: Sequence[object]) -> str:
+    """Returns the most frequent form of values: a text whose digits other than 0 are 7, and whose letters are a or A.
+
+    The form of 42.0 is 77.0. It shows how values are written, and is no value of a person. Looks at
+    the first values only. "" if there are none.
+    """
+
+    def masked(found: re.Match) -> str:
+        return "7" if found[0].isdecimal() else "A" if found[0].isupper() else "a"
+
+    texts = (
+        value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values[:_FORM_VALUES]
+    )
+    counted = collections.Counter(re.sub(r"(?!0)[^\W_]", masked, each[:_FORM_LENGTH]) for each in texts if each)
+    return counted.most_common(1)[0][0] if counted else ""
 
 
 def _most_frequent(column: pa.ChunkedArray, least: float) -> str:

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
+from ctr_trainer.data.observations import forms_in
 from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.store.store import Store
@@ -219,8 +220,12 @@ class BatchFeed(Feed):
         self._batches = WholeSteps(reader, per_step)
         self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = read_ahead((), 0)
         self.steps = None if reader.steps is None else -(-reader.steps // per_step)
-        self.is_live, self.stream_state, self.status_lines = reader.is_live, reader.stream_state, reader.status_lines()
+        self.is_live, self.stream_state = reader.is_live, reader.stream_state
+        self.status_lines = reader.status_lines(embeddings.new_keys)
         self.latencies = [reader.read_latency, *embeddings.latencies]
+        self.new_keys = embeddings.new_keys
+        forms = forms_in(reader.statistics), forms_in(inputs.features.statistics)
+        self.new_keys.forms = lambda name: (forms[0].get(name, ""), forms[1].get(name, ""))
 
     @property
     def batch(self) -> Batch:
@@ -232,6 +237,8 @@ class BatchFeed(Feed):
 
     def rewind(self) -> None:
         self._end_reading()
+        done, per_epoch = self.epochs_after(0), self._reader.steps_per_epoch
+        self.new_keys.limit = float("inf") if done is None or per_epoch is None else (1 - done) * per_epoch
         self.embeddings.begin()
         self._ahead = read_ahead(self.embeddings.prepare(self._batches), self._prefetch_batches)
         self._hook.restart(self.embeddings.feed(self._ahead, self._hook.training is not None))

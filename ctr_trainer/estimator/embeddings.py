@@ -17,6 +17,7 @@ from ctr_trainer.embedding.store.worker_rows import RowStep, RowTotals
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.lookup import Lookup
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator.open_rows import EachTable, RowPipeline, RowsInTurn, as_trained, follow_steps, open_rows
 from ctr_trainer.estimator.table_inputs import LookedUp, RowGradients, TableInputs, TableLookup
 from ctr_trainer.features.tensors import FedFeatures
@@ -60,6 +61,7 @@ class Embeddings:
 
     Attributes:
       rows: dict of table name -> `WorkerRows`.
+      new_keys: the shares of keys that were never trained.
       lookup_latency: OpsEmbeddingLookup: time of each request for rows or, without a service, each lookup in a table.
       local_latency: OpsLocalLookup: time of each lookup in a copy of the service's rows that needs no request.
       push_latency: OpsPushGrad: time of each request that sends changes or, without a service, each update of a table.
@@ -94,19 +96,15 @@ class Embeddings:
         self.lookup_latency = Latency(PHASES["lookup"].operation)
         whose = "the host" if self._is_of_host else ""  # One worker pushes and syncs for its host.
         self.push_latency, self.sync_latency = (Latency(PHASES[phase].operation, whose) for phase in ("update", "sync"))
+        names = (name for inputs in self._inputs.values() for name in inputs.features)
+        self.new_keys = NewKeys(names, distributed.is_chief(), distributed.is_chief() and first_step is not None)
         configs = {
             name: inputs.config(config, features.spec.limits_of(name), seed) for name, inputs in self._inputs.items()
         }
         if trained is not None:
             configs = {name: as_trained(table_config, trained) for name, table_config in configs.items()}
-        self.rows = open_rows(
-            store,
-            config,
-            configs,
-            lookup_latency=self.lookup_latency,
-            push_latency=self.push_latency,
-            uncached=uncached,
-        )
+        latencies = {"lookup_latency": self.lookup_latency, "push_latency": self.push_latency}
+        self.rows = open_rows(store, config, configs, uncached=uncached, **latencies)
         self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
         self._dense = follow_steps(config, self.rows.values(), first_step)
         # If there are copies, the log also reports an interval in which no lookup needed the service.
@@ -257,20 +255,22 @@ class Embeddings:
 
     def _look_up(self, lookups: Lookups, create: bool) -> LookedUp:
         feed: dict[Any, np.ndarray] = {}
-        tables = []
+        tables, counted = [], self.new_keys.begin_lookup(create)
         for name, rows in self.rows.items():
-            lookup, since = lookups[name]
+            inputs, (lookup, since) = self._inputs[name], lookups[name]
             began, asked = time.perf_counter(), rows.totals().misses
             if create:  # A strict lookup sees every earlier push, even if the row was pulled ahead.
                 slots = rows.find_or_create(lookup.unique, None if self.is_strict else since)
             else:
                 slots = rows.find(lookup.unique)
             with rows.locked():
-                feed |= self._inputs[name].gather(lookup, rows.rows, slots)
+                feed |= inputs.gather(lookup, rows.rows, slots)
+                if counted:
+                    self.new_keys.look(inputs.features, rows, lookup, slots)
             if rows.totals().misses == asked:  # A request measures its own latency.
                 latency = self.local_latency if rows.are_copies else self.lookup_latency
                 latency.record(1e6 * (time.perf_counter() - began))
-            tables.append(TableLookup(rows, self._inputs[name], lookup, slots))
+            tables.append(TableLookup(rows, inputs, lookup, slots))
         return LookedUp(feed, tables)
 
     def _pull_ahead(self, group: Sequence[Mapping[str, Lookup]]) -> dict[str, int | None]:

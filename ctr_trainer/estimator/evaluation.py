@@ -122,7 +122,7 @@ class Evaluation:
         self.steps += 1
 
     def results(self) -> dict[str, Any]:
-        """Returns the metrics over all ranks, including the table `reliability` of each label. A collective."""
+        """Returns the metrics over all ranks, including `new_keys` and each label's `reliability`. A collective."""
         self._click.merge(distributed.all_sum, distributed.all_gather)
         of_ranks = distributed.all_gather(self._loss.state, "metric.losses").reshape(-1, 2)
         if distributed.is_chief() and len(of_ranks) > 1 and self._loss.state[1] and (of_ranks == of_ranks[0]).all():
@@ -137,6 +137,7 @@ class Evaluation:
         results: dict[str, Any] = {"loss": self._loss.result()}
         if self._labels:
             results.update(examples=int(total), **self._click.results())
+        results |= self._feed.new_keys.report(distributed.all_sum)
         for name, value in self._updates.items():
             weighted = distributed.all_sum(np.asarray(value * share), f"metric.{name}")
             results[name] = float(weighted / total) if total else float("nan")

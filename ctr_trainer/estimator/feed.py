@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.run_length import Epochs
@@ -130,6 +131,7 @@ class Feed:
       inputs: the input from which the graph was built.
       hooks: session hooks that the input needs.
       embeddings: looks up the graph's embedding inputs; None if the graph is fed nothing.
+      new_keys: the shares of keys that were never trained.
       latencies: the latency of each operation on batches and rows, in all threads.
       steps: number of optimizer steps from the input's start to its end; None if it is unknown.
       is_live: whether the examples come from a stream.
@@ -145,7 +147,7 @@ class Feed:
     status_lines: Sequence[Callable[[], str]] = ()
 
     def __init__(self, inputs: GraphInput, hooks: Sequence[tf1.train.SessionRunHook] = ()) -> None:
-        self.inputs, self.hooks = inputs, [*hooks]
+        self.inputs, self.hooks, self.new_keys = inputs, [*hooks], NewKeys()
 
     @property
     def batch(self) -> Batch | None:

@@ -18,6 +18,7 @@ from ctr_trainer.estimator.inputs import GivenReader, example_count
 from ctr_trainer.estimator.model_directory import TrainedFeatures, features_path, load_features
 from ctr_trainer.estimator.optimize import next_step
 from ctr_trainer.estimator.step_gradients import step_gradients
+from ctr_trainer.features.columns import FORM
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import FOREIGN_STEP, RowTraining, StepPlan, notes
 from ctr_trainer.ranks import distributed, last_words
@@ -173,7 +174,7 @@ def make_input(
             f"{', '.join(names)}; convert the data with the model's feature spec"
         )
     if statistics and any(reader.statistics.get(f.name) != statistics.get(f.name) for f in spec.sparse if f.quantiles):
-        reader = reader.with_statistics(statistics)
+        reader = reader.with_statistics({**statistics, **{n: x for n, x in reader.statistics.items() if FORM in x}})
     # Each run may have its own limits on which keys have rows.
     return BatchInput(reader, dataclasses.replace(spec, limits=reader.spec.limits), statistics, has_read)
 

@@ -21,6 +21,7 @@ from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator.checkpoint import MANIFEST, Checkpoint, describe_file
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.saving_hooks import PublishHook
@@ -56,11 +57,13 @@ class DenseTower:
       variables: dict of variable name -> (shape, dtype) of the tower's variables, including the global step.
     """
 
-    def __init__(self, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures) -> None:
+    def __init__(
+        self, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures, new_keys: NewKeys
+    ) -> None:
+        self._trained_features, self._new_keys = trained_features, new_keys
         with temporary_directory() as parent:
             draft = os.path.join(parent, "tower")
             self.variables = _export(draft, model_fn, params, trained_features)
-            write_spec(draft, *trained_features)
             names = [name for name in LocalPath(draft).files() if not name.startswith(f"{_VARIABLES}{os.sep}")]
             self._files = {name: (LocalPath(draft) / name).read_bytes() for name in names}
         self._graph = tf.Graph()
@@ -85,6 +88,7 @@ class DenseTower:
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("xb") as stream:
                 stream.write(content)
+        write_spec(path, *self._trained_features, self._new_keys.in_training)
 
     def close(self) -> None:
         self._session.close()
@@ -215,7 +219,8 @@ def open_publishing(training: Training, stop: StopHook) -> Publishing | None:
     if not distributed.is_chief():
         return None
     features = feed.inputs.features
-    tower = DenseTower(job.model_fn, params_of_this_graph(job.params), (features.spec, features.statistics))
+    trained_features = features.spec, features.statistics
+    tower = DenseTower(job.model_fn, params_of_this_graph(job.params), trained_features, feed.new_keys)
     configs: list[TableConfig] = [rows.config for rows in feed.embeddings.rows.values()] if feed.embeddings else []
     name = job.record.name or "model"
     spool = Spool(path_of(job.model_dir) / DIRECTORY, name, training.store, configs, publish.dtype, feed.stream_state)
