@@ -4,8 +4,7 @@ import collections
 import dataclasses
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -116,16 +115,14 @@ class Observations:
     Attributes:
       lengths: dict of bag or sequence -> Lengths of the good rows' lists.
       odd: dict of bag or sequence -> (column, a value that looks like several values).
-      typical: dict of single-valued feature -> the most frequent text of its column.
-      forms: dict of feature -> the `form` of its column's texts.
+      texts: dict of feature -> {FORM: the `form` of its column, TYPICAL: the most frequent text, if it can be shown}.
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._spec = spec
         self.lengths = {f.name: Lengths(f.max_length) for f in spec.sparse if f.combiner}
         self.odd: dict[str, tuple[str, str]] = {}
-        self.typical: dict[str, str] = {}
-        self.forms: dict[str, str] = {}
+        self.texts: dict[str, dict[str, str]] = {}
         self._positives = {n: Positives(label, spec.csv.label_suffix) for n, label in label_columns(spec).items()}
 
     def see_labels(self, table: pa.Table) -> None:
@@ -140,19 +137,15 @@ class Observations:
             if not f.is_bucketised and not f.derive:
                 column = table[f.column].slice(0, _FORM_VALUES)
                 values = pc.list_flatten(column) if is_list(column.type) else column
-                if found := form(values.drop_null().to_pylist()):
-                    self.forms[f.name] = found
+                self.texts[f.name] = {FORM: form(values.drop_null().to_pylist())}
             if f.combiner is None and not f.is_bucketised and not f.derive and f.column not in self._spec.ids:
                 text = _most_frequent(table[f.column], least)
                 if text:
-                    self.typical[f.name] = text
+                    self.texts[f.name][TYPICAL] = text
 
     def with_typical(self, statistics: dict[str, dict]) -> dict[str, dict]:
-        """Adds the typical texts and the forms to the statistics of a data set, for `DatasetInfo.statistics`."""
-        of_texts = {name: {FORM: found} for name, found in self.forms.items()}
-        for name, found in self.typical.items():
-            of_texts.setdefault(name, {})[TYPICAL] = found
-        return statistics | of_texts
+        """Adds the forms and the typical texts to the statistics of a data set, for `DatasetInfo.statistics`."""
+        return statistics | self.texts
 
     def merge(self, other: "Observations") -> None:
         """Adds the observations of the next chunks. Logs a warning for the first odd value of each feature."""
@@ -160,7 +153,7 @@ class Observations:
             self.lengths[name].merge(lengths)
         for name, positives in other._positives.items():
             self._positives[name].merge(positives)
-        self.typical, self.forms = other.typical | self.typical, other.forms | self.forms
+        self.texts = other.texts | self.texts
         for name, (column, odd) in other.odd.items():
             if name not in self.odd:
                 self.odd[name] = column, odd
@@ -183,26 +176,18 @@ class Observations:
             )
 
 
-def forms_in(statistics: Mapping[str, Mapping[str, Any]] | None) -> dict[str, str]:
-    """Returns a dict of feature -> the form of its texts, from the statistics of a data set."""
-    return {name: each[FORM] for name, each in (statistics or {}).items() if FORM in each}
-
-
 def form(values: Sequence[object]) -> str:
-    """Returns the most frequent form of values: a text whose digits other than 0 are 7, and whose letters are a or A.
+    """Returns how most of the first values are written: their digits other than 0 are 7, their letters a or A.
 
-    The form of 42.0 is 77.0. It shows how values are written, and is no value of a person. Looks at
-    the first values only. "" if there are none.
+    The form of 42.0 is 77.0. Unlike a value, a form is no personal id. It is "" if there are no values.
     """
 
     def masked(found: re.Match) -> str:
         return "7" if found[0].isdecimal() else "A" if found[0].isupper() else "a"
 
-    texts = (
-        value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values[:_FORM_VALUES]
-    )
-    counted = collections.Counter(re.sub(r"(?!0)[^\W_]", masked, each[:_FORM_LENGTH]) for each in texts if each)
-    return counted.most_common(1)[0][0] if counted else ""
+    first = [each.decode(errors="replace") if isinstance(each, bytes) else str(each) for each in values[:_FORM_VALUES]]
+    counted = collections.Counter(re.sub(r"(?!0)[^\W_]", masked, each[:_FORM_LENGTH]) for each in first if each)
+    return max(counted, key=lambda each: counted[each], default="")
 
 
 def _most_frequent(column: pa.ChunkedArray, least: float) -> str:

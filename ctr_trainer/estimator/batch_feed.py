@@ -8,7 +8,6 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.data.observations import forms_in
 from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.store.store import Store
@@ -19,7 +18,7 @@ from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.hooks.step_hook import Order
 from ctr_trainer.estimator.inputs import GivenReader, WholeSteps
 from ctr_trainer.estimator.open_rows import RowsInTurn
-from ctr_trainer.features.columns import Statistics
+from ctr_trainer.features.columns import FORM, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
@@ -224,8 +223,8 @@ class BatchFeed(Feed):
         self.status_lines = reader.status_lines(embeddings.new_keys)
         self.latencies = [reader.read_latency, *embeddings.latencies]
         self.new_keys = embeddings.new_keys
-        forms = forms_in(reader.statistics), forms_in(inputs.features.statistics)
-        self.new_keys.forms = lambda name: (forms[0].get(name, ""), forms[1].get(name, ""))
+        here, trained = reader.statistics or {}, inputs.features.statistics or {}
+        self.new_keys.forms = lambda name: (here.get(name, {}).get(FORM, ""), trained.get(name, {}).get(FORM, ""))
 
     @property
     def batch(self) -> Batch:

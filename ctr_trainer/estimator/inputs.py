@@ -132,7 +132,7 @@ class GivenReader:
         self.position_after: Callable[[int], Any] = getattr(reader, "position_after", lambda steps: None)
         self.committed: Callable[[Any], None] = getattr(reader, "committed", lambda position: None)
         self.status_lines: Callable[[NewKeys], Sequence[Callable[[], str]]] = getattr(
-            reader, "status_lines", lambda new_keys: ()
+            reader, "status_lines", lambda _: ()
         )
         self.stream_state: Callable[[], dict[str, float]] | None = getattr(reader, "stream_state", None)
         self.read_latency = Latency(PHASES["read"].operation)

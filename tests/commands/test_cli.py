@@ -142,6 +142,8 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
     assert cli.main(["evaluate", flagfile, "--output=metrics.parquet"]) == 1
     assert "evaluate writes JSON" in capsys.readouterr().err
 
+    assert metrics["new_keys"]["user"] == {"share": 0.0, "in_training": pytest.approx(0.2, abs=0.2)}
+
     raw = f"--eval_data={data.parent / 'rows.csv'}"  # The export is of the best model too.
     export = [f"--saved_model={tmp_path / 'export'}", raw, "--group_by=user", f"--output={output}", "--threads=1"]
     assert cli.main(["evaluate", *export, "--batch_size=64"]) == 0

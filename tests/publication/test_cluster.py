@@ -101,7 +101,9 @@ def test_hot_rows_are_given_for_a_while_and_not_two_epochs_later(url, tmp_path):
         deliver_all(tmp_path, target)
         reader.refresh()
         reader.advance()
-        np.testing.assert_array_equal(reader.read("dim3", key)[0], published.weights(key, state))
+        weights, found = reader.read("dim3", key)
+        np.testing.assert_array_equal(weights, published.weights(key, state))
+        assert found.tolist() == [True, False]
         assert (reader.hits, reader.lookups) == (2, 4)
         published.epoch([2])
         deliver_all(tmp_path, target)

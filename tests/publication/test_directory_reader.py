@@ -18,7 +18,9 @@ def reading():
 
 
 def assert_serves(reader, published, state=None):
-    np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], published.weights(KEYS, state))
+    weights, found = reader.read("dim3", KEYS)
+    np.testing.assert_array_equal(weights, published.weights(KEYS, state))
+    np.testing.assert_array_equal(found, np.isin(KEYS, list(published.state if state is None else state)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])

@@ -121,19 +121,17 @@ class NewKeys:
         self.shares = self.shares | shares
         for (name, share), (_, keys) in zip(shares.items(), counts, strict=True):
             usual = self.in_training.get(name, 1.0 if self._samples else 0.0)  # A training begins with new keys only.
-            if self._warns and keys >= _LEAST and 1 - share < _KEPT * (1 - usual) and name not in self._warned:
-                self._warned.add(name)
-                self._warn(name, share)
+            if not self._warns or keys < _LEAST or 1 - share >= _KEPT * (1 - usual) or name in self._warned:
+                continue
+            self._warned.add(name)
+            here, trained = self.forms(name)
+            texts = f"; values look like {here!r}, in training like {trained!r}" if here and trained else ""
+            _log.warning(
+                "feature %s: %.0f%% of its keys are new%s. In training %s were new. Only equal texts have equal keys: "
+                "see docs/features.md, 'Equal values'",
+                *(name, 100 * share, texts, self._usual(name)),
+            )
         return shares
-
-    def _warn(self, name: str, share: float) -> None:
-        here, trained = self.forms(name)
-        texts = f"; values look like {here!r}, in training like {trained!r}" if here and trained else ""
-        _log.warning(
-            "feature %s: %.0f%% of its keys are new%s. In training %s were new. Only equal texts have equal keys: see "
-            "docs/features.md, 'Equal values'",
-            *(name, 100 * share, texts, self._usual(name)),
-        )
 
     def _usual(self, name: str) -> str:
         return f"{self.in_training[name]:.1%}" if name in self.in_training else "unknown"
