@@ -47,13 +47,13 @@ class HotRows:
         Args:
           epoch: the epoch that is served. Rows that were read before the previous epoch was served are not returned.
         """
-        weights = np.zeros((len(keys), self._weights.shape[1]), np.float32)
+        weights, found = np.zeros((len(keys), self._weights.shape[1]), np.float32), np.zeros(len(keys), np.bool_)
         slots = self._index.find(keys)
         there = slots >= 0
         own = slots[there]
         there[there] = (self._times[own] > time.monotonic() - self._age) & (self._epochs[own] >= epoch - 1)
-        weights[there] = self._weights[slots[there]]
-        return weights, there & self._found[slots], there
+        weights[there], found[there] = self._weights[slots[there]], self._found[slots[there]]
+        return weights, found, there
 
     def put(self, keys: np.ndarray, weights: np.ndarray, found: np.ndarray, epoch: int) -> None:
         """Adds results of `RowReader.read` that were read while `epoch` was served."""

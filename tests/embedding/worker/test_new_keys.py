@@ -75,7 +75,7 @@ def test_training_counts_rows_that_no_step_has_trained_and_remembers_the_latest(
     assert new_keys.in_training["item"] == pytest.approx(0.8 * 0.8 + 0.2 * 0.5)
 
 
-def test_of_a_training_the_first_lookups_and_one_in_sixteen_of_the_first_pass_count():
+def test_the_first_lookups_and_one_in_sixteen_of_the_first_pass_are_counted():
     new_keys = NewKeys(["item"], samples=True)
     new_keys.limit = 60
     counted = [number for number in range(200) if new_keys.begin_lookup(create=True)]
