@@ -27,12 +27,14 @@ _COUNTS_OUT = types.Array(types.int64, 2, "C")
 @kernel(types.void(_MARKS, _POSITIONS, types.int64, _COUNTS_OUT))
 def count(marked: np.ndarray, positions: np.ndarray, features: int, out: np.ndarray) -> None:
     """Adds (marked keys, keys) at positions[b * features + f] of all b to out[f]; the position -1 is skipped."""
+    out[:, 1] += positions.size // features
     for first in range(0, positions.size, features):
         for f in range(features):
             position = positions[first + f]
-            if position >= 0:
-                out[f, 0] += marked[position]
-                out[f, 1] += 1
+            if position < 0:  # Both cases are rare, so most keys write no memory.
+                out[f, 1] -= 1
+            elif marked[position]:
+                out[f, 0] += 1
 
 
 @kernel(types.void(ROWS, _COLUMN, *_OF_FEATURES))
