@@ -255,7 +255,7 @@ class Embeddings:
 
     def _look_up(self, lookups: Lookups, create: bool) -> LookedUp:
         feed: dict[Any, np.ndarray] = {}
-        tables, counted = [], self.new_keys.begin_lookup(create)
+        tables, is_due = [], self.new_keys.begin_lookup(create)
         for name, rows in self.rows.items():
             inputs, (lookup, since) = self._inputs[name], lookups[name]
             began, asked = time.perf_counter(), rows.totals().misses
@@ -265,8 +265,7 @@ class Embeddings:
                 slots = rows.find(lookup.unique)
             with rows.locked():
                 feed |= inputs.gather(lookup, rows.rows, slots)
-                if counted:
-                    self.new_keys.look(inputs.features, rows, lookup, slots)
+                self.new_keys.look(inputs.features, rows, lookup, slots, is_due)
             if rows.totals().misses == asked:  # A request measures its own latency.
                 latency = self.local_latency if rows.are_copies else self.lookup_latency
                 latency.record(1e6 * (time.perf_counter() - began))

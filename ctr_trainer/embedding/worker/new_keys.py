@@ -26,7 +26,8 @@ class NewKeys:
         share = new keys / keys    over all values of all examples, without missing values
 
     A key is new if it has no row. In training, where a lookup creates the row, a key is new if its row still has its
-    first initial weight. There, one rank counts lookups of the first pass over the data: the first 16, then one in 16.
+    first initial weight. There, one rank counts lookups of the first pass over the data: the first 16, then one in
+    16, and those for which far more rows are created than usual, as after a change of the values in a stream.
     An evaluation counts the first 64 lookups of each rank, then one in 4, and a server counts all.
     Any thread may call the methods. A feature is warned of once per process.
 
@@ -48,6 +49,7 @@ class NewKeys:
         self._places = {name: place for place, name in enumerate(features)}
         self._counts, self._lock = np.zeros((len(self._places), 2), np.int64), threading.Lock()
         self._warns, self._samples, self._lookups = warns, samples, 0
+        self._created: dict[tuple[str, ...], tuple[int, float]] = {}  # The last slot, and the usual number of new rows.
         self.shares: dict[str, float] = {}
         self.in_training: dict[str, float] = {}
         self.limit = float("inf")
@@ -65,8 +67,20 @@ class NewKeys:
         self.in_training = usual | learned  # A new dict, because other threads may be reading the old one.
         return True
 
-    def look(self, features: tuple[str, ...], rows: WorkerRows, lookup: Lookup, slots: np.ndarray) -> None:
-        """Counts a lookup of features in its order, whose keys have the int64[U] slots, before the rows are trained."""
+    def look(
+        self, features: tuple[str, ...], rows: WorkerRows, lookup: Lookup, slots: np.ndarray, is_due: bool
+    ) -> None:
+        """Counts a lookup if it is due, or if a training has created far more rows for it than usual.
+
+        Call this before the rows are trained. The lookup is of `features`, in its order, and `slots` are int64[U].
+        """
+        if self._samples:
+            last, usual = self._created.get(features, (-1, float("inf")))
+            created = int(np.count_nonzero(slots > last))  # New rows are at the end, unless there are free slots.
+            self._created[features] = int(slots.max(initial=last)), created + _KEPT * (min(usual, created) - created)
+            is_due = is_due or created > 2 * usual + _LEAST
+        if not is_due:
+            return
         is_new = slots < 0
         if self._samples:
             is_new = rows.rows[slots, 0] == InitialRows(rows.config).first_weights(lookup.unique)

@@ -31,9 +31,8 @@ def nothing_warned(monkeypatch):
 def _step(new_keys, rows, keys, features=("item",)):
     """Looks up keys as a step of a training does, and trains their rows."""
     lookup = Lookup(np.array(keys, np.int64)[:, None])
-    counted, slots = new_keys.begin_lookup(create=True), rows.find_or_create(lookup.unique)
-    if counted:
-        new_keys.look(features, rows, lookup, slots)
+    is_due, slots = new_keys.begin_lookup(create=True), rows.find_or_create(lookup.unique)
+    new_keys.look(features, rows, lookup, slots, is_due)
     gradients = [np.ones((len(slots), dim), np.float32) for dim in rows.config.dims]
     rows.apply_gradients(slots, gradients, 0.1)
 
@@ -45,7 +44,7 @@ def test_each_value_counts_for_its_feature_and_a_missing_one_for_none():
     history = (np.array([2, 9, 0]), np.array([0, 3, 3], np.int32), 4)  # It shares the slot of `item`.
     lookup = Lookup(np.array([[1, 9], [0, 2]]), [bag], [history])
     new_keys = NewKeys(FEATURES)
-    new_keys.look(FEATURES, rows, lookup, rows.find(lookup.unique))
+    new_keys.look(FEATURES, rows, lookup, rows.find(lookup.unique), True)
     found = new_keys.report(_alone)["new_keys"]
     assert {name: each["share"] for name, each in found.items()} == dict(user=0, item=0.5, tags=2 / 3, history=0.5)
     assert new_keys.line() == (
@@ -138,15 +137,17 @@ def test_a_share_far_above_that_in_training_is_warned_of_once(caplog, usual, new
     assert caplog.messages == [text] * warns
 
 
-def test_a_stream_whose_producer_changes_its_values_is_warned_of(caplog):
+@pytest.mark.parametrize("steps", [1, 30])
+def test_a_stream_whose_producer_changes_its_values_is_warned_of(caplog, steps):
     rows, new_keys = TableRows(Table(CONFIG)), NewKeys(["item"], samples=True)
     with caplog.at_level(logging.WARNING):
-        for _ in range(30):
+        for _ in range(37):
             _step(new_keys, rows, range(1, 101))
         assert not caplog.messages
-        for step in range(32):
-            _step(new_keys, rows, range(1000 + 100 * step, 1100 + 100 * step))
-    assert [text.partition(" of its")[0] for text in caplog.messages] == ["feature item: 100%"]
+        for step in range(32):  # After so many steps, the new values are known too.
+            first = 1000 + 100 * min(step, steps)
+            _step(new_keys, rows, range(first, first + 100))
+    assert [text.partition(" of its")[0] for text in caplog.messages] == ["feature item: 50%"]
 
 
 def test_a_server_warns_at_the_end_of_a_window_and_shows_both_shares(caplog):
