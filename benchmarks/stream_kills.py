@@ -142,21 +142,21 @@ def kill_at_random(
         print(f"kill {number} of {kills}: {kind}; {sum(offsets.values())} records are trained", flush=True)
 
 
-def read_topic(address: str, most: int) -> tuple[list[str], dict[int, int]]:
-    """Returns the unique keys of at most `most` records of a topic, and its end offsets by partition."""
+def read_topic(address: str, most: int) -> tuple[list[bytes], dict[int, int]]:
+    """Returns at most `most` records of a topic, and its end offsets by partition."""
     import confluent_kafka
 
     consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "count", "log_level": 0})
-    names, ends, idle_since = [], dict.fromkeys(range(PARTITIONS), 0), time.monotonic()
+    values, ends, idle_since = [], dict.fromkeys(range(PARTITIONS), 0), time.monotonic()
     with contextlib.closing(consumer):
         consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, 0) for partition in ends])
-        while len(names) < most and time.monotonic() - idle_since < 20.0:
+        while len(values) < most and time.monotonic() - idle_since < 20.0:
             for message in consumer.consume(10_000, 0.5):
                 if message.error() is None:
-                    names.append(json.loads(message.value())[OWN])
+                    values.append(message.value())
                     ends[message.partition()] = message.offset() + 1
                     idle_since = time.monotonic()
-    return names, ends
+    return values, ends
 
 
 def steps_by_key(checkpoint: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
@@ -217,7 +217,8 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
         killed.set()
         sent, failed = requests.result(WAIT_SECONDS)
         appender.join(WAIT_SECONDS)
-        names, ends = read_topic(proxy.address, records)
+        values, ends = read_topic(proxy.address, records)
+        names = [json.loads(value)[OWN] for value in values]
         print(f"{records} records to append, {len(names)} in the topic, {len(set(names))} of them distinct", flush=True)
         until(lambda: saved(model_dir)[1] == ends, "the training of all records")
         process.terminate()

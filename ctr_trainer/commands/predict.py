@@ -64,9 +64,10 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
             writer.write_table(table)
             rows += len(table)
     rows = int(distributed.all_sum(np.array(rows, np.int64), "predicted_rows"))
+    new_keys = estimator.new_keys.report(distributed.all_sum)
     if distributed.is_chief():
         said = {"output": predict.output, "examples": rows, "parts": distributed.size(), "global_step": found.step}
-        print(json.dumps(said), flush=True)
+        print(json.dumps(said | new_keys), flush=True)
 
 
 def _is_ours(path: Path) -> bool:

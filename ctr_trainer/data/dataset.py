@@ -90,7 +90,8 @@ class DatasetInfo:
       distinct: dict of sparse feature name -> number of distinct keys, without bucketised features.
       statistics: dict of feature name -> dict. For a dense feature, `mean`, `std`, `min`, `max` and `count` of the
         present values in the training part; for a feature with quantiles, the `boundaries` fitted to these values;
-        for a single-valued text feature, `typical`, its most frequent text, if it is frequent enough to be shown.
+        for a feature of texts, `form`, see `observations.form`, and for a single-valued one `typical`, its most
+        frequent text, if it is frequent enough to be shown.
       files: one dict per Parquet file: `name`, `rows`, `row_groups` (the number of rows of each row group) and `bytes`
         (the file size). Data sets of earlier versions lack `bytes`.
       extra: additional figures of the format, such as `oracle_auc` of the synthetic data.

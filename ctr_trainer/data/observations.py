@@ -1,7 +1,10 @@
 """Observations about the source columns, collected during encoding and checked at the end of a conversion."""
 
+import collections
 import dataclasses
 import logging
+import re
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -9,8 +12,8 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
 from ctr_trainer.data.encoders import encode_label, text, value_of
-from ctr_trainer.data.typed import is_text
-from ctr_trainer.features.columns import TYPICAL, Label
+from ctr_trainer.data.typed import is_list, is_text
+from ctr_trainer.features.columns import FORM, TYPICAL, Label
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError, cut
 
@@ -20,6 +23,7 @@ _SHOWN = 10  # Largest number of values in a message.
 # The web page of `score` shows typical values to every visitor, so they must not be personal ids. An id can occur
 # several times in a log, but hardly in 5 % of the rows, or in a hundred rows of a small file.
 _LEAST_SHARE, _LEAST_ROWS = 0.05, 100
+_FORM_VALUES, _FORM_LENGTH = 100, 30
 
 
 @dataclasses.dataclass
@@ -113,14 +117,14 @@ class Observations:
     Attributes:
       lengths: dict of bag or sequence -> Lengths of the good rows' lists.
       odd: dict of bag or sequence -> (column, a value that looks like several values).
-      typical: dict of single-valued feature -> the most frequent text of its column.
+      texts: dict of feature -> {FORM: the `form` of its column, TYPICAL: the most frequent text, if it can be shown}.
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._spec = spec
         self.lengths = {f.name: Lengths(f.max_length) for f in spec.sparse if f.combiner}
         self.odd: dict[str, tuple[str, str]] = {}
-        self.typical: dict[str, str] = {}
+        self.texts: dict[str, dict[str, str]] = {}
         self._positives = {n: Positives(label, spec.csv.label_suffix) for n, label in label_columns(spec).items()}
 
     def see_labels(self, table: pa.Table) -> None:
@@ -129,17 +133,21 @@ class Observations:
             self._positives[name].add(table[label.column])
 
     def see_typical(self, table: pa.Table) -> None:
-        """Finds the most frequent text of each single-valued feature's column, if it is frequent enough to be shown."""
+        """Finds each feature's form, and its most frequent text if that is frequent enough to be shown."""
         least = max(_LEAST_ROWS, _LEAST_SHARE * len(table))
         for f in self._spec.sparse:
+            if not f.is_bucketised and not f.derive:
+                column = table[f.column].slice(0, _FORM_VALUES)
+                values = pc.list_flatten(column) if is_list(column.type) else column
+                self.texts[f.name] = {FORM: form(values.drop_null().to_pylist())}
             if f.combiner is None and not f.is_bucketised and not f.derive and f.column not in self._spec.ids:
                 text = _most_frequent(table[f.column], least)
                 if text:
-                    self.typical[f.name] = text
+                    self.texts[f.name][TYPICAL] = text
 
     def with_typical(self, statistics: dict[str, dict]) -> dict[str, dict]:
-        """Adds the typical texts to the statistics of a data set, for `DatasetInfo.statistics`."""
-        return statistics | {name: {TYPICAL: text} for name, text in self.typical.items()}
+        """Adds the forms and the typical texts to the statistics of a data set, for `DatasetInfo.statistics`."""
+        return statistics | self.texts
 
     def merge(self, other: "Observations") -> None:
         """Adds the observations of the next chunks. Logs a warning for the first odd value of each feature."""
@@ -147,7 +155,7 @@ class Observations:
             self.lengths[name].merge(lengths)
         for name, positives in other._positives.items():
             self._positives[name].merge(positives)
-        self.typical = other.typical | self.typical
+        self.texts = other.texts | self.texts
         for name, (column, odd) in other.odd.items():
             if name not in self.odd:
                 self.odd[name] = column, odd
@@ -168,6 +176,20 @@ class Observations:
                 "values: check the feature's 'separator', and set brackets = true for '[1, 2]'",
                 *(feature.name, feature.column, self.lengths[feature.name].single, feature.separator),
             )
+
+
+def form(values: Sequence[object]) -> str:
+    """Returns how most of the first values are written: their digits other than 0 are 7, their letters a or A.
+
+    The form of 42.0 is 77.0. Unlike a value, a form is no personal id. It is "" if there are no values.
+    """
+
+    def masked(found: re.Match) -> str:
+        return "7" if found[0].isdecimal() else "A" if found[0].isupper() else "a"
+
+    first = [each.decode(errors="replace") if isinstance(each, bytes) else str(each) for each in values[:_FORM_VALUES]]
+    counted = collections.Counter(re.sub(r"(?!0)[^\W_]", masked, each[:_FORM_LENGTH]) for each in first if each)
+    return max(counted, key=lambda each: counted[each], default="")
 
 
 def _most_frequent(column: pa.ChunkedArray, least: float) -> str:

@@ -19,7 +19,7 @@ from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.hooks.step_hook import Order
 from ctr_trainer.estimator.inputs import GivenReader, WholeSteps
 from ctr_trainer.estimator.open_rows import RowsInTurn
-from ctr_trainer.features.columns import Statistics
+from ctr_trainer.features.columns import FORM, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
@@ -224,8 +224,12 @@ class BatchFeed(Feed):
         self._batches = WholeSteps(reader, per_step)
         self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = read_ahead((), 0)
         self.steps = None if reader.steps is None else -(-reader.steps // per_step)
-        self.is_live, self.stream_state, self.status_lines = reader.is_live, reader.stream_state, reader.status_lines()
+        self.is_live, self.stream_state = reader.is_live, reader.stream_state
+        self.status_lines = reader.status_lines(embeddings.new_keys)
         self.latencies = [reader.read_latency, *embeddings.latencies]
+        self.new_keys = embeddings.new_keys
+        here, trained = reader.statistics or {}, inputs.features.statistics or {}
+        self.new_keys.forms = lambda name: (here.get(name, {}).get(FORM, ""), trained.get(name, {}).get(FORM, ""))
 
     @property
     def batch(self) -> Batch:
@@ -237,6 +241,8 @@ class BatchFeed(Feed):
 
     def rewind(self) -> None:
         self._end_reading()
+        done, per_epoch = self.epochs_after(0), self._reader.steps_per_epoch
+        self.new_keys.limit = float("inf") if done is None or per_epoch is None else (1 - done) * per_epoch
         self.embeddings.begin()
         self._ahead = read_ahead(self.embeddings.prepare(self._batches), self._prefetch_batches)
         self._hook.restart(self.embeddings.feed(self._ahead, self._hook.training is not None))

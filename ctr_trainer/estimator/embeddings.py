@@ -17,6 +17,7 @@ from ctr_trainer.embedding.store.worker_rows import RowStep, RowTotals, WorkerRo
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.lookup import Lookup
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator.open_rows import EachTable, RowPipeline, RowsInTurn, as_trained, follow_steps, open_rows
 from ctr_trainer.estimator.row_gradients import HostGradients, OwnGradients, RowGradients
 from ctr_trainer.estimator.table_inputs import LookedUp, TableInputs, TableLookup
@@ -61,6 +62,7 @@ class Embeddings:
 
     Attributes:
       rows: dict of table name -> `WorkerRows`.
+      new_keys: the shares of keys that were never trained.
       lookup_latency: OpsEmbeddingLookup: time of each request for rows or, without a service, each lookup in a table.
       local_latency: OpsLocalLookup: time of each lookup in a copy of the service's rows that needs no request.
       push_latency: OpsPushGrad: time of each request that sends changes or, without a service, each update of a table.
@@ -95,6 +97,8 @@ class Embeddings:
         self.lookup_latency = Latency(PHASES["lookup"].operation)
         whose = "the host" if self._is_of_host else ""  # One worker pushes and syncs for its host.
         self.push_latency, self.sync_latency = (Latency(PHASES[phase].operation, whose) for phase in ("update", "sync"))
+        names = (name for inputs in self._inputs.values() for name in inputs.features)
+        self.new_keys = NewKeys(names, distributed.is_chief(), distributed.is_chief() and first_step is not None)
         configs = {
             name: inputs.config(config, features.spec.limits_of(name), seed) for name, inputs in self._inputs.items()
         }
@@ -168,20 +172,21 @@ class Embeddings:
     def look_up(self, lookups: Lookups, create: bool) -> LookedUp:
         """Returns the rows of a batch. A key without a row gets a new row if `create`, as in training, else zeros."""
         feed: dict[Any, np.ndarray] = {}
-        tables = []
+        tables, is_due = [], self.new_keys.begin_lookup(create)
         for name, rows in self.rows.items():
-            lookup, since = lookups[name]
+            inputs, (lookup, since) = self._inputs[name], lookups[name]
             began, asked = time.perf_counter(), rows.totals().misses
             if create:  # A strict lookup sees every earlier push, even if the row was pulled ahead.
                 slots = rows.find_or_create(lookup.unique, None if self.is_strict else since)
             else:
                 slots = rows.find(lookup.unique)
             with rows.locked():
-                feed |= self._inputs[name].gather(lookup, rows.rows, slots)
+                feed |= inputs.gather(lookup, rows.rows, slots)
+                self.new_keys.look(inputs.features, rows, lookup, slots, is_due)
             if rows.totals().misses == asked:  # A request measures its own latency.
                 latency = self.local_latency if rows.are_copies else self.lookup_latency
                 latency.record(1e6 * (time.perf_counter() - began))
-            tables.append(TableLookup(rows, self._inputs[name], lookup, slots))
+            tables.append(TableLookup(rows, inputs, lookup, slots))
         return LookedUp(feed, tables)
 
     def add_gradients(self, looked_up: LookedUp, gradients: Mapping[str, np.ndarray], weight: float = 1.0) -> None:

@@ -93,6 +93,7 @@ class InLoopEvaluation:
         self._training.feed.flush()
         distributed.barrier("evaluation_rows_flushed")
         self._evaluation.reset()
+        self._feed.new_keys.in_training = self._training.feed.new_keys.in_training
         try:
             self._run()
         finally:

@@ -120,7 +120,7 @@ class Evaluation:
         self.steps += 1
 
     def results(self) -> dict[str, Any]:
-        """Returns the metrics over all ranks, including the table `reliability` of each label. A collective.
+        """Returns the metrics over all ranks, including `new_keys` and each label's `reliability`. A collective.
 
         Raises:
           UserError: no rank has evaluated an example.
@@ -139,6 +139,7 @@ class Evaluation:
             )
         self._loss.state[:] = of_ranks.sum(axis=0)
         results: dict[str, Any] = {"loss": self._loss.result(), "examples": int(total), **self._click.results()}
+        results |= self._feed.new_keys.report(distributed.all_sum)
         for name, value in self._updates.items():
             weighted = distributed.all_sum(np.asarray(value * share), f"metric.{name}")
             results[name] = float(weighted / total)

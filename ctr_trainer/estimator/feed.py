@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.run_length import Epochs
@@ -165,6 +166,7 @@ class Feed:
       inputs: the input from which the graph was built.
       hooks: session hooks that the input needs.
       embeddings: looks up the graph's embedding inputs; None if the graph is fed nothing.
+      new_keys: the shares of keys that were never trained.
       latencies: the latency of each operation on batches and rows, in all threads.
       steps: number of optimizer steps from the input's start to its end; None if it is unknown.
       is_live: whether the examples come from a stream.
@@ -186,6 +188,7 @@ class Feed:
         counter: ExampleCounter | None = None,
     ) -> None:
         self.inputs, self.hooks, self._counter = inputs, [*hooks, *([counter] if counter else ())], counter
+        self.new_keys = NewKeys()
 
     @property
     def batch(self) -> Batch | None:

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator.feed import DatasetInput, example_count, read_in_graph
 from ctr_trainer.estimator.hooks.ending_hooks import EndTogetherHook
 from ctr_trainer.features.columns import Statistics
@@ -111,7 +112,7 @@ class GivenReader:
       position_after: f(steps) -> the position after every worker has read `steps` batches since the reader's start;
         None if unknown.
       committed: f(position), called after a checkpoint with this position is complete.
-      status_lines: f() -> list of functions, each of which returns a line for the log.
+      status_lines: f(`NewKeys`) -> list of functions, each of which returns a line for the log.
       stream_state: for a stream, f() -> {`event_seconds`: the newest event time in seconds since 1970, 0 before the
         first event; `lag_records`: number of records that are not read yet}; None otherwise.
       read_latency: OpsReadSample: the time that the reader takes for each batch.
@@ -130,7 +131,9 @@ class GivenReader:
         self.is_live: bool = getattr(reader, "is_live", False)
         self.position_after: Callable[[int], Any] = getattr(reader, "position_after", lambda steps: None)
         self.committed: Callable[[Any], None] = getattr(reader, "committed", lambda position: None)
-        self.status_lines: Callable[[], Sequence[Callable[[], str]]] = getattr(reader, "status_lines", list)
+        self.status_lines: Callable[[NewKeys], Sequence[Callable[[], str]]] = getattr(
+            reader, "status_lines", lambda _: ()
+        )
         self.stream_state: Callable[[], dict[str, float]] | None = getattr(reader, "stream_state", None)
         self.read_latency = Latency(PHASES["read"].operation)
 

@@ -178,7 +178,7 @@ class ModelSelection:
         found, fallen = self._evaluate(session), self.falls
         if found is None:
             return False
-        metrics = {k: v for k, v in found.items() if not k.startswith("reliability")}
+        metrics = {k: v for k, v in found.items() if not k.startswith(("reliability", "new_keys"))}
         self.metrics = {"global_step": step, **metrics}
         decision = self._decide(step, metrics) if distributed.is_chief() else None
         improves, stop, self.falls = distributed.broadcast_object(decision, "model_selection")

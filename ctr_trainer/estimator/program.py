@@ -18,6 +18,7 @@ from ctr_trainer.estimator.inputs import GivenReader
 from ctr_trainer.estimator.model_directory import TrainedFeatures, features_path, load_features
 from ctr_trainer.estimator.optimize import next_step
 from ctr_trainer.estimator.step_gradients import step_gradients
+from ctr_trainer.features.columns import FORM
 from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import FOREIGN_STEP, RowTraining, StepPlan, notes
@@ -160,7 +161,7 @@ def make_input(
     if distributed.is_chief() and (new := novelties(spec, reader.spec)):
         _log.info("the data's feature spec %r has, unlike the model's: %s", reader.spec.name, new)
     if statistics and any(reader.statistics.get(f.name) != statistics.get(f.name) for f in spec.sparse if f.quantiles):
-        reader = reader.with_statistics(statistics)
+        reader = reader.with_statistics({**statistics, **{n: x for n, x in reader.statistics.items() if FORM in x}})
     # Each run may have its own limits on which keys have rows.
     return BatchInput(reader, dataclasses.replace(spec, limits=reader.spec.limits), statistics, has_read)
 

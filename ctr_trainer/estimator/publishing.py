@@ -22,11 +22,13 @@ from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator.checkpoint import MANIFEST, Checkpoint, describe_file
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.saving_hooks import PublishHook
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.graph_notes.notes import params_of_this_graph
 from ctr_trainer.ranks import distributed
 from ctr_trainer.serving.export import saved_model
@@ -61,12 +63,14 @@ class DenseTower:
       inputs: see `Record`.
     """
 
-    def __init__(self, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures) -> None:
+    def __init__(
+        self, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures, new_keys: NewKeys
+    ) -> None:
+        self._trained_features, self._new_keys = trained_features, new_keys
         with temporary_directory() as parent:
             draft = os.path.join(parent, "tower")
             self.variables = _export(draft, model_fn, params, trained_features)
-            saved_model.write_spec(draft, *trained_features)
-            self.inputs = _inputs_of(draft)
+            self.inputs = _inputs_of(draft, trained_features[0])
             names = [name for name in LocalPath(draft).files() if not name.startswith(f"{_VARIABLES}{os.sep}")]
             self._files = {name: (LocalPath(draft) / name).read_bytes() for name in names}
         self._graph = tf.Graph()
@@ -91,6 +95,7 @@ class DenseTower:
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("xb") as stream:
                 stream.write(content)
+        saved_model.write_spec(path, *self._trained_features, self._new_keys.in_training)
 
     def close(self) -> None:
         self._session.close()
@@ -120,11 +125,11 @@ def _export(
         return {each.op.name: (each.shape, each.dtype.base_dtype) for each in variables}
 
 
-def _inputs_of(tower: str) -> dict[str, str]:
+def _inputs_of(tower: str, spec: FeatureSpec) -> dict[str, str]:
     """Returns `Record.inputs` of an exported tower."""
     found = saved_model_pb2.SavedModel.FromString((LocalPath(tower) / "saved_model.pb").read_bytes())
     names = {name for each in found.meta_graphs[0].signature_def.values() for name in each.inputs}
-    return RawInputs.of(saved_model.load_spec(tower), names).by_name()
+    return RawInputs.of(spec, names).by_name()
 
 
 def write_publication(
@@ -154,7 +159,7 @@ def write_publication(
         files=files,
         dense=dense,
         dense_files=[describe_file(directory / dense, name) for name in (directory / dense).files()],
-        inputs=_inputs_of(tower),
+        inputs=_inputs_of(tower, saved_model.load_spec(tower)),
         change_inputs=config.change_inputs,
     )
     records.write_record(url, record)
@@ -232,7 +237,8 @@ def open_publishing(training: Training, stop: StopHook) -> Publishing | None:
     if not distributed.is_chief():
         return None
     features = feed.inputs.features
-    tower = DenseTower(job.model_fn, params_of_this_graph(job.params), (features.spec, features.statistics))
+    trained_features = features.spec, features.statistics
+    tower = DenseTower(job.model_fn, params_of_this_graph(job.params), trained_features, feed.new_keys)
     configs: list[TableConfig] = [rows.config for rows in feed.embeddings.rows.values()] if feed.embeddings else []
     name = job.record.name or "model"
     place, state, change = path_of(job.model_dir) / DIRECTORY, feed.stream_state, publish.change_inputs

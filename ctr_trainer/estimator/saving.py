@@ -53,6 +53,8 @@ class Saving:
         self._negative_sampling = notes().negative_sampling
         self._decay = notes().run_length.decay()
         self._model = job.record.to_dict(feed.inputs.features if feed.inputs.fed else None)
+        if restored:
+            feed.new_keys.in_training = (restored.model or {}).get("new_keys", {})
         if restored and distributed.is_chief():
             _log_change(restored, self._negative_sampling)
         self._begun_step: int | None = None
@@ -171,7 +173,7 @@ class Saving:
                     position=position,
                     examples=examples,
                     negative_sampling=self._negative_sampling,
-                    model=self._model,
+                    model={**self._model, "new_keys": self._feed.new_keys.in_training},
                     decay=self._decay,
                 )
                 self._last = checkpoints.commit(made)

@@ -56,6 +56,12 @@ class TableInputs:
         kinds = SEQUENCE, PAIRS
         self._sequences = [f for f in table.sequences if any(f"{kind}/{f.name}" in segments for kind in kinds)]
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features that `lookup` looks up, in its order."""
+        pooled = self._table.pooled if self._pooled else ()
+        return tuple(f.name for f in (*pooled, *self._sequences))
+
     def config(self, config: EmbeddingConfig, limits: TableLimits, seed: int) -> TableConfig:
         """Returns the `TableConfig` to train with; `seed` initializes new rows."""
         # A uniform distribution on +-s has the standard deviation s / sqrt(3). Linear weights start at 0.

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.service.local_service import LocalServices
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import model_directory, program
 from ctr_trainer.estimator.checkpoint import Checkpoint
@@ -55,6 +56,9 @@ class TrainedModel(NamedArguments):
       may_change: names of additional params that may change.
       services: `LocalServices` that rank 0 started before TensorFlow was imported; None to start them later.
       warm_start_from: a path, see `RunConfig.warm_start`; the path of a TensorFlow checkpoint; or `WarmStartSettings`.
+
+    Attributes:
+      new_keys: the `NewKeys` of this rank's last evaluation or prediction.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class TrainedModel(NamedArguments):
         self._configure(program.config_of(config or RunConfig(), model_dir))
         self.params = {} if params is None else params
         self._name, self._may_change, self._services = name, may_change, services
-        self._warm_start = warm_start_from
+        self._warm_start, self.new_keys = warm_start_from, NewKeys()
 
     def _configure(self, config: RunConfig) -> None:
         self.config, self.model_fn = config, program.with_four_arguments(self._given_fn, config)
@@ -163,6 +167,8 @@ class TrainedModel(NamedArguments):
                         continue
                     for index in range(len(next(iter(values.values())))):
                         yield {name: value[index] for name, value in values.items()}
+            if distributed.size() == 1:  # Of several ranks, some may stop early, so the caller adds up their counts.
+                self.new_keys.report(distributed.all_sum)
 
     def export_saved_model(
         self,
@@ -291,6 +297,8 @@ class TrainedModel(NamedArguments):
             spec = self.model_fn(inputs.features, labels, mode, params)
             rows = stack.enter_context(open_evaluation_store())
             feed = inputs.connect(rows.store, self.config, trained=model_directory.trained_tables(checkpoint))
+            self.new_keys = feed.new_keys
+            self.new_keys.in_training = (checkpoint.model or {}).get("new_keys", {})
             stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
             rows.restore(checkpoint)
             begin_feed(stack, feed)

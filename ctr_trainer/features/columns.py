@@ -18,7 +18,8 @@ COMBINERS = ("sum", "mean", "sqrtn")
 SEQUENCE = "none"  # The combiner of a feature whose values are not combined.
 ZERO, OWN = "zero", "own"
 FIRST, LAST = "first", "last"
-TYPICAL = "typical"  # The key of a feature's most frequent text in its statistics.
+# The keys of a feature's most frequent text and the form of its texts in its statistics, and of its share of new keys.
+TYPICAL, FORM, NEW_KEYS = "typical", "form", "new_keys"
 BOUNDARIES = "boundaries"  # The key of a number's quantile boundaries in its statistics.
 _EVICTIONS = ("lru", "lfu")
 _MOST_FREQUENCY = 255

@@ -16,7 +16,7 @@ _WIDTH = 120
 def format_metrics(results: Mapping[str, Any]) -> str:
     """Formats the results of `Estimator.evaluate` as text: one metric per line, then each reliability table."""
     tables = {name: rows for name, rows in results.items() if name.startswith("reliability")}
-    metrics = {name: value for name, value in results.items() if name not in tables}
+    metrics = {name: value for name, value in results.items() if name not in {*tables, "new_keys"}}
     width = max(map(len, metrics))
     lines = [f"{name:<{width}}  {format_value(value)}" for name, value in metrics.items()]
     for name, rows in tables.items():

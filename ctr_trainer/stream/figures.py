@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.stream.plan import Window
 from ctr_trainer.system.messages.log_lines import event_text
 
@@ -18,12 +19,13 @@ class Figures:
       records, bad_rows: number of examples that were read, and number of rows that could not be read.
       event_seconds: the newest event time in the windows whose training has begun; 0 before the first window.
       waiting_seconds: total time during which the brokers did not answer.
+      new_keys: the shares of keys that were never trained.
     """
 
     def __init__(self) -> None:
         self.lag_records = self.records = self.bad_rows = 0
         self.event_seconds = self.waiting_seconds = 0.0
-        self._since, self._records_then = time.monotonic(), 0
+        self._since, self._records_then, self.new_keys = time.monotonic(), 0, NewKeys()
 
     def add(self, window: Window) -> None:
         """Counts a window that all workers have read."""
@@ -70,6 +72,7 @@ class Figures:
             yield GaugeMetricFamily(f"ctr_stream_{name}", text, value=value)
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(f"ctr_stream_{name}", text, value=value)
+        yield from self.new_keys.metrics("ctr_stream")
 
 
 def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:

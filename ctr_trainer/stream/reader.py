@@ -11,6 +11,7 @@ from typing import Any
 
 from ctr_trainer.data.batch import Batch, Rows, batches
 from ctr_trainer.data.read_ahead import read_ahead
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.features.columns import FITTED
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
@@ -91,9 +92,13 @@ class StreamReader:
         if self.coordinator and found:
             self.coordinator.commit(found)
 
-    def status_lines(self) -> list[Callable[[], str]]:
-        """Returns functions f() -> log line, on rank 0; [] on other ranks."""
-        return [self.coordinator.figures.status_line] if self.coordinator else []
+    def status_lines(self, new_keys: NewKeys) -> list[Callable[[], str]]:
+        """Returns functions f() -> log line, on rank 0, whose metrics then have `new_keys`; [] on other ranks."""
+        if self.coordinator is None:
+            return []
+        figures = self.coordinator.figures
+        figures.new_keys = new_keys
+        return [figures.status_line, lambda: f"[RunStatus]: {new_keys.line()}"]
 
     @property
     def stream_state(self) -> Callable[[], dict[str, float]] | None:

@@ -231,12 +231,16 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
     assert cli.main(["evaluate", flagfile, "--output=metrics.parquet"]) == 1
     assert "evaluate writes JSON" in capsys.readouterr().err
 
+    new_keys = metrics.pop("new_keys")
+    assert new_keys["user"]["share"] == new_keys["tags"]["share"] == 0 < new_keys["user"]["in_training"]
+
     raw = f"--eval_data={data.parent / 'rows.csv'}"  # The export is of the best model too.
     export = [f"--saved_model={tmp_path / 'export'}", raw, "--group_by=user", f"--output={output}", "--threads=1"]
     assert cli.main(["evaluate", *export, "--batch_size=64"]) == 0
     served = json.loads(capsys.readouterr().out.splitlines()[-1])
     expected = {name: value for name, value in metrics.items() if name != "loss"}
     assert served.pop("saved_model") == str(tmp_path / "export")
+    assert served.pop("new_keys").items() <= new_keys.items()  # Its graph has no keys of buckets.
     assert served == pytest.approx(expected, abs=1e-5)
     assert cli.main(["evaluate", f"--saved_model={model}", raw]) == 1
     assert "expected an export of a model with a feature spec" in capsys.readouterr().err

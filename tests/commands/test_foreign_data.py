@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from tests import small
 from tests.data import foreign
 from tests.data.test_tfrecord import row, write
@@ -65,7 +67,8 @@ def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, ca
         assert cli.main(["evaluate", flagfile]) == 0
         metrics.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
     assert metrics[0]["examples"] == metrics[1]["examples"] == ROWS
-    assert metrics[1] == pytest.approx(metrics[0], rel=1e-4)
+    new_keys = [each.pop("new_keys") for each in metrics]
+    assert new_keys[0] == new_keys[1] and metrics[1] == pytest.approx(metrics[0], rel=1e-4)
 
     export = ["evaluate", f"--saved_model={tmp_path / 'e'}", f"--eval_data={directory / 'clicks'}", "--threads=1"]
     assert cli.main([*export, "--format=parquet"]) == 0
@@ -77,6 +80,7 @@ def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, ca
     assert cli.main([*export[:2], f"--eval_data={tmp_path / 'a.tfrecord'}", "--format=tfrecord"]) == 0
     of_records = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert of_records.pop("saved_model") == served.pop("saved_model") == str(tmp_path / "e")
+    assert of_records.pop("new_keys") == served.pop("new_keys") == new_keys[1]
     assert of_records == pytest.approx(served, rel=1e-6)
     assert cli.main([*export[:2], f"--eval_data={next((directory / 'clicks').rglob('*.parquet'))}"]) == 1
     assert "it is not text, but Parquet: read it as format parquet" in capsys.readouterr().err
@@ -169,7 +173,48 @@ def test_a_csv_is_trained_evaluated_and_predicted_on_as_it_is(tmp_path, capsys):
         evaluated.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
     assert len(predicted[0]) == evaluated[0]["examples"] == 100
     np.testing.assert_allclose(*predicted, rtol=1e-5)
+    assert evaluated[1].pop("new_keys") == evaluated[0].pop("new_keys")
     assert evaluated[1] == pytest.approx(evaluated[0], rel=1e-5)
+
+
+def test_ids_written_in_another_way_are_warned_of_wherever_they_are_scored(tmp_path, caplog, capsys, monkeypatch):
+    def write(name, form, seed):
+        rng = np.random.default_rng(seed)
+        pairs = zip(rng.integers(0, 50, 500), rng.integers(0, 30, 500), strict=True)
+        rows = [f"{int(item % 3 == 0)},{user},{form.format(item)},{form.format(item)}|" for user, item in pairs]
+        (tmp_path / name).write_text("\n".join(["click,user,item,seen", *rows]) + "\n")
+        return f"--eval_data={tmp_path / name}"
+
+    write("train.csv", "{}", 0)
+    (tmp_path / "spec.toml").write_text(
+        'name = "ids"\n[label]\ncolumn = "click"\n[defaults]\ndim = 4\n[[sparse]]\ncolumns = ["user", "item"]\n'
+        '[[sparse]]\nname = "seen"\nslot = "item"\ncombiner = "mean"\n'
+    )
+    (tmp_path / "ids.flags").write_text(
+        f"--train_data={tmp_path / 'train.csv'}\n--feature_spec={tmp_path / 'spec.toml'}\n"
+        f"--model_dir={tmp_path / 'model'}\n--batch_size=32\n--epochs=2\n--threads=1\n"
+    )
+    flagfile, export = f"--flagfile={tmp_path / 'ids.flags'}", tmp_path / "export"
+    caplog.set_level(logging.INFO)
+    assert cli.main(["train", flagfile, write("same.csv", "{}", 1), f"--export_dir={export}"]) == 0
+    assert "keys that were never trained (in training): " in caplog.text and "are new" not in caplog.text
+    commands = [
+        ["evaluate", flagfile],
+        ["predict", flagfile, f"--output={tmp_path / 'p.parquet'}"],
+        ["evaluate", f"--saved_model={export}", "--threads=1"],
+    ]
+    for number, form in enumerate(["{}.0", "+{}", "0{}", " {}", "{}"]):
+        where, wrong = write(f"{number}.csv", form, 1), float(form != "{}")
+        for command in commands:
+            monkeypatch.setattr(NewKeys, "_warned", set())
+            caplog.clear()
+            capsys.readouterr()
+            assert cli.main([*command, where]) == 0
+            shares = json.loads(capsys.readouterr().out.splitlines()[-1])["new_keys"]
+            assert [shares[name]["share"] for name in ("user", "item", "seen")] == [0, wrong, wrong], (form, command)
+            assert 0 <= shares["item"]["in_training"] < 0.5
+            text = f"100% of its keys are new; values look like {form.format(77)!r}, in training like '77'"
+            assert (f"feature item: {text}" in caplog.text) == bool(wrong)
 
 
 def test_data_that_is_not_converted_needs_a_spec(directory, tmp_path, capsys):

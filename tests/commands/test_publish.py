@@ -38,7 +38,7 @@ def test_a_checkpoint_is_published_whole_each_time_as_a_new_generation(directory
         configs, rows = checkpoint.table_configs(), 0
         for config, keys, trained in snapshot.iterate(checkpoint.path, checkpoint.tables):
             assert reader.record.configs()[config.name] == configs[config.name]
-            np.testing.assert_array_equal(reader.read(config.name, keys), trained[:, : config.weights])
+            np.testing.assert_array_equal(reader.read(config.name, keys)[0], trained[:, : config.weights])
             rows += len(keys)
         assert rows == said["rows"] > 100
         from ctr_trainer.serving.export.saved_model import load_spec
@@ -84,7 +84,7 @@ def test_rows_of_other_dtypes_differ_by_the_error_that_is_stated(directory, tmp_
         for config, keys, trained in snapshot.iterate(checkpoint.path, checkpoint.tables):
             weights = trained[:, : config.weights]
             largest = np.abs(weights).max(axis=1, keepdims=True, initial=0.0) + 1e-6
-            assert (np.abs(reader.read(config.name, keys) - weights) <= error * largest + 2**-25).all()
+            assert (np.abs(reader.read(config.name, keys)[0] - weights) <= error * largest + 2**-25).all()
         reader.close()
 
 

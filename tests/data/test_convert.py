@@ -9,6 +9,7 @@ import pytest
 
 from ctr_trainer.data.convert import format_summary
 from ctr_trainer.data.dataset import open_dataset
+from ctr_trainer.data.observations import form
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
@@ -43,7 +44,18 @@ def test_the_most_frequent_text_is_kept_unless_it_may_be_one_persons_id(tmp_path
         found = {name: each["typical"] for name, each in read_again.items() if "typical" in each}
         assert found == {"c": "red", "empty": "x", "code": "5"}
     few = write(tmp_path / "few.csv", "row,y,x,w,c,tags,user,member,empty,code\n" + "\n".join(lines[:99]) + "\n")
-    assert "c" not in run("csv", few, tmp_path / "few", _TYPICAL)["parts"]["all"].statistics
+    forms = {"c": {"form": "aaa"}, "user": {"form": "a77"}, "member": {"form": "a"}, "empty": {"form": "a"}}
+    statistics = run("csv", few, tmp_path / "few", _TYPICAL)["parts"]["all"].statistics
+    assert {name: statistics[name] for name in forms} == forms
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [(["7.0", "13.0", "25.0"], "77.0"), ([7, 12, 105, 31], "77"), (["+7", "07", "+12", "+30"], "+7"),
+     ([b"M\xc3\xa4rz", "Juni"], "Aaaa"), ([""], ""), ([], ""), (["u_1-x" * 20], "a_7-a" * 6)],
+)  # fmt: skip
+def test_the_form_of_values_shows_how_they_are_written_and_none_of_them(values, expected):
+    assert form(values) == expected
 
 
 def test_columns_hold_keys_numbers_and_labels(tmp_path):

@@ -12,10 +12,11 @@ import tensorflow as tf
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.features.columns import TYPICAL
 from ctr_trainer.models import deepfm, lr
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
-from ctr_trainer.serving.export.saved_model import load_spec, load_typical
+from ctr_trainer.serving.export.saved_model import load_figure, load_spec
 from ctr_trainer.system.messages.errors import UserError
 from tests import small, small_served
 from tests.constant import CONSTANT
@@ -86,9 +87,9 @@ def test_gives_predicts_numbers_from_raw_values_unknown_keys_included_and_asks_f
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         asked = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["serving_default"].inputs
     assert ("history" in asked) == (name == "history")
-    assert set(load_typical(path)) == {"place", "device"}
-    os.remove(os.path.join(path, "assets.extra", "typical_values.json"))
-    assert load_typical(path) == {}  # An export of an earlier version has no such file.
+    assert set(load_figure(path, TYPICAL)) == {"place", "device"}
+    os.remove(os.path.join(path, "assets.extra", "features.json"))
+    assert load_figure(path, TYPICAL) == {}  # An export of an earlier version has no such file.
     spec = load_spec(path)
     assert sorted(f.name for f in (*spec.dense, *spec.sparse)) == sorted(asked)
 

@@ -44,7 +44,8 @@ def test_two_ranks_have_the_same_metrics_and_one_process_has_them_too(job):
             assert len(table) == len(metrics["reliability"])
             for theirs, ours in zip(table, metrics["reliability"], strict=True):
                 assert theirs == pytest.approx(ours, abs=1e-6)
-            ours = {key: value for key, value in metrics.items() if key != "reliability"}
+            assert rank[name].pop("new_keys") == metrics["new_keys"]
+            ours = {key: value for key, value in metrics.items() if key not in ("reliability", "new_keys")}
             assert rank[name] == pytest.approx(ours, abs=1e-6, nan_ok=True)
     assert (one["exact"]["examples"], one["one row"]["examples"]) == (ROWS, 1)
     assert one["exact"]["gauc_groups"] > 10
@@ -67,7 +68,7 @@ def test_evaluations_on_the_way_are_those_of_their_checkpoints_and_end_the_train
             checkpoint=estimator.find_checkpoint(str(each["step"])),
             metrics=worker.METRICS,
         )
-        del metrics["reliability"]
+        del metrics["reliability"], metrics["new_keys"]
         assert {"global_step": each.pop("step"), **each} == pytest.approx(metrics, abs=1e-6)
     assert history.best["value"] == max(each["auc"] for each in history.evaluations)
     assert os.listdir(directory / "model" / "best") == [f"step-{history.best['step']:010d}"]

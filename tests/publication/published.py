@@ -112,7 +112,7 @@ def deliver_all(spool, target):
 def assert_there(url, published, generation=None):
     """Asserts that a reader of a place has the state of what was published, as this generation of the place."""
     with contextlib.closing(open_reader(url, cache_rows=0)) as reader:
-        np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+        np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], published.weights(KEYS))
         assert reader.record.epoch == published.record.epoch
         assert generation in (None, reader.record.generation)
         assert tower_of(reader) == f"tower {published.generation} {published.record.epoch}"

@@ -65,7 +65,7 @@ def test_epochs_are_delivered_and_read(url, tmp_path, dtype):
             assert reader.refresh() is None
             published.epoch([2, 2500], [3, 9])
             deliver_all(tmp_path, target)
-            np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))  # One epoch ahead.
+            np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], published.weights(KEYS))  # One epoch ahead.
             assert (reader.refresh().epoch, reader.record.epoch, tower_of(reader)) == (1, 0, "tower 1 0")
             reader.advance()
             assert tower_of(reader) == "tower 1 1"
@@ -83,10 +83,10 @@ def test_a_reader_whose_record_is_two_epochs_old_learns_it_from_rows_and_removed
             for key in (2, 3):
                 with pytest.raises(RowsAhead, match="rows of epoch 2 were read, but epoch 0 is served"):
                     reader.read("dim3", np.array([key]))
-            assert reader.read("dim3", np.array([4])).any()
+            assert reader.read("dim3", np.array([4]))[0].any()
             assert reader.refresh().epoch == 2
             reader.advance()
-            np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+            np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], published.weights(KEYS))
 
 
 def test_hot_rows_are_given_for_a_while_and_not_two_epochs_later(url, tmp_path):
@@ -95,19 +95,21 @@ def test_hot_rows_are_given_for_a_while_and_not_two_epochs_later(url, tmp_path):
     with target_of(url) as target:
         deliver_all(tmp_path, target)
     with target_of(url) as target, reading(url, **cache) as reader:
-        first = reader.read("dim3", key)
+        first = reader.read("dim3", key)[0]
         state = dict(published.state)
         published.epoch([1, 99])
         deliver_all(tmp_path, target)
         reader.refresh()
         reader.advance()
-        np.testing.assert_array_equal(reader.read("dim3", key), published.weights(key, state))
+        weights, found = reader.read("dim3", key)
+        np.testing.assert_array_equal(weights, published.weights(key, state))
+        assert found.tolist() == [True, False]
         assert (reader.hits, reader.lookups) == (2, 4)
         published.epoch([2])
         deliver_all(tmp_path, target)
         reader.refresh()
         reader.advance()
-        np.testing.assert_array_equal(reader.read("dim3", key), published.weights(key))
+        np.testing.assert_array_equal(reader.read("dim3", key)[0], published.weights(key))
         assert not np.array_equal(first, published.weights(key))
 
 
@@ -183,7 +185,7 @@ def test_the_grace_of_a_generation_begins_when_the_next_one_is_committed(url, tm
             state = cluster_contents.read_state(target._cluster)
             assert state.since >= rows_were_put[0] and state.before == reader.record.generation
             target.tidy_all()
-            np.testing.assert_array_equal(reader.read("dim3", KEYS), first.weights(KEYS))
+            np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], first.weights(KEYS))
             target._state = dataclasses.replace(state, since=state.since - GRACE_SECONDS)
             target.tidy_all()
             with pytest.raises(RowsLost, match=f"rows of generation {reader.record.generation} are lost"):
@@ -237,7 +239,7 @@ def test_a_primary_that_is_killed_between_rows_and_record_costs_nothing(url, tmp
         assert killed
         reader.refresh()
         reader.advance()
-        np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+        np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], published.weights(KEYS))
         cluster.revive()
     assert_there(url, published)
 
@@ -271,7 +273,7 @@ def test_slots_that_move_while_rows_are_written_and_read_lose_nothing(url, tmp_p
             deliver_all(tmp_path, target)
             reader.refresh()
             reader.advance()
-            np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+            np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], published.weights(KEYS))
         mover.join()
         for slot in slots:
             cluster.move_slot(slot, goal, source)
@@ -363,7 +365,7 @@ def test_a_user_and_a_password_are_shown(url, tmp_path, cluster):
         with contextlib.closing(ClusterTarget(url, redis, lease_secs=LEASE)) as target:
             deliver_all(tmp_path / "spool", target)
         with contextlib.closing(open_reader(url, redis=redis)) as reader:
-            np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+            np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], published.weights(KEYS))
     finally:
         for port in cluster.ports:
             cluster.ask(port, "ACL", "SETUSER", "default", "+@all", username="ctr", password="secret:2")
@@ -376,7 +378,7 @@ def test_one_node_with_tls_takes_rows_and_says_that_it_has_no_replica(tmp_path, 
         with contextlib.closing(ClusterTarget(url, redis, lease_secs=LEASE)) as target:
             deliver_all(tmp_path / "spool", target)
         with contextlib.closing(open_reader(url, redis=redis)) as reader:
-            np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+            np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], published.weights(KEYS))
         assert "has no replica" in caplog.text
         with pytest.raises(UserError, match="CERTIFICATE_VERIFY_FAILED"):
             open_reader(url)

@@ -182,7 +182,7 @@ def test_epochs_become_a_base_when_they_are_as_large_and_readers_continue(tmp_pa
     assert_there(place, published)
     assert reader.refresh().epoch == 4
     reader.advance()
-    np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+    np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], published.weights(KEYS))
     reader.close()
 
 
@@ -198,7 +198,7 @@ def test_a_store_is_a_target_and_is_read(store, tmp_path):
         deliver_all(spool, target)
         assert reader.refresh().epoch == 2
         reader.advance()
-        np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+        np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], published.weights(KEYS))
     target.close()
     assert store.keys("ctr/.lock") == []
 

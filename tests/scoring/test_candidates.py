@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.features.columns import Label, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.serving.scoring import answers, served_model
@@ -106,10 +107,14 @@ def test_a_table_that_is_read_only_for_its_sequence_needs_no_keys_of_other_featu
     )
     spec = FeatureSpec("s", Label("y"), (), (user, history))
     keys = {"values/history": np.array([5, 6]), "splits/history": np.int32([0, 2])}
+
+    def read(table, keys):
+        return np.float32(np.stack([keys, -keys], 1)), keys == 5
+
     for context, count in (frozenset(), 1), (frozenset({"history"}), 4):
-        inputs, distinct = served_model.look_up(
-            spec, {"sequence/history"}, keys, count, context, lambda table, keys: np.float32(np.stack([keys, -keys], 1))
-        )
+        new_keys = NewKeys(["history"])
+        inputs, distinct = served_model.look_up(spec, {"sequence/history"}, keys, count, context, read, new_keys.add)
+        assert new_keys.report(lambda counts, name: counts)["new_keys"]["history"]["share"] == 0.5
         np.testing.assert_array_equal(inputs["sequence/history"], [[[5, -5], [6, -6], [0, 0]]])
         assert distinct == 2
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator import publishing
 from ctr_trainer.serving.publication import records
 from ctr_trainer.serving.publication.places import open_reader
@@ -169,6 +170,21 @@ def test_the_event_time_and_the_lag_of_a_stream_reach_everyone_who_asks(small_mo
         assert health["lag_records"] == 7 and 100 <= health["event_age_secs"] < 100 + 3600
         figures = client.figures()
         assert figures["ctr_score_lag_records"] == 7 and figures["ctr_score_event_age_seconds"] >= 100
+
+
+def test_values_that_training_never_saw_are_a_metric_and_are_warned_of_once(publication, small_model, caplog):
+    NewKeys._warned.clear()
+    instances = [{**each, "item": f"{each['item']}.0"} for each in small_model.instances]
+    with running(publication) as server, contextlib.closing(Client(server.port)) as client:
+        name = 'ctr_score_new_key_share{feature="%s"}'
+        for _ in range(2):
+            client.predict(instances=instances)
+            until(lambda: client.figures().get(name % "item") == 1, "the end of the window")
+        figures = client.figures()
+        assert figures[name % "user"] == 0.5 and figures[name % "place"] == 0
+        assert 0 <= figures[name.replace("share", "share_in_training") % "item"] < 0.5
+    warned = [text for text in caplog.messages if text.startswith("feature item: ")]
+    assert len(warned) == 1 and "values look like 'a77.0', in training like 'a77'. In training " in warned[0]
 
 
 def test_a_model_without_a_stream_says_nothing_of_events(client, small_model):

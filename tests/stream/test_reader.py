@@ -10,6 +10,7 @@ import urllib.request
 import numpy as np
 import pytest
 
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.stream.coordinator import Coordinator
@@ -289,7 +290,10 @@ def test_prometheus_reads_the_figures_of_a_stream():
     window = Window([[Range(0, 0, 3)]], {0: 3}, 3, {0: Report(3, [(0, 0, 0, 0)], [], 1000.5, {})})
     figures.add(window)
     figures.begin(window)
-    figures.lag_records = 7
+    figures.lag_records, figures.new_keys = 7, NewKeys(["user"], samples=True)
+    figures.new_keys.begin_lookup(create=True)
+    figures.new_keys.add(["user"], np.array([[30, 60]]))
+    figures.new_keys.begin_lookup(create=True)
     port, end = serve(figures, 0)
     try:
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
@@ -297,4 +301,5 @@ def test_prometheus_reads_the_figures_of_a_stream():
         end()
     assert "ctr_stream_lag_records 7.0" in text and "ctr_stream_examples_total 3.0" in text
     assert "ctr_stream_event_seconds 1000.5" in text
+    assert 'ctr_stream_new_key_share{feature="user"} 0.5' in text
     assert "lag: 7 records" in figures.status_line() and "event time: 1970-01-01T00:16:40Z" in figures.status_line()

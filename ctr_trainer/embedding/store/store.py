@@ -208,9 +208,13 @@ class StoreReader(WorkerRows):
         return self._rows
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns int64[U], the positions of the keys' rows in `rows`; an unknown key has a row of zeros."""
+        """Returns int64[U], the positions of the keys' rows in `rows`; -1 for a key without a row."""
         self._rows = self._store.pull(self.config.name, keys, missing="zeros")
-        return np.arange(len(keys))
+        missing = np.flatnonzero(self._rows[:, 0] == 0)
+        missing = missing[~self._rows[missing].any(axis=1)]  # A trained row has weights or a state other than 0.
+        slots = np.arange(len(keys))
+        slots[missing] = -1
+        return slots
 
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
         raise RuntimeError(f"table {self.config.name} is read-only here: no key gets a row")

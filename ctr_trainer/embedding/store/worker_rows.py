@@ -138,7 +138,7 @@ class WorkerRows(abc.ABC):
 
     @abc.abstractmethod
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns int64[U] slots and creates no rows. A key without a row has the slot -1 or a row of zeros."""
+        """Returns int64[U] slots and creates no rows; the slot of a key without a row is -1."""
 
     @abc.abstractmethod
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:

@@ -109,6 +109,19 @@ class Lookup:
         row_kernels.take(rows, slots, 0, out)
         return out
 
+    def count(self, marked: np.ndarray) -> np.ndarray:
+        """Returns int64[F, 2], for each feature, bag and sequence, the number of its marked keys and of all its keys.
+
+        `marked` is bool[U]. A key that occurs several times counts each time, and the key 0 does not count.
+        """
+        counts = np.zeros((self._columns + len(self._sequences), 2), np.int64)
+        if self._features:
+            lookup_kernels.count(marked, self._positions, self._features, counts[: self._features])
+        lists = [bag[0] for bag in self._bags] + [sequence[0] for sequence in self._sequences]
+        for place, positions in enumerate(lists, start=self._features):
+            lookup_kernels.count(marked, positions, 1, counts[place : place + 1])
+        return counts
+
     def gather(self, distinct: np.ndarray, start: int, dim: int) -> np.ndarray:
         """Makes the embedding tensor of the single-valued features and the bags, for one segment of the rows.
 

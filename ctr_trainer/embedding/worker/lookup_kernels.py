@@ -20,6 +20,21 @@ _OF_FEATURES = (_POSITIONS, types.int64, types.int64, ROWS_OUT)
 _OF_BAGS = (_POSITIONS, _POSITIONS, _COEFFICIENTS, types.int64, types.int64, ROWS_OUT)
 _PAIRS_OUT = types.Array(types.int32, 2, "C")
 _OF_SEQUENCE = (_POSITIONS, _POSITIONS, types.int64, ROWS_OUT)
+_MARKS = types.Array(types.boolean, 1, "C", readonly=True)
+_COUNTS_OUT = types.Array(types.int64, 2, "C")
+
+
+@kernel(types.void(_MARKS, _POSITIONS, types.int64, _COUNTS_OUT))
+def count(marked: np.ndarray, positions: np.ndarray, features: int, out: np.ndarray) -> None:
+    """Adds (marked keys, keys) at positions[b * features + f] of all b to out[f]; the position -1 is skipped."""
+    out[:, 1] += positions.size // features
+    for first in range(0, positions.size, features):
+        for f in range(features):
+            position = positions[first + f]
+            if position < 0:  # Both cases are rare, so most keys write no memory.
+                out[f, 1] -= 1
+            elif marked[position]:
+                out[f, 0] += 1
 
 
 @kernel(types.void(ROWS, _COLUMN, *_OF_FEATURES))

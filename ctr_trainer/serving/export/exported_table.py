@@ -124,13 +124,8 @@ class ExportedTable:
         """Returns float32[..., weights], the rows of int64[...] keys; zeros for the key 0 and keys without a row."""
         if not self.variables:
             self._make_variables()
-        flat, width, mask = tf.reshape(keys, [-1]), self._index.width, len(self._index.line_of) - 1
-        line_of = tf.gather(self.variables["line_of"], tf.bitwise.bitwise_and(flat, np.int64(mask)))
-        lines = tf.gather(self.variables["lines"], line_of)
-        rows_there = tf.reshape(tf.bitcast(lines[:, width:], line_of.dtype), [-1, width])
-        # A key is in its line at most once, so the maximum below is its row number.
-        found = tf.where(tf.equal(lines[:, :width], flat[:, None]), rows_there, tf.zeros([], rows_there.dtype))
-        rows = tf.gather(self.variables["rows"], tf.reduce_max(found, 1))
+        numbers = row_numbers(tf.reshape(keys, [-1]), self.variables["line_of"], self.variables["lines"])
+        rows = tf.gather(self.variables["rows"], numbers)
         return tf.reshape(rows, tf.concat([tf.shape(keys), [self._config.weights]], 0))
 
     def _make_variables(self) -> None:
@@ -142,6 +137,17 @@ class ExportedTable:
                 self.variables[name] = tf1.get_variable(
                     name, shape, dtype, tf1.zeros_initializer(), trainable=False, use_resource=True
                 )
+
+
+def row_numbers(keys: tf.Tensor, line_of: tf.Variable, lines: tf.Variable) -> tf.Tensor:
+    """Returns the row number of each key, int64[n], in a `KeyIndex`; 0 for a key without a row."""
+    width = 8 * lines.shape[1] // (8 + line_of.dtype.size)
+    line = tf.gather(line_of, tf.bitwise.bitwise_and(keys, np.int64(line_of.shape[0] - 1)))
+    of_keys = tf.gather(lines, line)
+    rows_there = tf.reshape(tf.bitcast(of_keys[:, width:], line.dtype), [-1, width])
+    # A key is in its line at most once, so the maximum below is its row number.
+    found = tf.where(tf.equal(of_keys[:, :width], keys[:, None]), rows_there, tf.zeros([], rows_there.dtype))
+    return tf.reduce_max(found, 1)
 
 
 class CheckpointParts:

@@ -20,7 +20,7 @@ import tqdm
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.features.columns import TYPICAL, Statistics
+from ctr_trainer.features.columns import NEW_KEYS, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
@@ -39,7 +39,7 @@ from ctr_trainer.system.messages.restoring import refusing_other_variables
 _log = logging.getLogger(__name__)
 # TensorFlow Serving does not read `assets.extra`.
 _SPEC = ("assets.extra", "feature_spec.json")
-_TYPICAL = ("assets.extra", "typical_values.json")
+_FIGURES = ("assets.extra", "features.json")
 
 ROWS = ("all", "none")
 TrainedFeatures = tuple[FeatureSpec, Statistics | None]
@@ -54,6 +54,8 @@ class SavedCheckpoint(Protocol):
     def tables(self) -> list[dict[str, Any]]: ...
     @property
     def dense_prefix(self) -> str: ...
+    @property
+    def model(self) -> dict[str, Any] | None: ...
 
     def with_local_dense(self) -> AbstractContextManager["SavedCheckpoint"]: ...
 
@@ -134,7 +136,8 @@ def _write(
             build(draft, session, signatures, saver)
         if trained_features is not None:
             spec, statistics = trained_features
-            write_spec(draft, spec if rows == "none" else _of_features(spec, receivers), statistics)
+            spec = spec if rows == "none" else _of_features(spec, receivers)
+            write_spec(draft, spec, statistics, (checkpoint.model or {}).get(NEW_KEYS, {}))
         if trained_features is not None and serving_input_receiver_fn is None:
             write_warmup(draft, signatures)
         for name, file in assets_extra.items():
@@ -162,20 +165,22 @@ def _of_features(spec: FeatureSpec, names: Collection[str]) -> FeatureSpec:
     return dataclasses.replace(spec, dense=tuple(dense), sparse=tuple(sparse), limits=())
 
 
-def load_typical(path: str) -> dict[str, str]:
-    """Returns the typical texts of an export's features; {} if it has none, like the exports of earlier versions."""
-    file = pathlib.Path(path, *_TYPICAL)
-    return json.loads(file.read_text()) if file.exists() else {}
+def load_figure(path: str, figure: str) -> dict[str, Any]:
+    """Returns a dict of an export's sparse feature -> its figure, TYPICAL, FORM or NEW_KEYS; {} if it is not known."""
+    file = pathlib.Path(path, *_FIGURES)
+    figures = json.loads(file.read_text()) if file.exists() else {}  # Exports of earlier versions have no figures.
+    return {name: each[figure] for name, each in figures.items() if each.get(figure) is not None}
 
 
-def write_spec(path: str, spec: FeatureSpec, statistics: Statistics | None) -> None:
-    """Writes the FeatureSpec that `load_spec` reads, and the texts that `load_typical` reads."""
+def write_spec(
+    path: str | os.PathLike[str], spec: FeatureSpec, statistics: Statistics | None, new_keys: Mapping[str, float]
+) -> None:
+    """Writes the spec and the figures of its features; `new_keys` are `NewKeys.in_training`."""
     file = pathlib.Path(path, *_SPEC)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(spec.to_dict(), indent=1))
-    figures = {f.name: (statistics or {}).get(f.name, {}) for f in spec.sparse}
-    typical = {name: each[TYPICAL] for name, each in figures.items() if TYPICAL in each}
-    pathlib.Path(path, *_TYPICAL).write_text(json.dumps(typical, indent=1))
+    figures = {f.name: {**(statistics or {}).get(f.name, {}), NEW_KEYS: new_keys.get(f.name)} for f in spec.sparse}
+    pathlib.Path(path, *_FIGURES).write_text(json.dumps(figures, indent=1))
 
 
 def _receive(

@@ -15,15 +15,18 @@ import tqdm
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRows, label_columns
 from ctr_trainer.data.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
-from ctr_trainer.data.encoders import split
-from ctr_trainer.data.observations import Observations
-from ctr_trainer.features.columns import SparseFeature
+from ctr_trainer.data.encoders import one, split
+from ctr_trainer.data.observations import Observations, form
+from ctr_trainer.data.typed import is_list
+from ctr_trainer.embedding.worker.new_keys import NewKeys
+from ctr_trainer.features.columns import FORM, NEW_KEYS, SparseFeature
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.ranks import distributed
-from ctr_trainer.serving.export.saved_model import load_spec
+from ctr_trainer.serving.export.exported_table import row_numbers
+from ctr_trainer.serving.export.saved_model import load_figure, load_spec
 from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
@@ -40,12 +43,14 @@ class RawExamples:
       labels: dict of label name ("" if the spec has one label) -> float32[B].
       weights: float32[B], the weights of the examples.
       groups: int64[B], the group of each example; None without groups.
+      keys: dict of name of a sparse feature -> int64[n], its keys other than 0, without features that are buckets.
     """
 
     inputs: dict[str, np.ndarray]
     labels: dict[str, np.ndarray]
     weights: np.ndarray
     groups: np.ndarray | None
+    keys: dict[str, np.ndarray]
 
 
 def read_raw(
@@ -101,7 +106,9 @@ def _examples(spec: FeatureSpec, raw: pa.Table, encoded: pa.Table, group_by: str
         groups = column.to_numpy()
         if not np.issubdtype(groups.dtype, np.integer):
             groups = keys(_GROUP_SLOT, column)
-    return RawExamples(inputs, labels, weights, groups)
+    columns = {f.name: one(encoded[f.name]) for f in spec.sparse if not f.is_bucketised}
+    flat = {name: (each.flatten() if is_list(each.type) else each).to_numpy() for name, each in columns.items()}
+    return RawExamples(inputs, labels, weights, groups, {name: keys[keys != 0] for name, keys in flat.items()})
 
 
 def _lists(values: Sequence[Any], feature: SparseFeature) -> np.ndarray:
@@ -138,7 +145,7 @@ def evaluate_saved_model(
 
     Returns:
       dict of `saved_model`, its `global_step` if it has one, the number of `examples`, the metrics of
-      `EvaluationMetrics`, and `reliability`, the rows of its tables.
+      `EvaluationMetrics`, `new_keys` as `NewKeys.report` returns it, and `reliability`, the rows of its tables.
 
     Raises:
       UserError: there is no such export, the files do not fit its feature spec, or it has no logits for any label.
@@ -157,14 +164,21 @@ def evaluate_saved_model(
         if (step := tf1.train.get_global_step()) is not None:
             about["global_step"] = int(session.run(step))
         metrics = EvaluationMetrics(list(outputs), config.exact_auc, bool(config.group_by))
-        examples = 0
+        examples, forms = 0, load_figure(path, FORM)
+        given, numbers = _row_numbers(spec)
+        new_keys = NewKeys(numbers, warns=distributed.is_chief())
+        new_keys.in_training = load_figure(path, NEW_KEYS)
+        new_keys.forms = lambda name: (form(batch.inputs[name].ravel().tolist()), forms.get(name, ""))
         batches = read_raw(format, files, spec, batch_size, config.group_by, max_bad_rows)
         hidden = not (distributed.is_chief() and sys.stderr.isatty())
         for number, batch in enumerate(tqdm.tqdm(batches, desc="evaluating", unit=" batches", disable=hidden)):
             if number % distributed.size() != distributed.rank():
                 continue
             feed = {signature.inputs[name].name: batch.inputs[name] for name in signature.inputs}
-            logits = session.run(outputs, feed)
+            feed |= {given[name]: batch.keys[name] for name in numbers}
+            logits, found = session.run((outputs, numbers), feed)
+            for name, rows in found.items():
+                new_keys.add([name], np.array([[(rows == 0).sum(), len(rows)]]))
             for label, values in logits.items():
                 metrics.update(label, values.reshape(-1), batch.labels[label], batch.weights, batch.groups)
             examples += len(batch.weights)
@@ -172,5 +186,18 @@ def evaluate_saved_model(
     total = int(distributed.all_sum(np.array(examples, np.int64), "evaluated_examples"))
     if not total:
         raise UserError(f"{', '.join(files)}: there is no example to evaluate")
+    shares = new_keys.report(distributed.all_sum)
     tables = {metric_name("reliability", label): rows for label, rows in metrics.reliability().items()}
-    return {**about, "examples": total, **metrics.results(), **tables}
+    return {**about, "examples": total, **metrics.results(), **shares, **tables}
+
+
+def _row_numbers(spec: FeatureSpec) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns for each feature with exported keys: a placeholder of int64[n] keys, and their `row_numbers`."""
+    variables = {"/".join(v.op.name.split("/")[-2:]): v for v in tf1.global_variables()}
+    given, numbers = {}, {}
+    for f in spec.sparse:
+        if f"export_dim{f.dim}/lines" in variables and not f.is_bucketised:
+            given[f.name] = tf1.placeholder(tf.int64, [None])
+            index = (variables[f"export_dim{f.dim}/{part}"] for part in ("line_of", "lines"))
+            numbers[f.name] = row_numbers(given[f.name], *index)
+    return given, numbers

@@ -38,30 +38,31 @@ class HotRows:
 
     def __init__(self, width: int, most_rows: int, age_secs: float) -> None:
         self._index, self._most, self._age = Index(), most_rows, age_secs
-        self._weights = np.empty((most_rows, width), np.float32)
+        self._weights, self._found = np.empty((most_rows, width), np.float32), np.zeros(most_rows, np.bool_)
         self._times, self._epochs = np.zeros(most_rows), np.zeros(most_rows, np.int64)
 
-    def find(self, keys: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (float32[U, width] rows of int64[U] keys, bool[U] whether the cache has a key's row).
+    def find(self, keys: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the result of `RowReader.read` for int64[U] keys, and bool[U], whether the cache has a key's result.
 
         Args:
           epoch: the epoch that is served. Rows that were read before the previous epoch was served are not returned.
         """
-        weights = np.zeros((len(keys), self._weights.shape[1]), np.float32)
+        weights, found = np.zeros((len(keys), self._weights.shape[1]), np.float32), np.zeros(len(keys), np.bool_)
         slots = self._index.find(keys)
         there = slots >= 0
         own = slots[there]
         there[there] = (self._times[own] > time.monotonic() - self._age) & (self._epochs[own] >= epoch - 1)
-        weights[there] = self._weights[slots[there]]
-        return weights, there
+        weights[there], found[there] = self._weights[slots[there]], self._found[slots[there]]
+        return weights, found, there
 
-    def put(self, keys: np.ndarray, weights: np.ndarray, epoch: int) -> None:
-        """Adds rows that were read while `epoch` was served."""
-        keys, weights = keys[: self._most], weights[: self._most]
+    def put(self, keys: np.ndarray, weights: np.ndarray, found: np.ndarray, epoch: int) -> None:
+        """Adds results of `RowReader.read` that were read while `epoch` was served."""
+        keys, weights, found = keys[: self._most], weights[: self._most], found[: self._most]
         if len(self._index) + len(keys) > self._most:
             self._index.clear()
         slots = self._index.find_or_add(keys)
-        self._weights[slots], self._times[slots], self._epochs[slots] = weights, time.monotonic(), epoch
+        self._weights[slots], self._found[slots] = weights, found
+        self._times[slots], self._epochs[slots] = time.monotonic(), epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +125,7 @@ class ClusterReader:
             self._served = _Served(state, self._served.hot if is_same else self._cold(state.record))
             self._lost = ""
 
-    def read(self, table: str, keys: np.ndarray) -> np.ndarray:
+    def read(self, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         served = self._served
         record = served.state.record
         if self._lost:
@@ -135,16 +136,16 @@ class ClusterReader:
             raise RowsAhead(f"{self._cluster.url}: the last refresh is too long ago: call refresh before lookup")
         keys, hot = np.require(keys, np.int64, ("C", "A")), served.hot[table]
         with self._lock:
-            weights, there = hot.find(keys, record.epoch)
+            weights, found, there = hot.find(keys, record.epoch)
             self.lookups, self.hits = self.lookups + len(keys), self.hits + int(there.sum())
         if not there.all():
             missing = keys[~there]
-            weights[~there] = read = self._read(served, table, missing)
+            read = weights[~there], found[~there] = self._read(served, table, missing)
             with self._lock:
-                hot.put(missing, read, record.epoch)
-        return weights
+                hot.put(missing, *read, record.epoch)
+        return weights, found
 
-    def _read(self, served: _Served, table: str, keys: np.ndarray) -> np.ndarray:
+    def _read(self, served: _Served, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         try:
             return self._asked(lambda: cluster_rows.read(self._cluster, served.state.record, table, keys))
         except RowsLost as error:

@@ -131,8 +131,8 @@ def put(cluster: Cluster, record: Record, directory: Path) -> None:
                         bar.update(len(keys[some]))
 
 
-def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> np.ndarray:
-    """Returns float32[U, weights] for int64[U] keys; zeros for a key without a row. Takes one round trip.
+def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the result of `RowReader.read`. Takes one round trip.
 
     Raises:
       RowsLost: the cluster has lost rows of these buckets.
@@ -159,12 +159,14 @@ def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> np.n
     width = value_bytes(config, record.dtype)
     there = np.fromiter((value is not None and len(value) == width for value in values), np.bool_, len(values))
     packed = np.frombuffer(b"".join(value for value in values if value and len(value) == width), np.uint8)
+    found = np.zeros(len(keys), np.bool_)
+    found[order] = there
     weights[order[there]], epochs = unpack(packed.reshape(-1, width), config, record.dtype)
     removed = [int.from_bytes(value, "little") for value in values if value is not None and len(value) != width]
     newest = max([*removed, int(epochs.max(initial=0))], default=0)
     if newest > record.epoch + 1:
         raise RowsAhead(f"{cluster.url}: rows of epoch {newest} were read, but epoch {record.epoch} is served")
-    return weights
+    return weights, found
 
 
 def _set(cluster: Cluster, record: Record, table: str, keys: np.ndarray, values: np.ndarray) -> None:

@@ -91,13 +91,13 @@ class DirectoryReader:
         if self._ready is not None:
             self._state, self._newest, self._ready = self._ready, None, None
 
-    def read(self, table: str, keys: np.ndarray) -> np.ndarray:
+    def read(self, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         state = self._state
         if table not in state.tables:
             raise UserError(f"{self._url}: no table {table}; there are {', '.join(state.tables)}")
         if state.changes:
             return state.changes[table].read_over(state.tables[table], keys)
-        return state.tables[table].find(keys)[0]
+        return state.tables[table].find(keys)
 
     def dense_path(self, record: Record) -> str:
         return self._dense.path_of(record)

@@ -106,8 +106,11 @@ class RowReader(Protocol):
     def advance(self) -> None:
         """Serves the record that `refresh` returned; does nothing if it returned None. Takes microseconds."""
 
-    def read(self, table: str, keys: np.ndarray) -> np.ndarray:
-        """Returns float32[U, weights], the weights of distinct int64[U] keys; zeros for a key without a row.
+    def read(self, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Reads the rows of distinct int64[U] keys.
+
+        Returns:
+          (float32[U, weights], zeros for a key without a row; bool[U], whether a key has a row).
 
         Raises:
           RowsAhead: the rows are more than one epoch ahead of `record`; only a cluster's reader raises it.

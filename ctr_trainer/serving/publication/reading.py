@@ -125,15 +125,16 @@ class NewerRows:
         with self._lock:
             self._removed.find_or_add(np.require(keys, requirements=("C", "A")))
 
-    def read_over(self, earlier: MappedRows, keys: np.ndarray) -> np.ndarray:
-        """Returns the weights of int64[U] keys, float32[U, weights]: the earlier rows with these changes applied."""
+    def read_over(self, earlier: MappedRows, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the result of `MappedRows.find` for the earlier rows with these changes applied."""
         keys = np.require(keys, np.int64, ("C", "A"))
-        weights, _ = earlier.find(keys)
+        weights, found = earlier.find(keys)
         changed, there = self._rows.find(keys)
-        weights[there] = changed[there]
+        weights[there], found[there] = changed[there], True
         with self._lock:
-            weights[self._removed.find(keys) >= 0] = 0
-        return weights
+            removed = self._removed.find(keys) >= 0
+        weights[removed], found[removed] = 0, False
+        return weights, found
 
     def settle(self, earlier: MappedRows) -> None:
         """Applies the changes to the earlier rows. `read_over` returns the same rows before, during and after."""

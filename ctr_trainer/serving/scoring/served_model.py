@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ctr_trainer.data.observations import form
+from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.serving.publication.places import RowReader
 from ctr_trainer.serving.publication.reading import RowsAhead, pause
 from ctr_trainer.serving.publication.records import Record
@@ -75,6 +77,7 @@ class ServedModel:
     Attributes:
       reader: the reader of the publication, which `close` closes.
       tower: the tower of the served record.
+      new_keys: the shares of keys without a row in the requests between two calls of `refresh`.
 
     Raises:
       UserError: the tower cannot be loaded.
@@ -86,6 +89,8 @@ class ServedModel:
         self._gate = RecordGate()
         self._refreshing = threading.Lock()
         self.tower = _warmed(Tower(reader.dense_path(reader.record)), reader.record)
+        self._arrays: dict[str, np.ndarray] = {}  # Those of the last batch.
+        self.new_keys = self._count_of_keys()
         self._spare: Tower | None = None  # The previous tower, whose session the next tower takes over.
 
     @property
@@ -116,7 +121,7 @@ class ServedModel:
                 with self._gate.batch():
                     if examples.inputs != self.tower.inputs:
                         raise NotReady("the model was replaced by one with other features: send the request again")
-                    return _score(self.tower, self.reader, examples, self.freshness)
+                    return self._score(examples)
             except RowsAhead:
                 try:
                     self.refresh()
@@ -136,6 +141,7 @@ class ServedModel:
           UserError: the publication cannot be read; the current record stays served.
         """
         with self._refreshing:
+            self.new_keys.watch(self.tower.new_keys)
             newest = self.reader.refresh()
             if newest is None or newest == self._refused:
                 return False
@@ -156,6 +162,8 @@ class ServedModel:
             with self._gate.change():
                 self.reader.advance()
                 self.tower, self._refused = tower, None
+                if tower.spec != before.spec:
+                    self.new_keys = self._count_of_keys()
             if tower is not before:
                 if tower.shares_graph(before):
                     self._spare = before
@@ -169,22 +177,27 @@ class ServedModel:
             tower.close()
         self.reader.close()
 
+    def _count_of_keys(self) -> NewKeys:
+        new_keys, forms = NewKeys(f.name for f in self.tower.spec.sparse), self.tower.forms
+        new_keys.forms = lambda name: (form(self._arrays[name].ravel().tolist()), forms.get(name, ""))
+        return new_keys
 
-def _score(tower: Tower, reader: RowReader, examples: Examples, freshness: Freshness) -> Scored:
-    times = [time.perf_counter()]
-    is_ranked = bool(examples.context)
-    # The signature `ranking` derives the number of candidates from the candidates' features, so it needs at least one.
-    if is_ranked and (not tower.ranks or len(examples.context) == len(examples.inputs.features)):
-        examples, is_ranked = examples.expanded(), False
-    arrays = examples.arrays()
-    keys = tower.keys(arrays, is_ranked)
-    times.append(time.perf_counter())
-    rows, distinct_keys = look_up(tower.spec, tower.rows, keys, examples.count, examples.context, reader.read)
-    times.append(time.perf_counter())
-    outputs = tower.predict(arrays, rows, is_ranked)
-    times.append(time.perf_counter())
-    seconds = dict(zip(("keys", "rows", "tower"), np.diff(times).tolist(), strict=True))
-    return Scored(outputs, freshness, seconds, distinct_keys)
+    def _score(self, examples: Examples) -> Scored:
+        freshness, times, tower = self.freshness, [time.perf_counter()], self.tower
+        is_ranked = bool(examples.context)
+        # The signature `ranking` derives the number of candidates from the candidates' features: it needs at least one.
+        if is_ranked and (not tower.ranks or len(examples.context) == len(examples.inputs.features)):
+            examples, is_ranked = examples.expanded(), False
+        self._arrays = arrays = examples.arrays()
+        keys = tower.keys(arrays, is_ranked)
+        times.append(time.perf_counter())
+        of_batch = keys, examples.count, examples.context
+        rows, distinct_keys = look_up(tower.spec, tower.rows, *of_batch, self.reader.read, self.new_keys.add)
+        times.append(time.perf_counter())
+        outputs = tower.predict(arrays, rows, is_ranked)
+        times.append(time.perf_counter())
+        seconds = dict(zip(("keys", "rows", "tower"), np.diff(times).tolist(), strict=True))
+        return Scored(outputs, freshness, seconds, distinct_keys)
 
 
 def _warmed(tower: Tower, record: Record) -> Tower:
@@ -195,13 +208,13 @@ def _warmed(tower: Tower, record: Record) -> Tower:
     """
     widths = {name: config.weights for name, config in record.configs().items()}
 
-    def no_rows(table: str, keys: np.ndarray) -> np.ndarray:
+    def no_rows(table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if table not in widths:
             raise UserError(
                 f"the tower {record.dense} reads table {table}, and the record of epoch {record.epoch} has "
                 f"{', '.join(widths) or 'none'}: publish the model again"
             )
-        return np.zeros((len(keys), widths[table]), np.float32)
+        return np.zeros((len(keys), widths[table]), np.float32), np.zeros(len(keys), np.bool_)
 
     try:
         plans = [] if tower.is_planned else [(2, False), *([(2, True)] if tower.ranks else [])]
@@ -210,7 +223,7 @@ def _warmed(tower: Tower, record: Record) -> Tower:
             is_ranked, arrays = bool(examples.context), examples.arrays()
             pause()
             keys = tower.keys(arrays, is_ranked)
-            rows, _ = look_up(tower.spec, tower.rows, keys, count, examples.context, no_rows)
+            rows, _ = look_up(tower.spec, tower.rows, keys, count, examples.context, no_rows, lambda *counts: None)
             pause()
             for name, values in tower.predict(arrays, rows, is_ranked).items():
                 _check_output(name, values, count, record)

@@ -165,6 +165,7 @@ class ScoreServer:
         found.add_metric(["yes"], hits)
         found.add_metric(["no"], lookups - hits)
         yield found
+        yield from model.new_keys.metrics("ctr_score") if model is not None else ()
 
 
 def _of_hosts(app: ASGIApp, hosts: tuple[str, ...]) -> ASGIApp:

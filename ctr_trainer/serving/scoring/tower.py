@@ -14,12 +14,12 @@ from tensorflow.core.protobuf import config_pb2
 
 from ctr_trainer.embedding.index.key_kernels import DistinctKeys
 from ctr_trainer.embedding.worker.lookup import Bag, Lookup
-from ctr_trainer.features.columns import SparseFeature
+from ctr_trainer.features.columns import FORM, NEW_KEYS, TYPICAL, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
 from ctr_trainer.serving.export.ranking import CANDIDATES, COLUMNS, CONTEXT, RANKING, RANKING_KEYS
 from ctr_trainer.serving.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS, flat_order, packed_inputs
-from ctr_trainer.serving.export.saved_model import load_spec, load_typical
+from ctr_trainer.serving.export.saved_model import load_figure, load_spec
 from ctr_trainer.serving.scoring.raw_inputs import RawInputs
 from ctr_trainer.system.messages.errors import UserError, reason
 
@@ -29,7 +29,8 @@ _SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _GRAPH = tf.saved_model.SAVED_MODEL_FILENAME_PB
 _ROWS = (EMBEDDING, LINEAR, SEQUENCE, MASK)
 Arrays = Mapping[str, np.ndarray]
-Read = Callable[[str, np.ndarray], np.ndarray]  # f(table, keys int64[U]) -> float32[U, weights]
+Read = Callable[[str, np.ndarray], tuple[np.ndarray, np.ndarray]]  # See `RowReader.read`.
+Add = Callable[[list[str], np.ndarray], object]  # See `NewKeys.add`.
 
 
 class RecordGate:
@@ -72,7 +73,7 @@ class RecordGate:
 
 
 def look_up(
-    spec: FeatureSpec, names: Collection[str], keys: Arrays, count: int, context: Collection[str], read: Read
+    spec: FeatureSpec, names: Collection[str], keys: Arrays, count: int, context: Collection[str], read: Read, add: Add
 ) -> tuple[dict[str, np.ndarray], int]:
     """Makes those inputs of a signature that contain rows. Reads each distinct key of a table once.
 
@@ -112,7 +113,8 @@ def look_up(
             sides[""] = table, _lookup(table, keys, singles)
         rows, read_keys = _read(table.name, [lookup for _, lookup in sides.values()], read)
         distinct_keys += read_keys
-        for (prefix, (own, lookup)), its_rows in zip(sides.items(), rows, strict=True):
+        for (prefix, (own, lookup)), (its_rows, found) in zip(sides.items(), rows, strict=True):
+            add([f.name for f in (*own.pooled, *own.sequences)], lookup.count(~found))
             # A row is [embedding, linear weight], or only one of the two if the model has no other.
             starts = {EMBEDDING: (0, table.dim), LINEAR: (its_rows.shape[1] - 1, 1)}
             for kind in kinds:
@@ -154,15 +156,15 @@ def _singles(
     return np.ascontiguousarray(np.stack(columns, 1)) if columns else np.zeros((size, 0), np.int64)
 
 
-def _read(table: str, lookups: list[Lookup], read: Read) -> tuple[list[np.ndarray], int]:
-    """Returns the rows of each lookup, and the number of distinct keys. A key in several lookups is read once."""
+def _read(table: str, lookups: list[Lookup], read: Read) -> tuple[list[tuple[np.ndarray, np.ndarray]], int]:
+    """Returns what `read` returns for each lookup, and the number of distinct keys. Reads each once."""
     if len(lookups) == 1:
         unique = lookups[0].unique
         return [read(table, unique)], len(unique)
     distinct = DistinctKeys(sum(len(lookup.unique) for lookup in lookups))
     numbers = [distinct.numbers(lookup.unique) for lookup in lookups]
-    rows = read(table, distinct.keys)
-    return [rows[each] for each in numbers], len(distinct.keys)
+    rows, found = read(table, distinct.keys)
+    return [(rows[each], found[each]) for each in numbers], len(distinct.keys)
 
 
 class Tower:
@@ -178,6 +180,7 @@ class Tower:
       rows: names of the inputs that contain rows, see `export.receivers.RowInputs`.
       outputs: names of the predictions.
       is_planned: whether TensorFlow has planned the signatures, because an earlier tower has used the session.
+      forms, new_keys: the form of the texts, and the share of new keys in training, by feature.
       typical: typical values by feature: for a bucketised number, the middle boundary of its buckets (the median of the
         training data if the buckets are quantiles); for a text, the most frequent text.
 
@@ -223,7 +226,8 @@ class Tower:
         self._dense = dense
         raw = {**self._tower.inputs, **(self._keys.inputs if self._keys else {})}
         self._middles: dict[str, float] = earlier._middles if earlier else _middles(graph, raw)
-        self.typical: dict[str, float | str] = {**self._middles, **load_typical(path)}
+        self.typical: dict[str, float | str] = {**self._middles, **load_figure(path, TYPICAL)}
+        self.forms, self.new_keys = (load_figure(path, figure) for figure in (FORM, NEW_KEYS))
         own = (SIGNATURE, _SERVING, RANKING, RANKING_KEYS)
         self._run: dict[str, Callable[[Arrays], dict[str, np.ndarray]]] = (
             spare._run if spare else {name: self._callable(signatures[name]) for name in own if name in signatures}
