@@ -48,6 +48,12 @@ PARTS = {
         ),
         lambda flags: later("stream_kills")(flags.kills, flags.kill_secs, flags.kill_records),
     ),
+    "faults": Part(
+        "records lost and answers wrong after damaged records, stopped processes and hostile clients, see "
+        "stream_faults.py",
+        ("lost", "wrong", "faults", "fault_records"),
+        lambda flags: later("stream_faults")(flags.times),
+    ),
 }
 
 
@@ -63,6 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=100, help="kills of the part kills")
     parser.add_argument("--kill_secs", type=float, default=8.0, help="mean time between two kills of the part kills")
     parser.add_argument("--kill_records", type=int, default=1_000_000, help="records of the part kills")
+    parser.add_argument("--times", type=int, default=5, help="how often each fault of the part faults happens")
     sides.run_parts(PARTS, parser.parse_args(arguments))
 
 

@@ -50,10 +50,10 @@ def with_a_wrong_offset(own: str) -> bytes:
     """Returns an Arrow stream with a text that ends far behind its buffer."""
     text = own.ljust(77)
     value = arrow({OWN: text, "label": 1})
-    right, wrong = struct.pack("<ii", 0, len(text)), struct.pack("<ii", 0, 1 << 30)
-    if value.count(right) != 1:
+    before, found, after = value.rpartition(struct.pack("<ii", 0, len(text)))  # The metadata has the length, too.
+    if not found:
         raise SystemExit("the offsets of the Arrow message are not where this benchmark expects them")
-    return value.replace(right, wrong)
+    return before + struct.pack("<ii", 0, 1 << 30) + after
 
 
 def _json(own: str, **more: Any) -> bytes:
@@ -186,26 +186,15 @@ def dead_letters(model_dir: pathlib.Path) -> set[tuple[int, int]]:
     return {(found["partition"], found["offset"]) for found in map(json.loads, lines)}
 
 
-def ends(address: str) -> dict[int, int]:
-    """Returns the end offset of each partition of the topic."""
-    import confluent_kafka
-
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "ends", "log_level": 0})
-    with contextlib.closing(consumer):
-        each = (confluent_kafka.TopicPartition(TOPIC, number) for number in range(PARTITIONS))
-        return {found.partition: consumer.get_watermark_offsets(found, timeout=WAIT_SECONDS)[1] for found in each}
-
-
-def refused_topics(address: str, work: pathlib.Path, model_dir: pathlib.Path, times: int) -> list[str]:
-    """Creates the topic again and continues the training, `times` times; describes each time it was not refused."""
+def refused_topics(address: str, work: pathlib.Path, model_dir: pathlib.Path, records: int, times: int) -> list[str]:
+    """Creates the topic again, with `records` records, and continues the training; describes what was not refused."""
     from confluent_kafka.admin import AdminClient
 
     wrong, admin = [], AdminClient({"bootstrap.servers": address, "log_level": 0})
-    most = max(ends(address).values()) + 1
     for number in range(times):
         admin.delete_topics([TOPIC])[TOPIC].result(WAIT_SECONDS)
         brokers.make_topic(address, TOPIC, PARTITIONS)
-        rows = itertools.islice(clicks(6 + number, kills.COLUMNS, 0, f"new {number}"), PARTITIONS * most)
+        rows = itertools.islice(clicks(6 + number, kills.COLUMNS, 0, f"new {number}"), records)
         brokers.produce(address, TOPIC, rows, PARTITIONS)
         log = work / "refused.log"
         command = [*sides.COMMAND, "train", "--stream_until=latest", *kills.training_flags(work, address, model_dir)]
@@ -267,7 +256,9 @@ def measure(times: int) -> dict[str, Any]:
             faults = Faults(broker, appender, server, model_dir)
             faults.happen(times, until)
         appender.close()
-        until(lambda: kills.saved(model_dir)[1] == ends(broker.address), "the training of all records")
+        records = appender.appended + len(faults.good) + len(faults.damaged)
+        _, ends = kills.read_topic(broker.address, records)
+        until(lambda: kills.saved(model_dir)[1] == ends, "the training of all records")
         process.terminate()
         process.wait(WAIT_SECONDS)
         good = [*(f"record {number}" for number in range(appender.appended)), *faults.good]
@@ -275,7 +266,7 @@ def measure(times: int) -> dict[str, Any]:
         not_trained, twice = kills.count(good, *trained)
         damaged = len(faults.damaged) - kills.count(faults.damaged, *trained)[0]
         letters = len(dead_letters(model_dir))
-        wrong = [*faults.wrong, *refused_topics(broker.address, work, model_dir, times)]
+        wrong = [*faults.wrong, *refused_topics(broker.address, work, model_dir, records + 1000, times)]
         wrong += lost_shards(work, model_dir, times)
         for each in wrong:
             print(f"wrong: {each}", flush=True)

@@ -86,7 +86,12 @@ class Appender(threading.Thread):
 
     def append(self, row: Row) -> None:
         """Appends a record immediately, in addition to the records at the fixed rate."""
-        self._producer.produce(TOPIC, json.dumps(row).encode(), partition=self.appended % PARTITIONS)
+        self.append_bytes(json.dumps(row).encode())
+
+    def append_bytes(self, value: bytes, event_seconds: float | None = None) -> None:
+        """Appends a message as it is, with an event time in seconds since 1970; the default is now."""
+        when = {} if event_seconds is None else {"timestamp": int(1000 * event_seconds)}
+        self._producer.produce(TOPIC, value, partition=self.appended % PARTITIONS, **when)
         self._producer.poll(0)
 
     def close(self) -> None:

@@ -84,6 +84,7 @@ def test_a_training_goes_on_as_the_model_that_it_began_as(data, tmp_path):
     assert cli.main(["train", *flags, "--max_steps=4", "--learning_rate=0.001", "--dropout=0.5"]) == 0
     after = checkpoints.latest_checkpoint(str(model)).model
     assert (before["params"].pop("dropout"), after["params"].pop("dropout")) == (0.25, 0.5)
+    assert before.pop("new_keys").keys() == after.pop("new_keys").keys()  # The shares are those of the newest batches.
     assert after == before
     assert after["params"]["hidden_units"] == [8, 6]
     assert json.loads((model / "flags.json").read_text())["flags"]["model"] == "din"

@@ -44,7 +44,8 @@ def test_a_model_resumes_and_is_exported_and_two_workers_evaluate_it_as_one_proc
     own = data[every.labels(name) - 1]
     alone = every.estimator(name, out / name).evaluate(lambda: every.once(name, own))
     assert (alone["global_step"], alone["examples"]) == (STEPS, ROWS)
-    # Reliability tables, which are no numbers, have a test of their own.
-    numbers = {key: value for key, value in alone.items() if not isinstance(value, list)}
+    assert metrics[name]["new_keys"].keys() == alone["new_keys"].keys()
+    # Reliability tables and shares of new keys, which are no numbers, have tests of their own.
+    numbers = {key: value for key, value in alone.items() if not isinstance(value, (list, dict))}
     assert {key: metrics[name][key] for key in numbers} == pytest.approx(numbers, abs=1e-5)
     assert tf.saved_model.contains_saved_model(out / "export" / name)

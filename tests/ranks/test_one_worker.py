@@ -56,7 +56,7 @@ def test_without_horovod_one_worker_converts_trains_evaluates_predicts_and_expor
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [each["global_step"] for each in said if "global_step" in each][-1] == 15
-    assert said[-1] == {"export_dir": export}
+    assert said[-1] == {"export_dir": export, "global_step": 15}
     assert (pathlib.Path(export) / "saved_model.pb").exists()
 
 

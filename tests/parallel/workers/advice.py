@@ -57,7 +57,7 @@ def main():
             position=position,
         )
 
-    result = estimator.train(read, max_steps=STEPS, hooks=hooks)
+    result = estimator.train(read, max_steps=STEPS, hooks=hooks).last_training
     if distributed.is_chief():
         pathlib.Path(args.out).write_text(json.dumps(result.advice))
 

@@ -43,8 +43,8 @@ def train(train_op, batches, settled_after=()):
             feeds = iter([{x: b[0], y: b[1], weight: b[2]} for b in batches])
 
             class Fed:
-                def run(self, fetches):
-                    return session.run(fetches, next(feeds))
+                def run(self, fetches, feed_dict=None):
+                    return session.run(fetches, {**next(feeds), **(feed_dict or {})})
 
             found, steps = [], len(batches) // train_op.accumulation_steps
             for number in range(1, steps + 1):
