@@ -137,9 +137,7 @@ class Observations:
         least = max(_LEAST_ROWS, _LEAST_SHARE * len(table))
         for f in self._spec.sparse:
             if not f.is_bucketised and not f.derive:
-                column = table[f.column].slice(0, _FORM_VALUES)
-                values = pc.list_flatten(column) if is_list(column.type) else column
-                self.texts[f.name] = {FORM: form(values.drop_null().to_pylist())}
+                self.texts[f.name] = {FORM: form(_first_values(table[f.column]))}
             if f.combiner is None and not f.is_bucketised and not f.derive and f.column not in self._spec.ids:
                 text = _most_frequent(table[f.column], least)
                 if text:
@@ -176,6 +174,18 @@ class Observations:
                 "values: check the feature's 'separator', and set brackets = true for '[1, 2]'",
                 *(feature.name, feature.column, self.lengths[feature.name].single, feature.separator),
             )
+
+
+def _first_values(column: pa.ChunkedArray) -> list[object]:
+    """Returns the first values of a column. Texts are bytes, because they may not be UTF-8."""
+    values = column.slice(0, _FORM_VALUES)
+    if is_list(values.type):
+        values = pc.list_flatten(values)
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if is_text(values.type):
+        values = values.cast(pa.large_binary())
+    return values.drop_null().to_pylist()
 
 
 def form(values: Sequence[object]) -> str:

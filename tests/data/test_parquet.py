@@ -14,6 +14,7 @@ from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.parquet import ForeignParquet, fit_statistics, scan
 from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.features.columns import FORM, TYPICAL
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
@@ -183,7 +184,8 @@ def test_what_is_read_is_what_conversion_writes(path, tmp_path):
             assert np.array_equal(a.bags[name].splits, b.bags[name].splits)
     assert direct.spec == converted.spec
     for name, figures in open_dataset(tmp_path / "out").statistics.items():
-        assert direct.statistics[name] == pytest.approx(figures)
+        numbers = {figure: value for figure, value in figures.items() if figure not in (FORM, TYPICAL)}
+        assert direct.statistics.get(name, {}) == pytest.approx(numbers)
 
 
 def test_several_readers_hash_the_same_keys_in_the_same_order(path):
