@@ -106,15 +106,8 @@ class Embeddings:
             configs = {name: as_trained(table_config, trained) for name, table_config in configs.items()}
         size = distributed.size()
         hosts = distributed.hosts() if size > 1 and not uncached else 1
-        self.rows = open_rows(
-            store,
-            config,
-            configs,
-            lookup_latency=self.lookup_latency,
-            push_latency=self.push_latency,
-            hosts=hosts,
-            uncached=uncached,
-        )
+        latencies = {"lookup_latency": self.lookup_latency, "push_latency": self.push_latency}
+        self.rows = open_rows(store, config, configs, hosts=hosts, uncached=uncached, **latencies)
         self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
         self._dense = follow_steps(config, self.rows.values(), first_step)
         # If there are copies, the log also reports an interval in which no lookup needed the service.

@@ -352,7 +352,7 @@ def test_a_service_that_stands_still_or_works_without_end_is_stopped(tmp_path, m
 
 def test_a_start_that_works_for_longer_than_the_limit_is_waited_for(tmp_path, monkeypatch):
     """As the first start does, which compiles the kernels."""
-    timeout, serve = 2.5, LocalService._command
+    timeout, serve = 5.0, LocalService._command
     works = (
         f"import sys, time\nwhile time.process_time() < {timeout} + 0.5: pass\n"
         "from ctr_trainer import cli\nsys.exit(cli.main(sys.argv[1:]))"
