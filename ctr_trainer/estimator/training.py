@@ -23,8 +23,7 @@ from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.warm_start import NoWarmStart, warm_start_of
 from ctr_trainer.graph_notes import run_length
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.graph_notes.notes import StepPlan, notes
-from ctr_trainer.layers.dropout import micro_batch
+from ctr_trainer.graph_notes.notes import StepPlan, micro_batch, notes
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.ranks.mean_optimizer import average_of_ranks
 from ctr_trainer.settings.run_config import RunConfig

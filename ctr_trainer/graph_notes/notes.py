@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.system.messages.errors import UserError
 
+_MICRO_BATCH = "micro_batch"
 _KEY = ("ctr_trainer", "notes")  # Not a string: TensorFlow would try to serialize the value of a string key.
 
 
@@ -204,3 +205,13 @@ def share_of(
         rows = tf.where(weight.own > 0, tf.shape(gradient.indices)[0], 0)
         return tf.IndexedSlices(gradient.values[:rows] * factor, gradient.indices[:rows], gradient.dense_shape)
     return tf.math.multiply_no_nan(gradient, factor)
+
+
+def micro_batch() -> tf.Tensor:
+    """Returns the scalar int64 tensor that steps of several micro-batches feed with the number of each; else 0."""
+    graph = tf1.get_default_graph()
+    try:
+        return graph.get_tensor_by_name(f"{_MICRO_BATCH}:0")
+    except KeyError:
+        with tf1.name_scope(None), tf.control_dependencies(None):
+            return tf1.placeholder_with_default(tf.constant(0, tf.int64), [], _MICRO_BATCH)

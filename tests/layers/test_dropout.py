@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.layers.dropout import dropout, micro_batch
+from ctr_trainer.graph_notes.notes import micro_batch
+from ctr_trainer.layers.dropout import dropout
 
 tf1 = tf.compat.v1
 RATE = 0.3

@@ -154,9 +154,10 @@ def test_trains_with_the_losses_on_record_resumes_evaluates_and_exports(trained)
 
 
 def _table_rows(table, keys):
-    """Returns the rows of a table; each row is a function of its key."""
+    """Returns the rows of a table, each a function of its key, and that all keys have one."""
     width = int(table.removeprefix("dim")) + 1
-    return np.sin(keys[:, None] % 1000 * np.arange(1.0, width + 1)).astype(np.float32) / 3
+    rows = np.sin(keys[:, None] % 1000 * np.arange(1.0, width + 1)).astype(np.float32) / 3
+    return rows, np.ones(len(keys), np.bool_)
 
 
 def _instances(raw):
@@ -205,18 +206,28 @@ def test_a_context_with_candidates_gets_the_scores_of_the_expanded_rows(trained,
     tower.close()
 
 
+class _Served(served_model.ServedModel):
+    """A tower that is served with the rows of `_table_rows`."""
+
+    freshness = None
+
+    def __init__(self, tower):
+        self.tower, self.reader = tower, types.SimpleNamespace(read=_table_rows)
+        self.new_keys = self._count_of_keys()
+
+
 def _ranks(tower, instances):
-    reader, limits = types.SimpleNamespace(read=_table_rows), ScoreLimits()
+    served, limits = _Served(tower), ScoreLimits()
     assert tower.ranks
     for split, context in SPLITS.items():
         shared = {each: instances[0][each] for each in context}
         candidates = [{each: v for each, v in instance.items() if each not in context} for instance in instances]
         ranked = of_candidates(tower.inputs, shared, candidates, limits)
         expanded = of_instances(tower.inputs, [{**shared, **each} for each in candidates], limits)
-        expected, found = (served_model._score(tower, reader, each, None) for each in (expanded, ranked))
+        expected, found = map(served._score, (expanded, ranked))
         _assert_equal(found.outputs, expected.outputs, split)
         assert found.distinct_keys == expected.distinct_keys
-        _assert_equal(served_model._score(tower, reader, ranked.expanded(), None).outputs, expected.outputs, split)
+        _assert_equal(served._score(ranked.expanded()).outputs, expected.outputs, split)
 
 
 def test_every_models_losses_are_on_record_and_fall():
