@@ -209,6 +209,7 @@ def refused_topics(address: str, work: pathlib.Path, model_dir: pathlib.Path, re
 def lost_shards(work: pathlib.Path, model_dir: pathlib.Path, times: int) -> list[str]:
     """Serves the model from a cluster that loses a shard and gets it back, `times` times; describes wrong answers."""
     asked = {"instances": [without_label(row) for row in itertools.islice(clicks(3, kills.COLUMNS, 0, "asked"), 10)]}
+    (work / "cluster").mkdir()
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(redis_cluster.running(work / "cluster"))
         sides.call([*sides.COMMAND, "publish", f"--model_dir={model_dir}", f"--to={cluster.url}"])
@@ -264,6 +265,7 @@ def measure(times: int) -> dict[str, Any]:
         good = [*(f"record {number}" for number in range(appender.appended)), *faults.good]
         trained = kills.steps_by_key(latest_checkpoint(model_dir))
         not_trained, twice = kills.count(good, *trained)
+        print(f"{len(good)} good records, {not_trained} not trained, {twice} trained too often", flush=True)
         damaged = len(faults.damaged) - kills.count(faults.damaged, *trained)[0]
         letters = len(dead_letters(model_dir))
         wrong = [*faults.wrong, *refused_topics(broker.address, work, model_dir, records + 1000, times)]
