@@ -204,7 +204,7 @@ def test_each_learning_rate_of_a_run_that_continues_has_one_true_line(data, tmp_
     assert [line for line in caplog.messages if "learning rate" in line or "full value" in line] == said
 
 
-def test_rows_follow_the_schedule_of_the_dense_variables_unless_they_have_their_own(data, tmp_path):
+def test_rows_follow_the_dense_schedule_unless_they_have_their_own(data, tmp_path):
     schedule = Schedule("step", decay_steps=5, decay_rate=0.1, warmup_steps=3)
     followed, same, own = (
         values(_train(data, tmp_path / name, schedule=schedule, embedding_lr_schedule=name).latest_checkpoint())

@@ -106,7 +106,7 @@ def test_workers_with_different_numbers_of_scores_have_the_figures_of_one():
     assert first[:, 1:3].sum() == MANY
 
 
-def test_weights_that_differ_by_many_powers_of_ten_keep_the_number_of_scores_bounded():
+def test_weights_of_many_powers_of_ten_keep_the_number_of_scores_bounded():
     weights = np.float32(10.0) ** -np.linspace(0, 37, 20_000, dtype=np.float32)
     sums = _added(np.arange(20_000, dtype=np.float32), np.float32(np.arange(20_000) % 2), weights, limit=1000).sums
     assert len(sums) <= 1000

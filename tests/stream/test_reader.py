@@ -272,7 +272,7 @@ def test_a_topic_that_was_made_anew_with_more_records_is_refused(spec, has_id, m
         assert anew.trained == list(range(100, 200))
 
 
-def test_a_record_of_the_future_is_trained_and_named_but_does_not_move_event_time(cluster, spec, caplog):
+def test_a_record_of_the_future_is_trained_and_does_not_move_event_time(cluster, spec, caplog):
     now = time.time()
     times = {3: now + 1e9, 4: now + 900, 9: now + 60}
     brokers.produce(cluster, "future", records(0, 10), 1, event_seconds=lambda n: times.get(n, now - 100 + n))
