@@ -20,10 +20,10 @@ import sides
 import tensorflow as tf
 from accuracy_data import Parts, flagfile, flags_of, once, prepare, train_and_test
 
+from ctr_trainer.commands.experiment import build
+from ctr_trainer.commands.experiment import flags as experiment_flags
+from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.train import GROUPS
-from ctr_trainer.experiment import build
-from ctr_trainer.experiment import flags as experiment_flags
-from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.models.params import HistoryParams, SequenceParams
 from ctr_trainer.models.registry import MODELS, find_model
 

@@ -32,7 +32,7 @@ from stream_loop import NAME, OWN, PARTITIONS, TOPIC, Appender, Row, clicks, wit
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator.checkpoint import Checkpoint, latest_checkpoint
 from ctr_trainer.features import hashing
-from ctr_trainer.stream.plan import StreamPosition
+from ctr_trainer.live.stream.plan import StreamPosition
 from tests.launch import processes
 from tests.scoring.conftest import Client
 from tests.scoring.process import Server, serving

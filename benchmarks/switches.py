@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 import sides
 
+from ctr_trainer.live.publication import records
+from ctr_trainer.live.publication.delivery import DeliveryProcess
+from ctr_trainer.live.publication.records import Record
 from ctr_trainer.ranks import distributed
-from ctr_trainer.serving.publication import records
-from ctr_trainer.serving.publication.delivery import DeliveryProcess
-from ctr_trainer.serving.publication.records import Record
 from ctr_trainer.settings.training_configs import RedisFiles
 from tests.scoring import trained
 from tests.scoring.conftest import Client

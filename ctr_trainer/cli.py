@@ -11,8 +11,8 @@ from typing import Any
 from absl import flags as absl_flags
 
 from ctr_trainer import __version__
-from ctr_trainer.experiment import flags, recipes
-from ctr_trainer.experiment.flags import Flag, Groups
+from ctr_trainer.commands.experiment import flags, recipes
+from ctr_trainer.commands.experiment.flags import Flag, Groups
 from ctr_trainer.launch.worker import GATE
 from ctr_trainer.ranks import last_words, notices
 from ctr_trainer.settings.by_flag import refusing_by_flags, replaced

@@ -112,7 +112,7 @@ key="$described
 checkout $root
 tensorflow $tensorflow
 gpu operations ${HOROVOD_GPU_OPERATIONS:-none}
-recipe $(cat pyproject.toml setup.py constraints.txt ctr_trainer/installation/*.{py,txt} scripts/install.sh | cksum)"
+recipe $(cat pyproject.toml setup.py constraints.txt ctr_trainer/system.installation/*.{py,txt} scripts/install.sh | cksum)"
 if [[ -f $stamp && $(cat "$stamp") == "$key" ]]; then
     exit 0
 fi
@@ -123,7 +123,7 @@ minor=${described%% *}
     "$python cannot make virtual environments: its modules ensurepip and venv are missing. Install them, then run this again:" \
     "  Debian, Ubuntu:  sudo apt-get install -y python3.$minor-venv" \
     "  Fedora, RHEL:    sudo dnf install -y python3-libs python3-pip"
-"$python" -m ctr_trainer.installation.build_horovod --check_tools || exit 1
+"$python" -m ctr_trainer.system.installation.build_horovod --check_tools || exit 1
 
 refuse_foreign_venv
 rm -f "$stamp"
@@ -151,9 +151,9 @@ else
         *) pip_install --editable '.[test,docs]' "$tensorflow" ;;
     esac
 fi
-"$venv/bin/python" -m ctr_trainer.installation.build_horovod || fail "run this again once that is mended: what is installed is kept."
+"$venv/bin/python" -m ctr_trainer.system.installation.build_horovod || fail "run this again once that is mended: what is installed is kept."
 say "compiling the package's kernels for this processor, so that the first training does not"
-"$venv/bin/python" -m ctr_trainer.installation.compile_kernels || fail "the kernels could not be compiled (the message is above)."
+"$venv/bin/python" -m ctr_trainer.system.installation.compile_kernels || fail "the kernels could not be compiled (the message is above)."
 
 printf '%s\n' "$key" >"$stamp.new"
 mv "$stamp.new" "$stamp"

@@ -4,7 +4,7 @@ import numpy as np
 
 from ctr_trainer.embedding.snapshot import packed_rows
 from ctr_trainer.embedding.snapshot.packed_rows import unpack
-from ctr_trainer.serving.publication import records
+from ctr_trainer.live.publication import records
 
 
 def apply(directory, files, configs, dtype, rows, base=False):

@@ -21,7 +21,7 @@ MINE = """
 import tensorflow as tf
 
 from ctr_trainer.estimator import EstimatorSpec, ModeKeys
-from ctr_trainer.layers.linear import linear
+from ctr_trainer.models.layers.linear import linear
 from ctr_trainer.models.head import cross_entropy
 
 tf1 = tf.compat.v1

@@ -18,8 +18,8 @@ from ctr_trainer.bench.job_flags import (
 from ctr_trainer.bench.jobs import Job, Rounds, Runs, rate, run_rounds
 from ctr_trainer.bench.report import Figure, cell, figure, gains, write_report
 from ctr_trainer.bench.settings import ONE_ROUND
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.report.comparison import format_table
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.reports.comparison import format_table
 from ctr_trainer.system.messages.errors import UserError
 
 EXAMPLES, STEPS, FEWER_STEPS = "examples", "steps", "fewer_steps"

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from ctr_trainer.bench.jobs import environment
+from ctr_trainer.commands.experiment.experiment import DataSettings, Experiment
 from ctr_trainer.data import dataset
-from ctr_trainer.experiment.experiment import DataSettings, Experiment
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.by_flag import by_flag, changed
 from ctr_trainer.settings.run_config import RunConfig

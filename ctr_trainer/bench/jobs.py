@@ -194,7 +194,7 @@ def require_horovodrun() -> None:
     if shutil.which("horovodrun", path=_path()) is None:
         raise UserError(
             "several workers need horovodrun, which is neither next to this Python nor on the PATH: build Horovod with "
-            "`python -m ctr_trainer.installation.build_horovod`, or measure one worker with --workers=1"
+            "`python -m ctr_trainer.system.installation.build_horovod`, or measure one worker with --workers=1"
         )
 
 

@@ -7,8 +7,8 @@ from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.job_flags import BenchFlags, described, job_flags, with_data
 from ctr_trainer.bench.jobs import Job, Rounds, rate, run_rounds
 from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, gains, write_report
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.report.comparison import format_table
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.reports.comparison import format_table
 
 SUMMARY = "time and validation AUC of one process, one with two devices, two processes, and two with accumulation"
 ONE = "one worker"

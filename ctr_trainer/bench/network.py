@@ -34,9 +34,9 @@ from ctr_trainer.bench.reference_networks import (
     without_divisor,
 )
 from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, write_report
-from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.reports.comparison import format_table
 from ctr_trainer.ranks import autotune
-from ctr_trainer.report.comparison import format_table
 from ctr_trainer.system.messages.errors import UserError
 
 SUMMARY = "one job on --machines=4 with --gbit=2.5,5 between them, simulated on this machine (needs root)"

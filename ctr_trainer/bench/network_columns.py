@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ctr_trainer.bench import scaling
 from ctr_trainer.bench.jobs import Ranks, Rounds, Runs, rate
 from ctr_trainer.bench.report import Figure, cell, figure
-from ctr_trainer.report.comparison import format_table
+from ctr_trainer.commands.reports.comparison import format_table
 from ctr_trainer.system.measuring.clock import STEP_TITLES
 
 _BITS, _GIGA = 8, 1e9

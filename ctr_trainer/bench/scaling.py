@@ -8,8 +8,8 @@ from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.job_flags import BenchFlags, described, job_flags
 from ctr_trainer.bench.jobs import Job, Rounds, rate, run_rounds
 from ctr_trainer.bench.report import Figure, cell, figure, write_report
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.report.comparison import format_table
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.reports.comparison import format_table
 from ctr_trainer.system.measuring.clock import STEP_TITLES
 
 SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,..."

@@ -17,9 +17,9 @@ from ctr_trainer.bench.job_flags import (
 )
 from ctr_trainer.bench.jobs import Job, Rounds, rate, run_rounds, scratch
 from ctr_trainer.bench.report import Figure, cell, figure, write_report
-from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.reports.comparison import format_table
 from ctr_trainer.ranks import autotune
-from ctr_trainer.report.comparison import format_table
 from ctr_trainer.settings.by_flag import by_flag
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.measuring.clock import STEP_TITLES

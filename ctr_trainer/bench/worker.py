@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from absl import flags as absl_flags
 
+from ctr_trainer.commands.experiment import flags
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.reports.training_run import METRICS_FILE
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.experiment import flags
-from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import DenseFeature, FeatureSpec, Label, SparseFeature
-from ctr_trainer.report.training_run import METRICS_FILE
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages import log_lines
@@ -126,9 +126,9 @@ def _measure(
       dict, see `result`, with `evaluation_seconds` and `learning_rate` in addition.
     """
     from ctr_trainer.bench.models import gpus_of, in_towers
+    from ctr_trainer.commands.experiment import build
     from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.estimator.model_selection import EvaluationHistory
-    from ctr_trainer.experiment import build
     from ctr_trainer.ranks import distributed
 
     data = experiment.data

@@ -9,7 +9,7 @@ import dataclasses
 
 from ctr_trainer.bench import accumulation, methods, network, scaling, settings
 from ctr_trainer.bench.job_flags import AccumulationFlags, BenchFlags, ListedExperiment, NetworkFlags
-from ctr_trainer.experiment.checks import require_data
+from ctr_trainer.commands.experiment.checks import require_data
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.messages.errors import UserError

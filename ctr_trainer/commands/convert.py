@@ -4,7 +4,7 @@ import dataclasses
 import importlib.resources
 from typing import TYPE_CHECKING, Any
 
-from ctr_trainer.experiment.checks import require_files
+from ctr_trainer.commands.experiment.checks import require_files
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.system.messages.errors import UserError
@@ -117,8 +117,8 @@ def run(flags: ConvertFlags) -> None:
 def _with_spark(
     flags: ConvertFlags, source: list[str] | None, spec: "FeatureSpec", options: dict[str, Any]
 ) -> dict[str, Any]:
-    from ctr_trainer.spark import Layout, convert_files
-    from ctr_trainer.spark.conversion import session
+    from ctr_trainer.data.spark import Layout, convert_files
+    from ctr_trainer.data.spark.conversion import session
 
     if flags.threads:
         raise UserError("--threads is for --engine=local; the number of concurrent tasks is a setting of Spark")

@@ -10,9 +10,9 @@ predictions. `predict` writes the scores of single examples with their labels.
 import json
 from typing import Any
 
-from ctr_trainer.experiment.checks import require_data, require_files, require_model
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.flags import OF_DATA, OF_MODELS
+from ctr_trainer.commands.experiment.checks import require_data, require_files, require_model
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.flags import OF_DATA, OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import CheckpointFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.settings.training_configs import MetricsConfig
@@ -80,8 +80,8 @@ def _is_ours(path: Path) -> bool:
 def _of_checkpoint(
     given: frozenset[str], experiment: Experiment, metrics: MetricsConfig, checkpoint: CheckpointFlags
 ) -> dict[str, Any]:
-    from ctr_trainer.experiment.as_trained import as_trained
-    from ctr_trainer.experiment.build import make_estimator, progress, reader
+    from ctr_trainer.commands.experiment.as_trained import as_trained
+    from ctr_trainer.commands.experiment.build import make_estimator, progress, reader
 
     experiment = as_trained(given, experiment)
     estimator = make_estimator(experiment)
@@ -91,7 +91,7 @@ def _of_checkpoint(
 
 
 def _of_export(experiment: Experiment, metrics: MetricsConfig, export: SavedModelFlags) -> dict[str, Any]:
-    from ctr_trainer.serving.export.saved_model_evaluation import evaluate_saved_model
+    from ctr_trainer.export.saved_model_evaluation import evaluate_saved_model
 
     return evaluate_saved_model(
         export.saved_model,
@@ -105,8 +105,8 @@ def _of_export(experiment: Experiment, metrics: MetricsConfig, export: SavedMode
 
 
 def _show(results: dict[str, Any], output: str) -> None:
+    from ctr_trainer.commands.reports.comparison import format_metrics
     from ctr_trainer.estimator.model_selection import without_nan
-    from ctr_trainer.report.comparison import format_metrics
 
     results = without_nan(results)
     if output:

@@ -2,9 +2,9 @@
 
 import json
 
-from ctr_trainer.experiment.checks import require_model
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.flags import OF_MODELS
+from ctr_trainer.commands.experiment.checks import require_model
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.flags import OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import CheckpointFlags, ExportFlags
 
@@ -23,8 +23,8 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
     require(export, "export_dir")
     require_model(experiment.model)
 
-    from ctr_trainer.experiment.as_trained import as_trained
-    from ctr_trainer.experiment.build import make_estimator
+    from ctr_trainer.commands.experiment.as_trained import as_trained
+    from ctr_trainer.commands.experiment.build import make_estimator
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))

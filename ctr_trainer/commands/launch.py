@@ -13,9 +13,9 @@ import sys
 
 from absl import flags as absl_flags
 
-from ctr_trainer.experiment import flags as train_flags
-from ctr_trainer.experiment.checks import check_training
-from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment import flags as train_flags
+from ctr_trainer.commands.experiment.checks import check_training
+from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import require

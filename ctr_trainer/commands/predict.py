@@ -6,9 +6,9 @@ The data needs no labels and no weights.
 import contextlib
 import json
 
-from ctr_trainer.experiment.checks import require_data, require_model
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.flags import OF_DATA, OF_MODELS
+from ctr_trainer.commands.experiment.checks import require_data, require_model
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.flags import OF_DATA, OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import CheckpointFlags, PredictFlags
 from ctr_trainer.system.files import outputs
@@ -38,8 +38,8 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
     require_model(experiment.model)
     require_data(data.eval_data, experiment)
 
-    from ctr_trainer.experiment.as_trained import as_trained
-    from ctr_trainer.experiment.build import make_estimator, progress, reader
+    from ctr_trainer.commands.experiment.as_trained import as_trained
+    from ctr_trainer.commands.experiment.build import make_estimator, progress, reader
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores, flags=alike(experiment))

@@ -7,9 +7,9 @@ A training with --publish starts the delivery itself. A model with other inputs 
 import dataclasses
 import json
 
-from ctr_trainer.experiment.checks import require_model
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.flags import OF_MODELS
+from ctr_trainer.commands.experiment.checks import require_model
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.flags import OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import CheckpointFlags
 from ctr_trainer.settings.setting import Settings, setting
@@ -55,8 +55,8 @@ def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
     import sys
     import threading
 
-    from ctr_trainer.serving.publication.delivery import deliver
-    from ctr_trainer.serving.publication.places import open_target
+    from ctr_trainer.live.publication.delivery import deliver
+    from ctr_trainer.live.publication.places import open_target
     from ctr_trainer.system.processes import child
 
     ended = threading.Event()
@@ -73,12 +73,12 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
 
     import contextlib
 
+    from ctr_trainer.commands.experiment.as_trained import as_trained
+    from ctr_trainer.commands.experiment.build import make_estimator
     from ctr_trainer.estimator.publishing import write_publication
-    from ctr_trainer.experiment.as_trained import as_trained
-    from ctr_trainer.experiment.build import make_estimator
+    from ctr_trainer.live.publication.delivery import Delivery
+    from ctr_trainer.live.publication.places import open_target
     from ctr_trainer.ranks import distributed
-    from ctr_trainer.serving.publication.delivery import Delivery
-    from ctr_trainer.serving.publication.places import open_target
     from ctr_trainer.system.files.temporary import temporary_directory
 
     distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))

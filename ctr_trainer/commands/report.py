@@ -12,8 +12,8 @@ EXAMPLES = (
 
 def run(directories: list[str]) -> None:
     """Prints the tables."""
-    from ctr_trainer.report.comparison import format_comparison
-    from ctr_trainer.report.training_run import read_runs
+    from ctr_trainer.commands.reports.comparison import format_comparison
+    from ctr_trainer.commands.reports.training_run import read_runs
 
     if not directories:
         raise UserError("report needs the --model_dir of one run or more: python -m ctr_trainer report RUN_DIR...")

@@ -38,7 +38,7 @@ def run(flags: ScoreFlags) -> None:
 def _serve(flags: ScoreFlags) -> None:
     import tensorflow as tf
 
-    from ctr_trainer.serving.scoring.server import serve
+    from ctr_trainer.live.scoring.server import serve
 
     tf.get_logger().setLevel("ERROR")  # Hides warnings about TensorFlow 1 names, which are used on purpose.
     serve(flags)

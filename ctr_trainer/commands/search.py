@@ -12,7 +12,7 @@ import json
 import signal
 import typing
 
-from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks.stop_signals import Terminated
 from ctr_trainer.settings.by_flag import require
@@ -63,7 +63,7 @@ EXAMPLES = (
 )
 
 if typing.TYPE_CHECKING:
-    from ctr_trainer.search.plan import TrialPlans
+    from ctr_trainer.commands.studies.plan import TrialPlans
 
 
 def run(
@@ -74,10 +74,10 @@ def run(
     metrics: MetricsConfig,
 ) -> None:
     """Searches, prints the best trials, and prints the result as a JSON object on the last line."""
+    from ctr_trainer.commands.studies import space
+    from ctr_trainer.commands.studies.plan import TrialPlan, TrialPlans
     from ctr_trainer.data.dataset import open_dataset
-    from ctr_trainer.search import space
-    from ctr_trainer.search.plan import TrialPlan, TrialPlans
-    from ctr_trainer.stream.source import is_stream
+    from ctr_trainer.live.stream.source import is_stream
 
     data = experiment.data
     require(data, "train_data", "eval_data")
@@ -108,8 +108,8 @@ def _interrupt(number: int, _: object) -> None:
 
 
 def _search(plans: "TrialPlans", flags: SearchFlags) -> None:
-    from ctr_trainer.search import results
-    from ctr_trainer.search.study import Search
+    from ctr_trainer.commands.studies import results
+    from ctr_trainer.commands.studies.study import Search
 
     outputs.refuse_foreign_files(flags.output, results.FILES)
     search = Search(plans, flags.output, flags.storage, minutes=flags.minutes, rows=flags.budget_rows)

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ctr_trainer import __version__
+from ctr_trainer.commands.experiment import recipes
+from ctr_trainer.commands.experiment.checks import check_training, require_data, require_files
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.flags import TRAINING
+from ctr_trainer.commands.reports.comparison import format_phases
+from ctr_trainer.commands.reports.training_run import FLAGS_FILE, SUMMARY_FILE
 from ctr_trainer.embedding.service.local_service import LocalServices
-from ctr_trainer.experiment import recipes
-from ctr_trainer.experiment.checks import check_training, require_data, require_files
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.flags import TRAINING
+from ctr_trainer.export import directory
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks.notices import Placement
-from ctr_trainer.report.comparison import format_phases
-from ctr_trainer.report.training_run import FLAGS_FILE, SUMMARY_FILE
-from ctr_trainer.serving.export import directory
 from ctr_trainer.settings.by_flag import by_flag, require
 from ctr_trainer.settings.command_flags import ExportFlags
 from ctr_trainer.settings.setting import Settings, setting
@@ -108,7 +108,7 @@ def run(
 
 def _explain(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> None:
     """Prints what the recipe chooses."""
-    from ctr_trainer.experiment import data_recipe
+    from ctr_trainer.commands.experiment import data_recipe
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
@@ -126,11 +126,11 @@ def _train(
     services: LocalServices,
 ) -> None:
     """Trains with settings that `run` has checked."""
+    from ctr_trainer.commands.experiment import build, data_recipe
+    from ctr_trainer.commands.experiment.as_trained import as_trained
+    from ctr_trainer.commands.experiment.open_source import is_readable
     from ctr_trainer.estimator import model_directory, run_summary
     from ctr_trainer.estimator.model_selection import without_nan
-    from ctr_trainer.experiment import build, data_recipe
-    from ctr_trainer.experiment.as_trained import as_trained
-    from ctr_trainer.experiment.open_source import is_readable
     from ctr_trainer.ranks import autotune, distributed
 
     data, model = experiment.data, experiment.model

@@ -14,8 +14,8 @@ from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.training_hooks import metric_tensors
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.metrics.click_metrics import Mean, metric_name
-from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
+from ctr_trainer.models.metrics.click_metrics import Mean, metric_name
+from ctr_trainer.models.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.messages.errors import UserError, did_you_mean

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from ctr_trainer.estimator.model_selection import EvaluationHistory
-from ctr_trainer.serving.export import directory
+from ctr_trainer.export import directory
 from ctr_trainer.system.files.paths import path_of
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.estimator import retention
 from ctr_trainer.estimator.schedules import Plateau
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
-from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
+from ctr_trainer.models.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.files.staging import local_directory

@@ -28,20 +28,20 @@ from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.saving_hooks import PublishHook
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training
+from ctr_trainer.export import saved_model
+from ctr_trainer.export.ranking import NotRankable, RankedRows, ranking_signatures
+from ctr_trainer.export.receivers import RowInputs
+from ctr_trainer.export.saved_model import TrainedFeatures
+from ctr_trainer.export.warmup import write_warmup
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.graph_notes.notes import params_of_this_graph
+from ctr_trainer.live.publication import records
+from ctr_trainer.live.publication.delivery import DeliveryProcess, DeliverySupervisor
+from ctr_trainer.live.publication.publisher import Publisher
+from ctr_trainer.live.publication.records import BASE, Publication, Record
+from ctr_trainer.live.publication.spool import DIRECTORY, Spool
+from ctr_trainer.live.scoring.raw_inputs import RawInputs
 from ctr_trainer.ranks import distributed
-from ctr_trainer.serving.export import saved_model
-from ctr_trainer.serving.export.ranking import NotRankable, RankedRows, ranking_signatures
-from ctr_trainer.serving.export.receivers import RowInputs
-from ctr_trainer.serving.export.saved_model import TrainedFeatures
-from ctr_trainer.serving.export.warmup import write_warmup
-from ctr_trainer.serving.publication import records
-from ctr_trainer.serving.publication.delivery import DeliveryProcess, DeliverySupervisor
-from ctr_trainer.serving.publication.publisher import Publisher
-from ctr_trainer.serving.publication.records import BASE, Publication, Record
-from ctr_trainer.serving.publication.spool import DIRECTORY, Spool
-from ctr_trainer.serving.scoring.raw_inputs import RawInputs
 from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, path_of

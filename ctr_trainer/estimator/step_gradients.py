@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.layers.normalization import batch_statistics
+from ctr_trainer.models.layers.normalization import batch_statistics
 from ctr_trainer.ranks import dense_exchange
 from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer, mean_over_ranks
 

@@ -22,11 +22,11 @@ from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of
 from ctr_trainer.estimator.train_and_evaluate import EvaluationResult, refuse_unless_positive
 from ctr_trainer.estimator.training import begin_feed, begin_graph
+from ctr_trainer.export import directory
+from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys, session_hooks
 from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.ranks import distributed
-from ctr_trainer.serving.export import directory
-from ctr_trainer.serving.export.saved_model import export_saved_model
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files.paths import path_of

@@ -31,8 +31,8 @@ from ctr_trainer.estimator.run_summary import MeasuringHooks
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.metrics import click_metrics
-from ctr_trainer.metrics.click_metrics import WorkerFigures, metric_name
+from ctr_trainer.models.metrics import click_metrics
+from ctr_trainer.models.metrics.click_metrics import WorkerFigures, metric_name
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import GRAPH_NAMES, RunConfig
 from ctr_trainer.system.measuring.clock import Clock

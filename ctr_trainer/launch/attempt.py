@@ -212,7 +212,7 @@ def _horovodrun(hosts: tuple[Host, ...], flags: LaunchFlags) -> list[str]:
     if program is None:
         raise UserError(
             "workers need horovodrun, which is neither next to this Python nor on the PATH: build Horovod with "
-            "`python -m ctr_trainer.installation.build_horovod`"
+            "`python -m ctr_trainer.system.installation.build_horovod`"
         )
     options = ["-np", slots(hosts), "-H", listed(hosts), "--gloo", "--start-timeout", flags.start_timeout]
     # If all workers are on this host, they connect over loopback, and horovodrun refuses any other interface.

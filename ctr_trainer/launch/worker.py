@@ -67,7 +67,9 @@ def main() -> None:
         os.environ.setdefault(name, str(threads))
     if gate := os.environ.pop(GATE, ""):
         tensorflow_import.install()
-        importlib.import_module("ctr_trainer.experiment.build")  # Imports TensorFlow, Horovod and the kernels, too.
+        importlib.import_module(
+            "ctr_trainer.commands.experiment.build"
+        )  # Imports TensorFlow, Horovod and the kernels, too.
         wait_at(gate)
     sys.argv[1:1] = ["train"]
     runpy.run_module("ctr_trainer", run_name="__main__", alter_sys=True)

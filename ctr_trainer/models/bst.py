@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.layers.attention import transformer_block
-from ctr_trainer.layers.inputs import flat_inputs
-from ctr_trainer.layers.masks import masked_mean
-from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.layers.attention import transformer_block
+from ctr_trainer.models.layers.inputs import flat_inputs
+from ctr_trainer.models.layers.masks import masked_mean
+from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.params import HistoryParams
 from ctr_trainer.models.shared import History, histories, tower
 from ctr_trainer.system.messages.errors import UserError

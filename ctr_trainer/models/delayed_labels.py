@@ -15,8 +15,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.layers.inputs import flat_inputs
-from ctr_trainer.layers.mlp import dense, mlp
+from ctr_trainer.models.layers.inputs import flat_inputs
+from ctr_trainer.models.layers.mlp import dense, mlp
 from ctr_trainer.models.params import ES_DFM, WAIT, ModelParams
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError

@@ -7,12 +7,12 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.layers.attention import attention_pooling
-from ctr_trainer.layers.inputs import field_embeddings, flat_inputs
-from ctr_trainer.layers.interactions import fm
-from ctr_trainer.layers.linear import linear
-from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.layers.attention import attention_pooling
+from ctr_trainer.models.layers.inputs import field_embeddings, flat_inputs
+from ctr_trainer.models.layers.interactions import fm
+from ctr_trainer.models.layers.linear import linear
+from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.params import HistoryParams
 from ctr_trainer.models.shared import histories, tower
 

@@ -9,9 +9,9 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.layers.inputs import flat_inputs
-from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, multi_head
+from ctr_trainer.models.layers.inputs import flat_inputs
+from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import task_names, tower
 from ctr_trainer.ranks import distributed

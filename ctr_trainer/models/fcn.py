@@ -6,10 +6,10 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.layers.cross import masked_cross
-from ctr_trainer.layers.inputs import flat_inputs
-from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.layers.cross import masked_cross
+from ctr_trainer.models.layers.inputs import flat_inputs
+from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import tri_bce
 

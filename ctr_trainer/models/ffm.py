@@ -4,10 +4,10 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.layers.inputs import field_embeddings
-from ctr_trainer.layers.interactions import ffm
-from ctr_trainer.layers.linear import linear
 from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.layers.inputs import field_embeddings
+from ctr_trainer.models.layers.interactions import ffm
+from ctr_trainer.models.layers.linear import linear
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.system.messages.errors import UserError
 

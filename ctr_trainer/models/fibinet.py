@@ -5,12 +5,12 @@ from typing import Literal
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.layers.gates import senet
-from ctr_trainer.layers.inputs import field_embeddings
-from ctr_trainer.layers.interactions import bilinear
-from ctr_trainer.layers.linear import linear
-from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.layers.gates import senet
+from ctr_trainer.models.layers.inputs import field_embeddings
+from ctr_trainer.models.layers.interactions import bilinear
+from ctr_trainer.models.layers.linear import linear
+from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import tower
 

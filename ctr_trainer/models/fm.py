@@ -2,10 +2,10 @@
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.layers.inputs import field_columns
-from ctr_trainer.layers.interactions import fm
-from ctr_trainer.layers.linear import linear
 from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.layers.inputs import field_columns
+from ctr_trainer.models.layers.interactions import fm
+from ctr_trainer.models.layers.linear import linear
 from ctr_trainer.models.params import ModelParams
 
 

@@ -2,8 +2,8 @@
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.layers.linear import linear
 from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.layers.linear import linear
 from ctr_trainer.models.params import ModelParams
 
 

@@ -5,11 +5,11 @@ from typing import Literal
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.layers.gates import mask_block
-from ctr_trainer.layers.inputs import all_field_embeddings, flat
-from ctr_trainer.layers.mlp import dense
-from ctr_trainer.layers.normalization import layer_norm
 from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.layers.gates import mask_block
+from ctr_trainer.models.layers.inputs import all_field_embeddings, flat
+from ctr_trainer.models.layers.mlp import dense
+from ctr_trainer.models.layers.normalization import layer_norm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import dropped, tower
 

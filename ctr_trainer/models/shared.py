@@ -12,10 +12,10 @@ from ctr_trainer.features.ranked import Columns
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.layers.dropout import dropout
-from ctr_trainer.layers.experts import towers
-from ctr_trainer.layers.mlp import mlp
 from ctr_trainer.models.head import Labels, LossOf, cross_entropy, label_names
+from ctr_trainer.models.layers.dropout import dropout
+from ctr_trainer.models.layers.experts import towers
+from ctr_trainer.models.layers.mlp import mlp
 from ctr_trainer.models.params import HistoryParams, ModelParams, SequenceParams
 from ctr_trainer.system.messages.errors import UserError
 

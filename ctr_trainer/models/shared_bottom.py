@@ -2,8 +2,8 @@
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.models.head import Labels, multi_head
+from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.shared import TaskParams, task_logits, task_names, tower
 from ctr_trainer.models.shared import TaskParams as Params
 

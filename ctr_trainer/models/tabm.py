@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.layers.inputs import flat_inputs
-from ctr_trainer.layers.mlp import batch_ensemble, dense
 from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.layers.inputs import flat_inputs
+from ctr_trainer.models.layers.mlp import batch_ensemble, dense
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import logit_of_mean, mean_of_losses
 

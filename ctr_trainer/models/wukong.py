@@ -4,10 +4,10 @@ import dataclasses
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.layers.inputs import all_field_embeddings, flat
-from ctr_trainer.layers.mlp import dense
-from ctr_trainer.layers.tokens import wukong_layer
 from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.layers.inputs import all_field_embeddings, flat
+from ctr_trainer.models.layers.mlp import dense
+from ctr_trainer.models.layers.tokens import wukong_layer
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import tower
 

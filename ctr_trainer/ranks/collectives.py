@@ -17,7 +17,7 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.waiting import Watchdog
 
 _log = logging.getLogger(__name__)
-_BUILD = "python -m ctr_trainer.installation.build_horovod"
+_BUILD = "python -m ctr_trainer.system.installation.build_horovod"
 
 
 class OneWorker:

@@ -7,7 +7,7 @@ import pytest
 from ctr_trainer.bench import report
 from ctr_trainer.bench.jobs import Job, Progress
 from ctr_trainer.bench.report import Figure, cell, describe, figure
-from ctr_trainer.report.comparison import format_table
+from ctr_trainer.commands.reports.comparison import format_table
 
 
 def test_a_figure_is_the_median_and_its_range():

@@ -10,11 +10,11 @@ from ctr_trainer import cli
 from ctr_trainer.bench import methods, models, reference_networks, worker
 from ctr_trainer.bench.models import gpus_of, in_towers
 from ctr_trainer.bench.report import Figure
+from ctr_trainer.commands.experiment.build import start_workers
+from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.experiment.build import start_workers
-from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models import deepfm, din

@@ -76,7 +76,7 @@ def test_a_job_that_fails_is_named_and_not_run_again(tmp_path, monkeypatch):
 
 def test_several_workers_need_horovodrun(tmp_path, monkeypatch):
     monkeypatch.setattr("ctr_trainer.bench.jobs.shutil.which", lambda name, path: None)
-    with pytest.raises(UserError, match="build Horovod with `python -m ctr_trainer.installation.build_horovod`"):
+    with pytest.raises(UserError, match="build Horovod with `python -m ctr_trainer.system.installation.build_horovod`"):
         run_rounds([Job("two", 2, (), 4, 2)], 1, tmp_path, 60)
 
 

@@ -8,8 +8,8 @@ from ctr_trainer import cli
 from ctr_trainer.bench import settings
 from ctr_trainer.bench.job_flags import BenchFlags, equal_examples, job_flags, with_data
 from ctr_trainer.bench.settings import ONE_ROUND, lines, summarize
-from ctr_trainer.experiment import flags
-from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment import flags
+from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.settings.by_flag import by_flag
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import hardware

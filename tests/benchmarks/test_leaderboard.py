@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from leaderboard import leaderboard_data as data
 
+from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.train import GROUPS
 from ctr_trainer.data.dataset import open_dataset
-from ctr_trainer.experiment import flags
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import MODELS, find_model
 from tests.benchmarks import bars_files

@@ -12,8 +12,8 @@ import quality_speed
 import quality_zoo
 import tensorflow as tf
 
+from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.train import GROUPS
-from ctr_trainer.experiment import flags
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import MODELS, find_model
 

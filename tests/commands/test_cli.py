@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer import __version__, cli
-from ctr_trainer.experiment import flags
+from ctr_trainer.commands.experiment import flags
 from tests.parallel import launch
 
 

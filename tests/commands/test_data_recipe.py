@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.experiment import data_recipe, flags, recipes
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.recipes import Choice, Facts, choices
+from ctr_trainer.commands.experiment import data_recipe, flags, recipes
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.recipes import Choice, Facts, choices
 from ctr_trainer.settings.by_flag import by_flag, replaced
 from ctr_trainer.settings.training_configs import EvaluationConfig
 from tests.parallel import launch

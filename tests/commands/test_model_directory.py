@@ -10,14 +10,14 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
+from ctr_trainer.commands.experiment.as_trained import as_trained
+from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.experiment.as_trained import as_trained
-from ctr_trainer.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.models import deepfm, param_texts
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.registry import find_model
@@ -228,7 +228,7 @@ def test_the_feature_spec_and_the_statistics_are_with_each_checkpoint_too(data, 
 def test_a_users_own_model_is_found_again_by_its_name(data, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine_with_a_factor.py").write_text(
         "import dataclasses\n"
-        "from ctr_trainer.layers.linear import linear\n"
+        "from ctr_trainer.models.layers.linear import linear\n"
         "from ctr_trainer.models.head import binary_head\n"
         "from ctr_trainer.models.params import ModelParams\n"
         "@dataclasses.dataclass(frozen=True)\n"

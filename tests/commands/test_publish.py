@@ -9,7 +9,7 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator.checkpoint import latest_checkpoint
-from ctr_trainer.serving.publication.places import open_reader
+from ctr_trainer.live.publication.places import open_reader
 from tests import small
 
 
@@ -41,7 +41,7 @@ def test_a_checkpoint_is_published_whole_each_time_as_a_new_generation(directory
             np.testing.assert_array_equal(reader.read(config.name, keys)[0], trained[:, : config.weights])
             rows += len(keys)
         assert rows == said["rows"] > 100
-        from ctr_trainer.serving.export.saved_model import load_spec
+        from ctr_trainer.export.saved_model import load_spec
 
         assert load_spec(reader.dense_path(reader.record)).name == "small"
         reader.close()

@@ -118,7 +118,7 @@ def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_that_it_interrupt
 def test_without_optuna_the_message_says_how_to_install_it(tmp_path, data, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     for name in ("results", "study"):
-        monkeypatch.delitem(sys.modules, f"ctr_trainer.search.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"ctr_trainer.commands.studies.{name}", raising=False)
     assert cli.main(_arguments(tmp_path, data)) == 1
     assert "search needs the package optuna: pip install 'ctr_trainer[search]'" in capsys.readouterr().err
 

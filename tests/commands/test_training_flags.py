@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
+from ctr_trainer.commands.experiment import flags
+from ctr_trainer.commands.experiment.build import make_train_op, reader
+from ctr_trainer.commands.experiment.checks import check_training, way_of_exchange
+from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.experiment import flags
-from ctr_trainer.experiment.build import make_train_op, reader
-from ctr_trainer.experiment.checks import check_training, way_of_exchange
-from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.optimizers import Adagrad, Ftrl, Lamb, Momentum
 from ctr_trainer.settings.schedule import Schedule

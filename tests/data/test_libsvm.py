@@ -14,9 +14,9 @@ from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.infer import infer
 from ctr_trainer.data.movielens import Histories
 from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.export.saved_model_evaluation import read_raw
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.serving.export.saved_model_evaluation import read_raw
 from ctr_trainer.system.messages.errors import UserError
 from tests.data.make import CONFIGS, SPEC, read, run, write
 

@@ -21,7 +21,7 @@ from horovod.runner.util import remote
 from ctr_trainer import __version__, cli
 from ctr_trainer.bench import network_job
 from ctr_trainer.commands import serve, train
-from ctr_trainer.experiment import flags
+from ctr_trainer.commands.experiment import flags
 from tests.parallel import launch
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
+from ctr_trainer.commands.reports.comparison import format_phases
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, EvalSpec, RunConfig
 from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.report.comparison import format_phases
 from ctr_trainer.system.measuring.clock import PHASES, TRAINING, Clock
 from ctr_trainer.system.processes import hardware
 from tests.constant import CONSTANT

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.exporters import LatestExporter
+from ctr_trainer.export import directory
+from ctr_trainer.export.exported_table import CheckpointParts, ExportedTable, KeyIndex, Pieces
+from ctr_trainer.export.raw_keys import RawLists
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
-from ctr_trainer.serving.export import directory
-from ctr_trainer.serving.export.exported_table import CheckpointParts, ExportedTable, KeyIndex, Pieces
-from ctr_trainer.serving.export.raw_keys import RawLists
 from ctr_trainer.system.files.outputs import InUse
 from ctr_trainer.system.messages.errors import UserError
 
@@ -67,7 +67,7 @@ def test_lines_stay_narrow_and_full_as_a_table_of_spread_keys_grows():
 
 
 def test_a_variable_written_by_pieces_is_restored_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("ctr_trainer.serving.export.exported_table._BYTES", 64)  # Five rows of three floats.
+    monkeypatch.setattr("ctr_trainer.export.exported_table._BYTES", 64)  # Five rows of three floats.
     rows, keys = np.arange(99, dtype=np.float32).reshape(33, 3), np.arange(100)
     parts = CheckpointParts(str(tmp_path / "variables"))
     parts.add("keys", keys)

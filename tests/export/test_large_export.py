@@ -17,10 +17,10 @@ from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
-from ctr_trainer.serving.export.saved_model import export_saved_model
 from tests import small
 
 tf1 = tf.compat.v1
@@ -90,7 +90,7 @@ def test_no_operation_of_a_request_has_an_output_that_grows_with_the_table(estim
 
 
 def test_an_export_does_not_hold_the_rows_in_memory(estimator, tmp_path, monkeypatch):
-    monkeypatch.setattr("ctr_trainer.serving.export.exported_table._BYTES", 4 << 20)
+    monkeypatch.setattr("ctr_trainer.export.exported_table._BYTES", 4 << 20)
     rows = 500_000
     checkpoint = _with_rows(estimator.latest_checkpoint(), tmp_path / "checkpoint", rows)
     before = psutil.Process().memory_info().rss

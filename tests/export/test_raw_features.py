@@ -10,13 +10,13 @@ from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.export.receivers import ExportedFeatures, RowInputs
+from ctr_trainer.export.saved_model_evaluation import read_raw
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
-from ctr_trainer.layers.inputs import all_field_embeddings
+from ctr_trainer.models.layers.inputs import all_field_embeddings
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
-from ctr_trainer.serving.export.receivers import ExportedFeatures, RowInputs
-from ctr_trainer.serving.export.saved_model_evaluation import read_raw
 
 tf1 = tf.compat.v1
 ROWS = 300

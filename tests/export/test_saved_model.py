@@ -12,11 +12,11 @@ import tensorflow as tf
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import TYPICAL
 from ctr_trainer.models import deepfm, lr
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
-from ctr_trainer.serving.export.saved_model import load_figure, load_spec
 from ctr_trainer.system.messages.errors import UserError
 from tests import small, small_served
 from tests.constant import CONSTANT

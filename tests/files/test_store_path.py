@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data.source import list_files
-from ctr_trainer.serving.export import directory
+from ctr_trainer.export import directory
 from ctr_trainer.system.files import lease
 from ctr_trainer.system.files.lease import StoreLease
 from ctr_trainer.system.files.outputs import FileList, refuse_overlap

@@ -16,8 +16,8 @@ from ctr_trainer.estimator.hooks.periods import EverySteps
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_hook import StepHook
 from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
-from ctr_trainer.metrics import click_metrics
-from ctr_trainer.metrics.click_metrics import ClickMetrics, Line, WorkerFigures, metric_name
+from ctr_trainer.models.metrics import click_metrics
+from ctr_trainer.models.metrics.click_metrics import ClickMetrics, Line, WorkerFigures, metric_name
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import Latency

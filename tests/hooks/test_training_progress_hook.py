@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from ctr_trainer.estimator.hooks.log_hooks import TrainingProgress
-from ctr_trainer.metrics.click_metrics import Line
+from ctr_trainer.models.metrics.click_metrics import Line
 from ctr_trainer.system.measuring.clock import Clock
 from tests import small
 from tests.parallel import launch

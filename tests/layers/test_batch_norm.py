@@ -3,8 +3,8 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.features import tensors
-from ctr_trainer.layers.mlp import mlp
-from ctr_trainer.layers.normalization import batch_norm, batch_statistics, default_momentum
+from ctr_trainer.models.layers.mlp import mlp
+from ctr_trainer.models.layers.normalization import batch_norm, batch_statistics, default_momentum
 
 tf1 = tf.compat.v1
 

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.graph_notes.notes import micro_batch
-from ctr_trainer.layers.dropout import dropout
+from ctr_trainer.models.layers.dropout import dropout
 
 tf1 = tf.compat.v1
 RATE = 0.3

@@ -5,8 +5,8 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.layers.experts import experts, extraction, mixture, towers
-from ctr_trainer.layers.mlp import batch_ensemble, mlp
+from ctr_trainer.models.layers.experts import experts, extraction, mixture, towers
+from ctr_trainer.models.layers.mlp import batch_ensemble, mlp
 from tests.layers.graph import run
 
 NETWORK = functools.partial(mlp, hidden_units=(5,))

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from scipy.special import erf, expit
 
-from ctr_trainer.layers.gates import fusion, gated, mask_block, senet
-from ctr_trainer.layers.normalization import layer_norm, rms_norm
-from ctr_trainer.layers.tokens import rank_mixer_block, tokens_of, wukong_layer
+from ctr_trainer.models.layers.gates import fusion, gated, mask_block, senet
+from ctr_trainer.models.layers.normalization import layer_norm, rms_norm
+from ctr_trainer.models.layers.tokens import rank_mixer_block, tokens_of, wukong_layer
 from tests.layers.run import assert_equal, run, vectors
 
 

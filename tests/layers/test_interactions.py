@@ -6,9 +6,9 @@ import tensorflow as tf
 from scipy.special import softmax
 
 from ctr_trainer.features.ranked import RankedBlock, RankedColumns
-from ctr_trainer.layers.cross import cin, cross, gated_cross, masked_cross, outer
-from ctr_trainer.layers.gates import factorized_interaction, quadratic
-from ctr_trainer.layers.interactions import bilinear, ffm, fm, interacting, pair_dots, pair_products
+from ctr_trainer.models.layers.cross import cin, cross, gated_cross, masked_cross, outer
+from ctr_trainer.models.layers.gates import factorized_interaction, quadratic
+from ctr_trainer.models.layers.interactions import bilinear, ffm, fm, interacting, pair_dots, pair_products
 from tests.layers.run import assert_equal, run, vectors
 
 PAIRS = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]

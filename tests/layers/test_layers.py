@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.layers.interactions import fm
-from ctr_trainer.layers.linear import linear
-from ctr_trainer.layers.mlp import dense, mlp
-from ctr_trainer.layers.weights import glorot
+from ctr_trainer.models.layers.interactions import fm
+from ctr_trainer.models.layers.linear import linear
+from ctr_trainer.models.layers.mlp import dense, mlp
+from ctr_trainer.models.layers.weights import glorot
 from tests.layers.run import run
 
 tf1 = tf.compat.v1

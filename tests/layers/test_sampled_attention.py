@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.features.behaviours import Behaviours
-from ctr_trainer.layers import signatures as module
-from ctr_trainer.layers.attention import sampled_attention
-from ctr_trainer.layers.tokens import onetrans_block
+from ctr_trainer.models.layers import signatures as module
+from ctr_trainer.models.layers.attention import sampled_attention
+from ctr_trainer.models.layers.tokens import onetrans_block
 from tests.layers.graph import check_gradients, run
 
 RNG = np.random.default_rng(1)

@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.features import tensors
-from ctr_trainer.layers.attention import ACTIVATIONS, attention_pooling, self_attention, transformer_block
-from ctr_trainer.layers.dice import dice, prelu
-from ctr_trainer.layers.gru import Packed, gru, next_behaviour_loss
-from ctr_trainer.layers.masks import Present, masked_mean, masked_softmax
-from ctr_trainer.layers.normalization import batch_statistics
+from ctr_trainer.models.layers.attention import ACTIVATIONS, attention_pooling, self_attention, transformer_block
+from ctr_trainer.models.layers.dice import dice, prelu
+from ctr_trainer.models.layers.gru import Packed, gru, next_behaviour_loss
+from ctr_trainer.models.layers.masks import Present, masked_mean, masked_softmax
+from ctr_trainer.models.layers.normalization import batch_statistics
 from tests.layers.graph import check_gradients, run
 
 tf1 = tf.compat.v1

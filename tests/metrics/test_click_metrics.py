@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from ctr_trainer.metrics import click_metrics
-from ctr_trainer.metrics.auc import deciles, roc_auc
-from ctr_trainer.metrics.click_metrics import ClickMetrics, WorkerFigures
-from ctr_trainer.metrics.score_sums import ScoreSums
+from ctr_trainer.models.metrics import click_metrics
+from ctr_trainer.models.metrics.auc import deciles, roc_auc
+from ctr_trainer.models.metrics.click_metrics import ClickMetrics, WorkerFigures
+from ctr_trainer.models.metrics.score_sums import ScoreSums
 
 
 def test_means_are_those_of_the_weighted_examples():

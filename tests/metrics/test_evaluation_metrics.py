@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, average_precision_score, brier_score_loss, log_loss, roc_auc_score
 
-from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
+from ctr_trainer.models.metrics.evaluation_metrics import EvaluationMetrics
 from tests.metrics.ranks import Ranks
 
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from ctr_trainer.metrics import score_sums
-from ctr_trainer.metrics.auc import average_precision, deciles, roc_auc
-from ctr_trainer.metrics.click_metrics import ClickMetrics
-from ctr_trainer.metrics.score_sums import ScoreSums
+from ctr_trainer.models.metrics import score_sums
+from ctr_trainer.models.metrics.auc import average_precision, deciles, roc_auc
+from ctr_trainer.models.metrics.click_metrics import ClickMetrics
+from ctr_trainer.models.metrics.score_sums import ScoreSums
 from tests.metrics.ranks import Ranks
 
 MANY = 300_000

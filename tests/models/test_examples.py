@@ -11,9 +11,10 @@ import re
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import cli, layers
+from ctr_trainer import cli
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
+from ctr_trainer.models import layers
 from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import MODELS, find_model
 from tests import small
@@ -30,7 +31,7 @@ SPEC = {
 
 
 def layer_functions():
-    """Returns the public functions and classes of the modules of `ctr_trainer.layers`."""
+    """Returns the public functions and classes of the modules of `ctr_trainer.models.layers`."""
     found = []
     for each in pkgutil.iter_modules(layers.__path__, f"{layers.__name__}."):
         module = importlib.import_module(each.name)

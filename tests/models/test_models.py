@@ -17,11 +17,11 @@ from sklearn.metrics import roc_auc_score
 
 from ctr_trainer.data.reader import open_dataset
 from ctr_trainer.estimator import Estimator
+from ctr_trainer.export.warmup import FILE, PredictionLog
+from ctr_trainer.live.scoring import served_model
+from ctr_trainer.live.scoring.request_forms import of_candidates, of_instances
+from ctr_trainer.live.scoring.tower import Tower
 from ctr_trainer.models.registry import MODELS
-from ctr_trainer.serving.export.warmup import FILE, PredictionLog
-from ctr_trainer.serving.scoring import served_model
-from ctr_trainer.serving.scoring.request_forms import of_candidates, of_instances
-from ctr_trainer.serving.scoring.tower import Tower
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests import golden, graphs
 from tests.models import every

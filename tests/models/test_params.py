@@ -15,7 +15,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from ctr_trainer.layers.linear import linear
+from ctr_trainer.models.layers.linear import linear
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints
-from ctr_trainer.serving.publication.places import open_reader
+from ctr_trainer.live.publication.places import open_reader
 from tests import checkpoints
 from tests.parallel import launch
 from tests.stream import brokers

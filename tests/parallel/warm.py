@@ -26,7 +26,7 @@ IMPORTED = (
     *("ctr_trainer.embedding.service.local_service", "ctr_trainer.embedding.service.service"),
     *("ctr_trainer.embedding.store.local_store", "ctr_trainer.embedding.worker.host_rows"),
     *("ctr_trainer.embedding.worker.lookup", "ctr_trainer.embedding.worker.row_cache"),
-    *("ctr_trainer.metrics.evaluation_metrics", "ctr_trainer.metrics.click_metrics"),
+    *("ctr_trainer.models.metrics.evaluation_metrics", "ctr_trainer.models.metrics.click_metrics"),
 )
 
 

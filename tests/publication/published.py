@@ -10,10 +10,10 @@ from ctr_trainer.embedding.snapshot.packed_rows import pack, unpack, value_bytes
 from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.serving.publication import records
-from ctr_trainer.serving.publication.delivery import Delivery
-from ctr_trainer.serving.publication.places import open_reader
-from ctr_trainer.serving.publication.records import Publication, Record
+from ctr_trainer.live.publication import records
+from ctr_trainer.live.publication.delivery import Delivery
+from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.live.publication.records import Publication, Record
 from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 
 CONFIG = TableConfig("dim3", (2, 1), (0.01, 0.0))

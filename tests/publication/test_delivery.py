@@ -8,11 +8,11 @@ import time
 import numpy as np
 import pytest
 
-from ctr_trainer.serving.publication import directory_target, records
-from ctr_trainer.serving.publication.delivery import Delivery, deliver
-from ctr_trainer.serving.publication.directory_target import DirectoryTarget
-from ctr_trainer.serving.publication.places import open_reader
-from ctr_trainer.serving.publication.spool import NeedsBase, read_status
+from ctr_trainer.live.publication import directory_target, records
+from ctr_trainer.live.publication.delivery import Delivery, deliver
+from ctr_trainer.live.publication.directory_target import DirectoryTarget
+from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.live.publication.spool import NeedsBase, read_status
 from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
 from tests.publication.published import KEYS, Published, assert_there, deliver_all

@@ -6,9 +6,9 @@ import signal
 import numpy as np
 import pytest
 
-from ctr_trainer.serving.publication.delivery import DeliveryProcess
-from ctr_trainer.serving.publication.places import open_reader
-from ctr_trainer.serving.publication.spool import DeliveryStatus, read_status
+from ctr_trainer.live.publication.delivery import DeliveryProcess
+from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.live.publication.spool import DeliveryStatus, read_status
 from ctr_trainer.settings.training_configs import RedisFiles
 from tests.parallel.launch import wait_until
 from tests.publication.published import Published

@@ -4,8 +4,8 @@ import shutil
 import numpy as np
 import pytest
 
-from ctr_trainer.serving.publication import records
-from ctr_trainer.serving.publication.places import open_reader
+from ctr_trainer.live.publication import records
+from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.system.messages.errors import UserError
 from tests.publication.published import KEYS, Published, tower_of
 

@@ -10,10 +10,10 @@ import pytest
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.shared_table import published_table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.serving.publication import records
-from ctr_trainer.serving.publication.delivery import DeliverySupervisor
-from ctr_trainer.serving.publication.publisher import Publisher
-from ctr_trainer.serving.publication.spool import DeliveryStatus, Spool, write_status
+from ctr_trainer.live.publication import records
+from ctr_trainer.live.publication.delivery import DeliverySupervisor
+from ctr_trainer.live.publication.publisher import Publisher
+from ctr_trainer.live.publication.spool import DeliveryStatus, Spool, write_status
 from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests import published

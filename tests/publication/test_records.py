@@ -6,8 +6,8 @@ import json
 import pytest
 
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.serving.publication import records
-from ctr_trainer.serving.publication.records import Publication, Record
+from ctr_trainer.live.publication import records
+from ctr_trainer.live.publication.records import Publication, Record
 from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.ranks import agreement, distributed
 from ctr_trainer.ranks.agreement import Introduction
 from ctr_trainer.settings.by_flag import alike

@@ -67,4 +67,4 @@ def test_without_horovod_several_workers_say_how_to_install_it(tmp_path):
     done = _run(command, **rank)
     assert done.returncode == 1
     assert "2 workers need Horovod with TensorFlow support, which cannot be imported (No module named" in done.stderr
-    assert "python -m ctr_trainer.installation.build_horovod" in done.stderr
+    assert "python -m ctr_trainer.system.installation.build_horovod" in done.stderr

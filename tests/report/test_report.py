@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.report.comparison import format_comparison, format_metrics, format_phases
-from ctr_trainer.report.training_run import read_runs
+from ctr_trainer.commands.reports.comparison import format_comparison, format_metrics, format_phases
+from ctr_trainer.commands.reports.training_run import read_runs
 from ctr_trainer.system.messages.errors import UserError
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pyarrow import flight
 
+from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.live.scoring.server import ScoreServer
 from ctr_trainer.ranks import distributed
-from ctr_trainer.serving.publication.places import open_reader
-from ctr_trainer.serving.scoring.server import ScoreServer
 from ctr_trainer.settings.command_flags import ScoreFlags, ScoreLimits
 from tests.scoring import trained
 

@@ -12,8 +12,8 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.features.columns import Label, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.serving.scoring import answers, served_model
-from ctr_trainer.serving.scoring.raw_inputs import PredictionFailed
+from ctr_trainer.live.scoring import answers, served_model
+from ctr_trainer.live.scoring.raw_inputs import PredictionFailed
 from tests.scoring import trained
 from tests.scoring.conftest import Client, exchanged, probabilities, running
 

@@ -10,12 +10,12 @@ import threading
 import numpy as np
 import pytest
 
-from ctr_trainer.serving.publication import cluster as connection_to_cluster
-from ctr_trainer.serving.publication import cluster_contents, cluster_keys, cluster_rows, records
-from ctr_trainer.serving.publication.cluster_target import ClusterTarget
-from ctr_trainer.serving.publication.delivery import Delivery, deliver
-from ctr_trainer.serving.publication.places import open_reader
-from ctr_trainer.serving.publication.spool import read_status
+from ctr_trainer.live.publication import cluster as connection_to_cluster
+from ctr_trainer.live.publication import cluster_contents, cluster_keys, cluster_rows, records
+from ctr_trainer.live.publication.cluster_target import ClusterTarget
+from ctr_trainer.live.publication.delivery import Delivery, deliver
+from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.live.publication.spool import read_status
 from ctr_trainer.settings.training_configs import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
-from ctr_trainer.serving.scoring import http_connection, http_server
-from ctr_trainer.serving.scoring.batcher import Batcher
-from ctr_trainer.serving.scoring.examples import Examples
-from ctr_trainer.serving.scoring.raw_inputs import (
+from ctr_trainer.live.scoring import http_connection, http_server
+from ctr_trainer.live.scoring.batcher import Batcher
+from ctr_trainer.live.scoring.examples import Examples
+from ctr_trainer.live.scoring.raw_inputs import (
     NUMBER,
     TEXT,
     TEXTS,
@@ -27,8 +27,8 @@ from ctr_trainer.serving.scoring.raw_inputs import (
     RequestRefused,
     TookTooLong,
 )
-from ctr_trainer.serving.scoring.request_forms import of_instances, of_json
-from ctr_trainer.serving.scoring.served_model import Freshness, Scored
+from ctr_trainer.live.scoring.request_forms import of_instances, of_json
+from ctr_trainer.live.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
 from tests.scoring.conftest import Client, exchanged, running, until

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from ctr_trainer.serving.publication.places import open_reader
-from ctr_trainer.serving.scoring import batcher as batcher_module
-from ctr_trainer.serving.scoring.batcher import Batcher
-from ctr_trainer.serving.scoring.examples import Examples
-from ctr_trainer.serving.scoring.raw_inputs import NUMBER, QueueFull, RawFeature, RawInputs
-from ctr_trainer.serving.scoring.served_model import Freshness, Scored
+from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.live.scoring import batcher as batcher_module
+from ctr_trainer.live.scoring.batcher import Batcher
+from ctr_trainer.live.scoring.examples import Examples
+from ctr_trainer.live.scoring.raw_inputs import NUMBER, QueueFull, RawFeature, RawInputs
+from ctr_trainer.live.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring.conftest import Client, Slow, exchanged, running
 

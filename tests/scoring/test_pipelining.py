@@ -10,7 +10,7 @@ import socket
 import numpy as np
 import pytest
 
-from ctr_trainer.serving.scoring import http_connection
+from ctr_trainer.live.scoring import http_connection
 from tests.scoring import trained
 from tests.scoring.conftest import Client, probabilities, running
 

@@ -13,8 +13,8 @@ from pyarrow import flight
 
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator import publishing
-from ctr_trainer.serving.publication import records
-from ctr_trainer.serving.publication.places import open_reader
+from ctr_trainer.live.publication import records
+from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.settings.command_flags import ScoreLimits
 from ctr_trainer.system.messages.errors import UserError
 from tests.scoring import trained

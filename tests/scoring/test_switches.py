@@ -4,9 +4,9 @@ import time
 import numpy as np
 import pytest
 
-from ctr_trainer.serving.publication.places import open_reader
-from ctr_trainer.serving.scoring import request_forms
-from ctr_trainer.serving.scoring.served_model import RecordRefused, ServedModel
+from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.live.scoring import request_forms
+from ctr_trainer.live.scoring.served_model import RecordRefused, ServedModel
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
 

@@ -19,9 +19,9 @@ from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.live.publication import records
+from ctr_trainer.live.publication.records import Publication, Record
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.serving.publication import records
-from ctr_trainer.serving.publication.records import Publication, Record
 from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 from tests import small, small_served
 from tests.constant import CONSTANT

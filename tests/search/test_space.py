@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from ctr_trainer.experiment import flags
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.search import space
-from ctr_trainer.search.plan import GROUPS, TrialPlan, TrialPlans, found_flags
+from ctr_trainer.commands.experiment import flags
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.studies import space
+from ctr_trainer.commands.studies.plan import GROUPS, TrialPlan, TrialPlans, found_flags
 from ctr_trainer.settings.by_flag import replaced
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages.errors import UserError

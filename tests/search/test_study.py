@@ -4,9 +4,9 @@ import pytest
 
 pytest.importorskip("optuna", reason="search needs optuna: pip install 'ctr_trainer[search]'")
 
-from ctr_trainer.search import results, study
-from ctr_trainer.search.space import Parameter, Space
-from ctr_trainer.search.training import TrialTraining
+from ctr_trainer.commands.studies import results, study
+from ctr_trainer.commands.studies.space import Parameter, Space
+from ctr_trainer.commands.studies.training import TrialTraining
 from ctr_trainer.system.messages.errors import UserError
 from tests.search.test_space import _plans
 

@@ -5,11 +5,11 @@ import os
 import psutil
 import pytest
 
+from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.commands.train import services_ahead
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.service.security import ClientSecurity
-from ctr_trainer.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError

@@ -25,8 +25,8 @@ from ctr_trainer.embedding.service.serving import serve
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store import local_store
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.installation import compile_kernels
 from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.installation import compile_kernels
 from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError, is_loss
 from ctr_trainer.system.processes import child, hardware
 from tests.parallel import launch

@@ -9,7 +9,7 @@ from absl import flags as absl_flags
 
 from ctr_trainer.bench.worker import WorkerFlags
 from ctr_trainer.commands import bench, convert, launch, report, serve, service
-from ctr_trainer.experiment import flags
+from ctr_trainer.commands.experiment import flags
 from ctr_trainer.settings.by_flag import by_flag, changed, replaced
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of, spelled_flag

@@ -65,7 +65,7 @@ def files_of(path):
 
 
 def test_parquet_of_a_cluster_and_of_this_machine_have_equal_columns(spark, clicks, tmp_path, monkeypatch):
-    from ctr_trainer.spark import Layout, conversion, convert_files
+    from ctr_trainer.data.spark import Layout, conversion, convert_files
 
     monkeypatch.setattr(conversion, "UNIT_BYTES", 20_000)
 
@@ -100,7 +100,7 @@ def write_texts(directory, bad=()):
 
 
 def test_text_keeps_its_order_and_bad_rows_count_over_all_tasks(spark, tmp_path, monkeypatch):
-    from ctr_trainer.spark import Layout, conversion
+    from ctr_trainer.data.spark import Layout, conversion
 
     monkeypatch.setattr(conversion, "UNIT_BYTES", 1000)  # a task per file
     source, output = write_texts(tmp_path / "texts", bad=(0, 2)), tmp_path / "spark"
@@ -117,7 +117,7 @@ def test_text_keeps_its_order_and_bad_rows_count_over_all_tasks(spark, tmp_path,
 
 
 def test_a_split_gives_each_row_to_one_part(spark, tmp_path):
-    from ctr_trainer.spark import Layout, convert_files
+    from ctr_trainer.data.spark import Layout, convert_files
 
     source = write_texts(tmp_path / "texts")
     parts = convert_files(spark, "csv", source, tmp_path / "out", SPEC, Layout(split="random:0.8,0.2"))["parts"]
@@ -128,7 +128,7 @@ def test_a_split_gives_each_row_to_one_part(spark, tmp_path):
 
 
 def test_a_task_that_is_killed_is_done_again_and_its_rows_are_there_once(spark, tmp_path):
-    from ctr_trainer.spark import Layout, convert
+    from ctr_trainer.data.spark import Layout, convert
 
     def rows(batches):
         from pyspark import TaskContext
@@ -149,7 +149,7 @@ def test_a_task_that_is_killed_is_done_again_and_its_rows_are_there_once(spark, 
 
 
 def test_what_spark_cannot_do_is_said(spark, tmp_path):
-    from ctr_trainer.spark import Layout, convert, convert_files
+    from ctr_trainer.data.spark import Layout, convert, convert_files
 
     frame = spark.createDataFrame([(1, 2)], ["row", "x"])
     with pytest.raises(UserError, match="the DataFrame: no column 'y'"):

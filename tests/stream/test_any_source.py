@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
+from ctr_trainer.live.stream import coordinator, planner
+from ctr_trainer.live.stream.coordinator import Coordinator
+from ctr_trainer.live.stream.plan import Report, StreamPosition, Window, next_window, share_out
+from ctr_trainer.live.stream.source import DeadLetters, Message, Range, Unavailable, lost_text
 from ctr_trainer.settings.training_configs import StreamConfig
-from ctr_trainer.stream import coordinator, planner
-from ctr_trainer.stream.coordinator import Coordinator
-from ctr_trainer.stream.plan import Report, StreamPosition, Window, next_window, share_out
-from ctr_trainer.stream.source import DeadLetters, Message, Range, Unavailable, lost_text
 from ctr_trainer.system.messages.errors import UserError
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.stream.messages import MessageDecoder, rows_in
+from ctr_trainer.live.stream.messages import MessageDecoder, rows_in
 from tests.stream.test_messages import TOML, arrow, example, keys_of, messages, row
 
 _SECONDS = 300

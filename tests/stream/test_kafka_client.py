@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
+from ctr_trainer.live.stream.reader import dead_letters, opener
+from ctr_trainer.live.stream.source import StreamAddress, Unavailable
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
-from ctr_trainer.stream.reader import dead_letters, opener
-from ctr_trainer.stream.source import StreamAddress, Unavailable
 from ctr_trainer.system.messages.errors import UserError
 from tests import certificates
 from tests.stream import brokers
@@ -114,7 +114,7 @@ def _letters(address, tmp_path, topic):
 
 def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch):
     for name in ("kafka", "kafka_client"):
-        monkeypatch.delitem(sys.modules, f"ctr_trainer.stream.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"ctr_trainer.live.stream.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(UserError, match=r"pip install 'ctr_trainer\[stream\]'"):
         opener(StreamAddress.parse("kafka://host:9092/clicks"), "", RedisFiles(), "group")
@@ -156,7 +156,7 @@ def test_bad_records_reach_their_topic_before_a_position_is_saved(spec, tmp_path
 
 
 def test_bad_records_that_no_topic_takes_are_kept_in_the_file(spec, tmp_path, monkeypatch, caplog):  # noqa: F811
-    monkeypatch.setattr("ctr_trainer.stream.kafka_client._LETTER_SECONDS", 1.0)
+    monkeypatch.setattr("ctr_trainer.live.stream.kafka_client._LETTER_SECONDS", 1.0)
     letters = _letters(f"127.0.0.1:{brokers.free_port()}", tmp_path, "bad")
     with caplog.at_level(logging.ERROR), brokers.mock_cluster() as address:
         brokers.produce(address, "clicks", [*BAD, *records(0, 10)])

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.stream.messages import MessageDecoder
-from ctr_trainer.stream.source import Message
+from ctr_trainer.live.stream.messages import MessageDecoder
+from ctr_trainer.live.stream.source import Message
 
 TOML = """
 name = "clicks"

@@ -12,13 +12,13 @@ import pytest
 
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.live.stream.coordinator import Coordinator
+from ctr_trainer.live.stream.figures import Figures, serve
+from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
+from ctr_trainer.live.stream.plan import Report, StreamPosition, Window
+from ctr_trainer.live.stream.reader import StreamReader, opener
+from ctr_trainer.live.stream.source import DeadLetters, FileDeadLetters, Range, StreamAddress
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
-from ctr_trainer.stream.coordinator import Coordinator
-from ctr_trainer.stream.figures import Figures, serve
-from ctr_trainer.stream.network import CoordinatorServer, RemoteCoordinator
-from ctr_trainer.stream.plan import Report, StreamPosition, Window
-from ctr_trainer.stream.reader import StreamReader, opener
-from ctr_trainer.stream.source import DeadLetters, FileDeadLetters, Range, StreamAddress
 from ctr_trainer.system.messages.errors import UserError
 from tests.parallel import launch
 from tests.stream import brokers
@@ -258,7 +258,7 @@ def test_a_topic_that_was_made_anew_with_more_records_is_refused(spec, has_id, m
         brokers.make_topic(broker.address, "clicks", 2)
         brokers.produce(broker.address, "clicks", records(0, 40), 2)
         if not has_id:
-            monkeypatch.setattr("ctr_trainer.stream.kafka.KafkaSource.identity", lambda source: "")
+            monkeypatch.setattr("ctr_trainer.live.stream.kafka.KafkaSource.identity", lambda source: "")
         first = Workers(url, spec, 2, batches=2).finish()
         assert len(first.position.marks) == 2 and bool(first.position.identity) == has_id
         again = Workers(url, spec, 2, batches=1, position=first.position).finish()

@@ -9,10 +9,10 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
-from ctr_trainer.metrics import click_metrics
-from ctr_trainer.metrics.auc import copc, roc_auc
-from ctr_trainer.metrics.click_metrics import LINES_SCORES, ClickMetrics, Line, WorkerFigures, metric_name
-from ctr_trainer.metrics.score_sums import ScoreSums
+from ctr_trainer.models.metrics import click_metrics
+from ctr_trainer.models.metrics.auc import copc, roc_auc
+from ctr_trainer.models.metrics.click_metrics import LINES_SCORES, ClickMetrics, Line, WorkerFigures, metric_name
+from ctr_trainer.models.metrics.score_sums import ScoreSums
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.waiting import Background

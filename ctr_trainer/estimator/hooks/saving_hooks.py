@@ -8,7 +8,7 @@ from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.periods import EverySeconds, EverySteps
 from ctr_trainer.estimator.hooks.step_hook import Order, PeriodicHook
 from ctr_trainer.estimator.saving import Saving
-from ctr_trainer.serving.publication.publisher import Publisher
+from ctr_trainer.live.publication.publisher import Publisher
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 

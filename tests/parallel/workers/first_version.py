@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from ctr_trainer import estimator as tf_estimator
-from ctr_trainer.layers.cross import cross
-from ctr_trainer.layers.mlp import dense, mlp
-from ctr_trainer.layers.normalization import batch_norm
+from ctr_trainer.models.layers.cross import cross
+from ctr_trainer.models.layers.mlp import dense, mlp
+from ctr_trainer.models.layers.normalization import batch_norm
 from ctr_trainer.system.messages.errors import UserError
 
 X = np.random.default_rng(0).normal(size=(48, 4)).astype(np.float32)

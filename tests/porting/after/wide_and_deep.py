@@ -7,7 +7,7 @@ import sys
 import tensorflow.compat.v1 as tf
 
 from ctr_trainer import estimator as tf_estimator
-from ctr_trainer.layers.mlp import dense
+from ctr_trainer.models.layers.mlp import dense
 
 tf.estimator = tf_estimator
 

@@ -1,0 +1,104 @@
+"""Makes the settings of a trained model the defaults of every command on its model directory."""
+
+import dataclasses
+from typing import Any
+
+from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
+from ctr_trainer.estimator import model_directory, model_record
+from ctr_trainer.estimator.model_directory import load_features
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.spec_changes import contradictions
+from ctr_trainer.models import param_texts
+from ctr_trainer.models.params import SHARED, ModelParams
+from ctr_trainer.models.registry import find_model
+from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.by_flag import by_flag, replaced, require
+from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
+from ctr_trainer.system.messages.errors import UserError
+
+
+def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
+    """Returns the `Experiment` with the settings of the model in the model directory instead of the defaults.
+
+    This is a collective: rank 0 reads the directory. If the directory has no checkpoints, or only checkpoints of an
+    earlier version, the defaults stay. The `Estimator` refuses given settings that do not fit the model; only the
+    model's name, `embedding_dim` and the feature spec are checked here. `given` are the names of the flags that the
+    user gave.
+
+    Raises:
+      UserError: --model_dir is missing, or --model, --embedding_dim or --feature_spec contradicts the trained model.
+    """
+    model = experiment.model
+    require(model, "model_dir")
+    found = distributed.broadcast_object(_look(model.model_dir) if distributed.is_chief() else None, "trained_model")
+    if found is None:
+        return experiment
+    record, spec = found["record"], found["spec"] and FeatureSpec.from_dict(found["spec"])
+    if record["name"]:
+        model = dataclasses.replace(model, model=_name(given, model, record["name"]))
+    model = dataclasses.replace(
+        model,
+        embedding_dim=_dim(given, model, sorted({feature.dim for feature in spec.sparse}) if spec else []),
+        model_params=(*_own_params(find_model(model.model).params_class, record["params"]), *model.model_params),
+    )
+    if spec and experiment.data.feature_spec:
+        _check_spec(experiment.data.feature_spec, spec, model, "embedding_dim" in given)
+    shared = {name: value for name, value in record["params"].items() if name in SHARED and name != "negative_sampling"}
+    optimizer = {"optimizer": record["optimizer"]} if record["optimizer"] else {}
+    recorded = {**record["rows"], **optimizer, **shared}
+    values = {name: value for name, value in recorded.items() if name not in given}
+    # The user may give another optimizer, and earlier versions also recorded settings that the optimizer did not have.
+    chosen = values.get("embedding_optimizer", experiment.run.embedding.row_optimizer.name)
+    every = {name for kind in ROW_OPTIMIZERS.values() for name in by_flag(kind())}
+    for name in every - by_flag(ROW_OPTIMIZERS[chosen]()).keys():
+        values.pop(name, None)
+    return replaced(dataclasses.replace(experiment, model=model), values)
+
+
+def _look(model_dir: str) -> dict[str, Any] | None:
+    """Returns the model's record for all ranks, as values that JSON supports; None if there is no record."""
+    record = model_directory.newest_model_record(model_dir)
+    if record is None:
+        return None
+    trained = load_features(model_dir)
+    return {
+        "record": {name: value for name, value in record.items() if name != "features"},
+        "spec": trained[0].to_dict() if trained else None,
+    }
+
+
+def _name(given: frozenset[str], model: ModelSettings, trained: str) -> str:
+    name = model_record.canonical(model.model)
+    if "model" not in given or model_record.is_same(name, trained):
+        return name if "model" in given else trained
+    raise model_record.refusal(
+        model.model_dir, [(model_record.flag("model", name), model_record.flag("model", trained))]
+    )
+
+
+def _dim(given: frozenset[str], model: ModelSettings, dims: list[int]) -> int:
+    """Returns the model's `embedding_dim`, since the feature spec of the data may have another; 0 if widths differ."""
+    if "embedding_dim" not in given or not model.embedding_dim or dims in ([], [model.embedding_dim]):
+        return dims[0] if len(dims) == 1 else 0
+    text = model_record.flag("embedding_dim", dims[0] if len(dims) == 1 else 0)
+    raise model_record.refusal(model.model_dir, [(model_record.flag("embedding_dim", model.embedding_dim), text)])
+
+
+def _check_spec(path: str, trained: FeatureSpec, model: ModelSettings, has_dim: bool) -> None:
+    """Raises UserError if the spec that the user gave contradicts the model's; its dims may be replaced by the flag."""
+    spec = FeatureSpec.load(path)
+    spec = spec.with_dim(model.embedding_dim) if has_dim and model.embedding_dim else spec
+    if differing := contradictions(trained, spec):
+        raise UserError(
+            f"--feature_spec={path}: the model in {model.model_dir} was trained with another spec: {differing}. Leave "
+            "the flag out, or name another model_dir; a model that was trained with --embedding_dim needs that flag too"
+        )
+
+
+def _own_params(params_class: type[ModelParams], recorded: dict[str, Any]) -> list[str]:
+    """Returns the model params that have no flag of their own, as values of `--model_params`."""
+    return [
+        param_texts.written(field.name, recorded[field.name])
+        for field in dataclasses.fields(params_class)
+        if field.name in recorded and field.name not in SHARED
+    ]

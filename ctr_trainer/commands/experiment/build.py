@@ -1,0 +1,208 @@
+"""Builds the objects of a run from an `Experiment`: the Estimator, the evaluations and the data."""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ctr_trainer.commands.experiment.checks import way_of_exchange
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.open_source import open_source, open_stream
+from ctr_trainer.data.class_weight import BALANCED, NegativeSampling, balanced_weight
+from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding.service.local_service import LocalServices
+from ctr_trainer.estimator import Estimator, EvalSpec
+from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.live.stream.reader import StreamReader
+from ctr_trainer.live.stream.source import is_stream
+from ctr_trainer.models import param_texts
+from ctr_trainer.models.params import WAIT
+from ctr_trainer.models.registry import find_model
+from ctr_trainer.ranks import autotune, dense_exchange, distributed
+from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
+from ctr_trainer.settings.setting import declared
+from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+
+def with_label_rates(experiment: Experiment) -> Experiment:
+    """Returns the `Experiment` with the shares of positive examples at which its training starts. A collective.
+
+    `label_means` are the shares that the conversion of --train_data counted; they stay unknown for data that is not
+    converted. --positive_weight=balanced is replaced by its number. With late labels, the log reports which of its
+    metrics are biased.
+
+    Raises:
+      UserError: the weight is `balanced` and the model predicts several labels; see also `balanced_weight`.
+    """
+    params, path = experiment.params, experiment.data.train_data
+
+    def look(advanced: Callable[[str], None]) -> dict[str, float]:
+        is_converted = not is_stream(path) and (path_of(path) / FILE).exists()
+        return open_dataset(path).label_means if is_converted else {}
+
+    means = distributed.from_chief(look, "the_shares_of_positive_examples")
+    if params.positive_weight == BALANCED:
+        params = dataclasses.replace(params, positive_weight=_balanced(experiment))
+    params = dataclasses.replace(params, label_means=means)
+    if distributed.is_chief() and any(params.base_logit(label) for label in means):
+        shares = ", ".join(f"{label} {mean:.4%}" for label, mean in means.items())
+        _log.info("share of positive examples in %s: %s; the last bias of the model starts at it", path, shares)
+    if distributed.is_chief() and params.delayed_labels != WAIT:
+        _log.info(
+            "--delayed_labels=%s: auc, xentropy_mean, real_mean and copc of the training data are biased, since they "
+            "count an impression whose label is late as a negative. Evaluate on data whose labels are all known",
+            params.delayed_labels,
+        )
+    return dataclasses.replace(experiment, params=params)
+
+
+def _balanced(experiment: Experiment) -> float:
+    """Returns the weight of positive examples for --positive_weight=balanced."""
+    model, params, data = experiment.model, experiment.params, experiment.data
+    if find_model(model.model).params_class.several_labels:
+        raise UserError(
+            f"--positive_weight={BALANCED} is of one label, and --model={model.model} predicts several: give a number, "
+            "which counts for each of them"
+        )
+    if is_stream(data.train_data):
+        raise UserError(f"--positive_weight={BALANCED}: the examples of a stream cannot be counted: give a number")
+    source = open_source(data.train_data, experiment, fitted=False)
+
+    def count(advanced: Callable[[str], None]) -> float:
+        return balanced_weight(source, params.label, params.negative_sampling, advanced)
+
+    weight = distributed.from_chief(count, "counting_the_positive_examples")
+    if distributed.is_chief():
+        _log.info("--positive_weight=%s: %.6g, the negative examples over the positive ones", BALANCED, weight)
+    return weight
+
+
+def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int = 1) -> str | None:
+    """Starts Horovod for a training, see `distributed.init`, and selects the exchange of the dense variables.
+
+    Returns:
+      the path of Horovod's autotune log, from `autotune.prepare`, or None.
+
+    Raises:
+      UserError: settings of the exchange exclude each other, or cannot work on these hosts.
+    """
+    workers = experiment.workers
+    tuning = autotune.prepare(workers.autotune, workers.autotune_log, experiment.model.model_dir)
+    exchange = way_of_exchange(experiment)
+    distributed.init(
+        workers.stall_timeout,
+        pin_cores=workers.pin_cores,
+        stall_warning=workers.stall_warning,
+        core_shares=core_shares,
+        steps_exchange=dense_exchange.is_by_horovod(exchange),
+        flags=alike(experiment),
+        gpus_each=gpus_each,
+        deterministic=experiment.run.deterministic,
+        sums_by_host=exchange in ("auto", "hosts"),
+    )
+    dense_exchange.choose(exchange)
+    return tuning
+
+
+def make_estimator(experiment: Experiment, services: LocalServices | None = None) -> Estimator:
+    """Returns the Estimator of an `Experiment`; for training, first apply `with_label_rates`.
+
+    Raises:
+      UserError: --model_dir is missing, the model does not exist, or it does not accept a param.
+    """
+    model, params = experiment.model, experiment.params
+    require(model, "model_dir")
+    _quiet_tensorflow()
+    shared = {field.name: getattr(params, field.name) for field in dataclasses.fields(params) if declared(field)}
+    shared["label_means"] = params.label_means
+    if params.positive_weight == BALANCED:
+        shared["positive_weight"] = 1.0
+    found = find_model(model.model)
+    own = param_texts.parse(
+        model.model, found.params_class, model.model_params, {"train_op_fn": make_train_op(experiment), **shared}
+    )
+    config = dataclasses.replace(experiment.run, progress=True)
+    return Estimator(found.model_fn, model.model_dir, own, config, name=model.model, services=services)
+
+
+def make_train_op(experiment: Experiment) -> TrainOp:
+    """Returns the TrainOp of an `Experiment`."""
+    return TrainOp(**vars(experiment.train))
+
+
+def _quiet_tensorflow() -> None:
+    """Limits TensorFlow's log to errors and to the messages of its session hooks.
+
+    This hides warnings about TensorFlow 1 names, which are used on purpose.
+    """
+    tf.get_logger().setLevel("INFO")
+    tf.get_logger().addFilter(_is_error_or_of_a_hook)
+
+
+def _is_error_or_of_a_hook(record: logging.LogRecord) -> bool:
+    says = record.levelno == logging.INFO and record.module == "basic_session_run_hooks"
+    return says or record.levelno >= logging.ERROR
+
+
+def make_eval_spec(
+    evaluation: EvaluationConfig, metrics: MetricsConfig, input_fn: Callable[[], BatchReader], at_end: bool = False
+) -> EvalSpec | None:
+    """Returns the `EvalSpec` of a training's evaluations; None if there are none.
+
+    With `at_end`, a training without periodic evaluations is evaluated at its end.
+
+    Raises:
+      UserError: settings exclude each other.
+    """
+    if not evaluation.evaluates and not at_end:
+        return None
+    settings = vars(evaluation) if evaluation.evaluates else {**vars(evaluation), "every_n_steps": 0}
+    with refusing_by_flags():
+        return EvalSpec(input_fn=input_fn, metrics=metrics, **settings)
+
+
+def progress(what: str, batches: BatchReader) -> list[ProgressHook]:
+    """Returns the hooks of a pass over a `BatchReader`'s data set: a progress bar on rank 0."""
+    return [ProgressHook(what, batches.steps_per_epoch)] if distributed.is_chief() else []
+
+
+def training_reader(experiment: Experiment, position: Any) -> BatchReader | NegativeSampling | StreamReader:
+    """Returns this rank's batches of --train_data, with only the negative examples that --negative_sampling keeps."""
+    if is_stream(experiment.data.train_data):
+        return open_stream(experiment, position)
+    batches, share = reader(experiment, experiment.data.train_data, position), experiment.params.negative_sampling
+    return batches if share in (None, 1) else NegativeSampling(batches, share, distributed.rank(), experiment.run.seed)
+
+
+def reader(
+    experiment: Experiment, path: str, position: Any = None, once: bool = False, labels: bool = True
+) -> BatchReader:
+    """Returns this rank's batches of a converted or foreign data set, beginning at a position. A collective.
+
+    Args:
+      once: whether to read every row once, in the order of the files, as evaluation does.
+      labels: whether labels are required; False for prediction.
+    """
+    data, model = experiment.data, experiment.model
+    return BatchReader(
+        open_source(path, experiment, labels, warns=not once),
+        data.batch_size,
+        rank=distributed.rank(),
+        size=distributed.size(),
+        shuffle=data.shuffle and not once,
+        seed=experiment.run.seed,
+        epochs=1 if once else data.epochs or None,
+        position=position,
+        dim=model.embedding_dim or None,
+        labels=labels,
+        num_readers=data.num_readers,
+        shuffle_buffer=data.shuffle_buffer,
+    )

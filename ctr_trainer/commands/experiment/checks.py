@@ -1,0 +1,115 @@
+"""Checks of an experiment's paths and settings before TensorFlow is imported, which takes seconds."""
+
+import os
+
+from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
+from ctr_trainer.models.registry import require_known
+from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.schedule import check_plateau
+from ctr_trainer.settings.training_configs import EvaluationConfig
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
+
+# The directories in which `estimator.checkpoint` keeps checkpoints, repeated because that module imports TensorFlow.
+_CHECKPOINTS = ("checkpoints", "best")
+
+
+def require_data(path: str, experiment: Experiment) -> None:
+    """Raises UserError if this --train_data or --eval_data has no data, or the feature spec does not exist."""
+    from ctr_trainer.data.dataset import FILE
+    from ctr_trainer.data.source import ConvertedData
+    from ctr_trainer.features.spec import FeatureSpec
+    from ctr_trainer.live.stream.source import is_stream
+
+    data, model = experiment.data, experiment.model
+    if data.feature_spec:
+        FeatureSpec.load(data.feature_spec)
+    if is_stream(path):
+        _require_stream(path, experiment)
+        return
+    if (path_of(path) / FILE).exists():
+        return
+    if not data.feature_spec and not path_of(model.model_dir).is_dir():
+        ConvertedData(path)  # Raises an error, because the data is not converted.
+    require_files(path)
+
+
+def _require_stream(url: str, experiment: Experiment) -> None:
+    """Raises UserError if a stream's URL or settings are wrong, or a required package is missing."""
+    from ctr_trainer.live.stream.reader import opener
+    from ctr_trainer.live.stream.source import StreamAddress, is_stream
+
+    address = StreamAddress.parse(url)
+    opener(address, experiment.stream.kafka_config, experiment.run.publish.redis, "ctr_trainer")
+    if not experiment.data.feature_spec and not path_of(experiment.model.model_dir).is_dir():
+        raise UserError(f"--train_data={url}: a stream has raw values, so give --feature_spec")
+    if is_stream(experiment.data.eval_data):
+        raise UserError(
+            f"--eval_data={experiment.data.eval_data}: a stream has no end; give files. The log of a training from a "
+            "stream has its metrics on records that it has not seen"
+        )
+    if experiment.params.negative_sampling not in (None, 1):
+        raise UserError("--negative_sampling draws by an example's place in an epoch, which a stream does not have")
+    if experiment.run.save_checkpoints_epochs:
+        raise UserError("--save_checkpoints_epochs: a stream has no epochs; give --save_checkpoints_secs or _steps")
+
+
+def require_files(paths: str) -> None:
+    """Raises UserError if one of the comma-separated paths or patterns matches no file."""
+    from ctr_trainer.data.source import list_files
+
+    for name in paths.split(","):
+        if not path_of(name).exists() and not path_of(name).matches():
+            list_files(name)  # Raises an error, because there is nothing to list.
+
+
+def require_model(model: ModelSettings) -> None:
+    """Raises UserError if --model_dir is missing or has no trained model, or --model does not exist."""
+    require(model, "model_dir")
+    require_known(model.model)
+    directory = path_of(model.model_dir)
+    if not directory.is_dir():
+        raise UserError(
+            f"there is no checkpoint in {model.model_dir}: no such directory; train first, or correct --model_dir"
+        )
+    if not any((directory / name).is_dir() for name in _CHECKPOINTS):
+        raise UserError(f"there is no checkpoint in {model.model_dir}; train first, with this --model_dir")
+
+
+def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None:
+    """Raises UserError if settings of a training contradict each other."""
+    if not experiment.data.epochs and not experiment.data.max_steps:
+        raise UserError("--epochs=0 never ends by itself: give --max_steps")
+    if evaluation.best_metric and not (evaluation.evaluates or experiment.data.eval_data):
+        raise UserError(f"--best_metric={evaluation.best_metric} needs evaluations: give --eval_data")
+    if evaluation.early_stopping_patience and not evaluation.evaluates:
+        raise UserError(
+            f"--early_stopping_patience={evaluation.early_stopping_patience} needs evaluations while training: give "
+            "--eval_steps or --eval_epochs, and --eval_data"
+        )
+    schedule = experiment.train.schedule
+    if schedule.name == "plateau":
+        check_plateau(schedule.patience, evaluation if evaluation.evaluates else None)
+    tunes = experiment.workers.autotune or os.environ.get("HOROVOD_AUTOTUNE", "0") != "0"
+    if experiment.run.deterministic and tunes:
+        raise UserError(
+            "--deterministic: --autotune has Horovod add gradients up in an order that depends on how long it takes: "
+            "leave out one of the two"
+        )
+    way_of_exchange(experiment)
+
+
+def way_of_exchange(experiment: Experiment) -> str:
+    """Returns how the dense gradients are exchanged, one of `dense_exchange.WAYS`.
+
+    Settings that apply to Horovod's exchange only select it.
+
+    Raises:
+      UserError: --dense_exchange selects shared memory, and settings of Horovod's exchange are given.
+    """
+    values = vars(experiment.train) | vars(experiment.workers)
+    given = [name for name in ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log") if values[name]]
+    if given and (way := experiment.workers.dense_exchange) in ("shared_memory", "hosts"):
+        names = ", ".join(f"--{name}" for name in given)
+        raise UserError(f"{names}: of an exchange by Horovod, not of --dense_exchange={way}")
+    return "horovod" if given else experiment.workers.dense_exchange

@@ -1,0 +1,118 @@
+"""The recipe `data`: defaults that suit the training data, chosen by its numbers of rows and of positive examples.
+
+Each choice sets flags that belong together, and a given flag replaces the whole choice: `--learning_rate=0.05` alone is
+a learning rate of Adagrad, the fixed default. Large data, streams and data with an unknown number of rows keep the
+fixed defaults. A model that has checkpoints keeps the choices from the beginning of its training.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.open_source import open_source
+from ctr_trainer.commands.experiment.recipes import Facts, choices, text_of
+from ctr_trainer.commands.reports.training_run import FLAGS_FILE
+from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.estimator.checkpoint import list_checkpoints
+from ctr_trainer.live.stream.source import is_stream
+from ctr_trainer.models.registry import find_model
+from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.by_flag import by_flag, replaced
+from ctr_trainer.settings.training_configs import EvaluationConfig
+from ctr_trainer.system.files.paths import path_of
+
+NAME = "data"
+CHOSEN = "chosen"  # The key of this recipe's choices in flags.json.
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """The choices of the recipe for a training: values by flag, and a log line, "" for none."""
+
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    line: str = ""
+
+    def applied(self, experiment: Experiment, evaluation: EvaluationConfig) -> tuple[Experiment, EvaluationConfig]:
+        """Returns the settings with the chosen values."""
+        return replaced(experiment, self.values), replaced(evaluation, self.values)
+
+
+def decide(given: frozenset[str], experiment: Experiment) -> Decision:
+    """Returns the `Decision` for a training with given flags. A collective: rank 0 inspects the model and the data."""
+    if not is_chosen(experiment):
+        return Decision()
+    model_dir = experiment.model.model_dir
+    kept = distributed.broadcast_object(_kept(model_dir) if distributed.is_chief() else None, "settings_chosen_before")
+    if kept is not None:
+        values = {name: value for name, value in kept.items() if name not in given}
+        line = f"recipe {NAME}: {model_dir} keeps what its training began with: {_shown(values)}"
+        return Decision(values, line if values else "")
+    facts = facts_of(experiment)
+    chosen = [each for each in choices(facts) if not each.is_replaced(given)]
+    values = {name: value for each in chosen for name, value in each.values.items()}
+    if not values:
+        return Decision({}, f"recipe {NAME}: {facts.line()}: {facts.size} data keep the fixed defaults")
+    return Decision(values, f"recipe {NAME}: {facts.line()}: {facts.size} data, so {_shown(values)}")
+
+
+def is_chosen(experiment: Experiment) -> bool:
+    """Returns whether this recipe applies: the experiment uses it, and the data is not a stream."""
+    return experiment.model.recipe == NAME and not is_stream(experiment.data.train_data)
+
+
+def explanation(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> list[str]:
+    """Returns the lines of a table of the choices: setting, value, reason and deciding fact. A collective."""
+    if not is_chosen(experiment):
+        what = "a stream keeps" if is_stream(experiment.data.train_data) else f"--recipe={experiment.model.recipe} has"
+        return [f"{what} its own defaults: there is nothing to choose by the data"]
+    facts = facts_of(experiment)
+    usual = {**by_flag(experiment), **by_flag(evaluation)}
+    rows = [("setting", "value", "why", "fact of the data")]
+    for each in choices(facts):
+        replaced_by = sorted(set(given) & set(each.flags))
+        for name, value in each.values.items():
+            if replaced_by:
+                why = "given" if name in given else f"the fixed default, since --{replaced_by[0]} is given"
+                rows.append((name, text_of(usual[name]), why, ""))
+            else:
+                rows.append((name, text_of(value), each.why, each.fact))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    cells = ([text.ljust(width) for text, width in zip(row, (*widths, 0), strict=True)] for row in rows)
+    return [f"{facts.line()}: {facts.size} data", "", *("  ".join(row).rstrip() for row in cells)]
+
+
+def facts_of(experiment: Experiment) -> Facts:
+    """Returns the `Facts` of the training data. A collective: rank 0 reads them."""
+    data, model = experiment.data, experiment.model
+    source = open_source(data.train_data, experiment, fitted=False)
+
+    def look(advanced: Callable[[str], None]) -> dict[str, Any]:
+        is_converted = (path_of(source.name) / FILE).exists()
+        info = open_dataset(source.name) if is_converted else None
+        rows, positives = sum(source.group_rows), None
+        means = info.label_means or ({"": info.label_mean} if info.label_mean is not None else {}) if info else {}
+        if means:
+            share = means.get(experiment.params.label, next(iter(means.values())))
+            positives = round(rows * min(share, 1 - share))
+        return {
+            "rows": rows,
+            "rarer": positives,
+            "keys": sum(info.distinct.values()) if info else None,
+            "has_validation": bool(data.eval_data),
+            "several_labels": find_model(model.model).params_class.several_labels,
+        }
+
+    return Facts(**distributed.from_chief(look, "facts_of_the_data"))
+
+
+def _kept(model_dir: str) -> dict[str, Any] | None:
+    """Returns the choices from the beginning of the model's training; None if the model has no checkpoints."""
+    if not list_checkpoints(model_dir):
+        return None
+    file = path_of(model_dir) / FLAGS_FILE
+    return file.read_json("remove it to continue with the given flags").get(CHOSEN, {}) if file.is_file() else {}
+
+
+def _shown(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={text_of(value)}" for name, value in values.items())

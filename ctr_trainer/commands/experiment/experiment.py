@@ -1,0 +1,177 @@
+"""The settings of an experiment: the model, the data and the training."""
+
+import dataclasses
+
+from ctr_trainer.commands.experiment.recipes import RECIPES
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.settings.train_settings import TrainSettings
+from ctr_trainer.settings.training_configs import StreamConfig
+from ctr_trainer.system.messages import log_lines
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings(Settings, title="Model"):
+    """The model, and the directory of its checkpoints."""
+
+    model_dir: str = setting(
+        "", "directory, or its URL, of one model: its checkpoints, summaries and feature spec", "path"
+    )
+    model: str = setting(
+        "deepfm",
+        "name of a model in the list below, or a function of your own as my.module:model_fn. A --model_dir with "
+        "checkpoints keeps the model and all settings of its graph",
+    )
+    model_params: tuple[str, ...] = setting(
+        (),
+        "settings that only this model has; --model=NAME --help lists them",
+        "name=value",
+        example=("cross_layers=3", "cross_rank=64"),
+    )
+    recipe: str = setting(
+        "data",
+        "preset of flags; a flag that you give overrides it. data: chosen from the size of --train_data, see "
+        "--explain_defaults; none: the fixed defaults; bars: the optimizers, L2 of all rows, clipping, batch "
+        "normalization, plateau and early stopping of FuxiCTR in the BARS leaderboards",
+        choices=tuple(RECIPES),
+    )
+    embedding_dim: int = setting(
+        0, "width of the embedding of each feature; 0 takes the widths of the feature spec", "floats", minimum=0
+    )
+    resume_from: int = setting(
+        0,
+        "step of the checkpoint to resume from, for example to go back before a divergence; later checkpoints are "
+        "renamed to set-aside-...; 0 takes the newest",
+        "step",
+        minimum=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings(Settings, title="Data"):
+    """The data, and how it is read."""
+
+    train_data: str = setting(
+        "",
+        "data to train on: a directory that `convert` wrote; with --feature_spec also Parquet, TFRecords or CSV, or a "
+        "stream, such as kafka://host:port,host:port/TOPIC; or a URL, such as s3://bucket/data",
+        "path",
+    )
+    eval_data: str = setting(
+        "",
+        "data to evaluate or to predict, in any form of --train_data; it is read with the model's feature spec unless "
+        "--feature_spec is given",
+        "path",
+    )
+    feature_spec: str = setting(
+        "", "feature spec (TOML) of Parquet, TFRecords or CSV (.csv, .tsv) that is read without `convert`", "path"
+    )
+    batch_size: int = setting(
+        1024, "examples per batch and worker; K workers train on K times as many per step", "examples", minimum=1
+    )
+    epochs: int = setting(1, "passes over the training data; 0 trains until --max_steps", "epochs", minimum=0)
+    max_steps: int = setting(
+        0,
+        "global step to stop at, counted over all runs of the model; 0 trains until --epochs are over",
+        "steps",
+        minimum=0,
+    )
+    shuffle: bool = setting(
+        True, "shuffle the row groups, and the rows within --shuffle_buffer, differently in each epoch"
+    )
+    shuffle_buffer: int = setting(
+        200_000,
+        "rows that are shuffled together; each worker's memory holds them --num_readers + 2 times",
+        "rows",
+        minimum=1,
+    )
+    num_readers: int = setting(
+        1,
+        "threads per worker that read and decode data while training runs; any number gives the same batches in the "
+        "same order. Raise it if `read sample` in the log is long and a core is free; each thread holds about 200,000 "
+        "rows more in memory",
+        "threads",
+        minimum=1,
+        alike=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkersSettings(Settings, title="Workers"):
+    """How workers wait for each other and exchange the dense variables."""
+
+    pin_cores: bool = setting(
+        True,
+        "give each of several workers on a machine its own share of the cores; --nopin_cores leaves the choice to the "
+        "system",
+        alike=False,
+    )
+    stall_timeout: float = setting(
+        1800.0,
+        "longest wait for another rank; after it the job ends with an error that names the rank",
+        "seconds",
+        minimum=1.0,
+    )
+    stall_warning: float = setting(
+        60.0,
+        "waiting time after which the log names the rank and the phase that it waits for; 0 never does",
+        "seconds",
+        minimum=0.0,
+        flag=None,
+    )
+    dense_exchange: str = setting(
+        "auto",
+        "how workers exchange dense gradients. shared_memory: through memory that the workers of one host share; "
+        "hosts: so within each host, and by hvd.DistributedOptimizer between one worker per host; horovod: by "
+        "hvd.DistributedOptimizer between all workers; auto: shared_memory for CPU workers on one host, hosts for CPU "
+        "workers on several hosts, horovod on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune and "
+        "--autotune_log imply horovod. The log names the choice and its reason",
+        choices=("auto", "shared_memory", "hosts", "horovod"),
+    )
+    autotune: bool = setting(
+        False, "have Horovod search for its fastest settings while training, and write them to --autotune_log"
+    )
+    autotune_log: str = setting(
+        "",
+        "file that --autotune writes; MODEL_DIR/autotune.csv if not given. Without --autotune: file of settings to use",
+        "path",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LogSettings(Settings, title="Log"):
+    """The form of the log, and which workers write it."""
+
+    log_ranks: str = setting(
+        "all",
+        "ranks that log; 0: rank 0 only, and of the other ranks only warnings and errors",
+        choices=("all", "0"),
+        alike=False,
+    )
+    log_format: str = setting(
+        "plain",
+        "form of the log's lines; json: each line of the log, and of an embedding service that the job starts, is one "
+        "JSON object",
+        choices=log_lines.FORMATS,
+        alike=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment(Settings):
+    """The settings that the commands which train or use a model share; `build` creates objects from them.
+
+    Attributes:
+      model, data, stream, train, run, workers, log: see their classes.
+      params: the params that all models have.
+    """
+
+    model: ModelSettings = ModelSettings()
+    params: ModelParams = ModelParams()
+    data: DataSettings = DataSettings()
+    stream: StreamConfig = StreamConfig()
+    train: TrainSettings = TrainSettings()
+    run: RunConfig = RunConfig()
+    workers: WorkersSettings = WorkersSettings()
+    log: LogSettings = LogSettings()

@@ -1,0 +1,154 @@
+"""Converts `Settings` to absl flags, and parsed flags to `Settings`.
+
+Flags that only one command uses are in the module of that command.
+"""
+
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from absl import flags as absl_flags
+
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.settings.by_flag import Flag, replaced, sections
+from ctr_trainer.settings.command_flags import CheckpointFlags, ExportFlags, PredictFlags, SavedModelFlags
+from ctr_trainer.settings.setting import Settings
+from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.system.messages.errors import UserError
+
+S = TypeVar("S", bound=Settings)
+Groups = tuple[type[Settings], ...]
+_NUMBERS: dict[Any, tuple[type, str]] = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
+
+# Groups of `train` and of the workers of `bench`.
+TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
+# Groups whose flags a flagfile of an experiment may contain.
+EXPERIMENT: Groups = (*TRAINING, CheckpointFlags, SavedModelFlags, PredictFlags)
+# The flags of commands that use a trained model, and the further flags of those that also read data.
+OF_MODELS = ("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format", "log_ranks")
+OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
+
+
+def flags_of(groups: Iterable[type[Settings]]) -> dict[str, list[Flag]]:
+    """Returns the flags of `Settings` classes by section title; each flag is only in the first section that has it."""
+    found: dict[str, list[Flag]] = {}
+    seen: set[str] = set()
+    for title, flags in (section for group in groups for section in sections(group())):
+        found.setdefault(title, []).extend(flag for flag in flags if flag.name not in seen)
+        seen |= {flag.name for flag in flags}
+    return found
+
+
+def shown(command: types.ModuleType, is_full: bool) -> dict[str, list[Flag]]:
+    """Returns the flags that a command's help shows, by section title.
+
+    These are the flags of its GROUPS. If the command has TAKES, they are limited to the flags named there; if it has
+    MAIN, the short help is limited to the flags named there.
+    """
+    names = getattr(command, "TAKES", None) or (None if is_full else getattr(command, "MAIN", None))
+    found = flags_of(command.GROUPS)
+    if names is None:
+        return found
+    chosen = {title: [flag for flag in flags if flag.name in names] for title, flags in found.items()}
+    return {title: flags for title, flags in chosen.items() if flags}
+
+
+def define(groups: Iterable[type[Settings]]) -> absl_flags.FlagValues:
+    """Returns absl FlagValues with the flags of the groups."""
+    values = absl_flags.FlagValues()
+    for title, flags in flags_of(groups).items():
+        for flag in flags:
+            _define(flag, title, values)
+    return values
+
+
+def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> dict[str, Any]:
+    """Returns the values of the groups' flags, by flag, from parsed FlagValues.
+
+    A flag that only some kinds of a setting have, such as `--embedding_initial_accumulator`, is None unless it was
+    given. Therefore `replaced` can refuse any given value for a kind that does not have the flag.
+
+    Raises:
+      UserError: a text does not have the type of its flag.
+    """
+    found = (flag for flags in flags_of(groups).values() for flag in flags)
+    return {
+        flag.name: None
+        if flag.of_some_kinds and not values[flag.name].present
+        else _value(flag, values[flag.name].value)
+        for flag in found
+    }
+
+
+def read(group: type[S], values: absl_flags.FlagValues) -> S:
+    """Returns an instance of a group, from parsed FlagValues.
+
+    Raises:
+      UserError: a setting is refused; the message names its flag.
+    """
+    return replaced(group(), parsed([group], values))
+
+
+def _value(flag: Flag, value: Any) -> Any:
+    if flag.kind in _NUMBERS:
+        kind, expected = _NUMBERS[flag.kind]
+        try:
+            return tuple(map(kind, value))
+        except ValueError:
+            raise UserError(f"--{flag.name}={','.join(value)}: expected {expected}, comma separated") from None
+    if flag.kind == tuple[str, ...]:
+        return tuple(part for text in value for part in text.split(",") if part)
+    if flag.kind == float | str:
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _define(flag: Flag, title: str, values: absl_flags.FlagValues) -> None:
+    name, default = flag.name, flag.default
+    common: dict[str, Any] = dict(help=help_text(flag), flag_values=values, module_name=title)
+    kinds = typing.get_args(flag.kind) or (flag.kind,)
+    if flag.kind in _NUMBERS:
+        absl_flags.DEFINE_list(name, [str(part) for part in default], **common)
+    elif flag.kind == tuple[str, ...]:  # Repeated flags add values.
+        absl_flags.DEFINE_multi_string(name, list(default), **common)
+    elif str in kinds:
+        absl_flags.DEFINE_string(name, None if default is None else str(default), **common)
+    elif bool in kinds:
+        absl_flags.DEFINE_bool(name, default, **common)
+    elif int in kinds:
+        absl_flags.DEFINE_integer(name, default, **common)
+    else:
+        absl_flags.DEFINE_float(name, default, **common)
+
+
+def help_text(flag: Flag) -> str:
+    """Returns the help of a flag: its description, example, kinds, unit and choices."""
+    setting = flag.setting
+    of = f"; only for {', '.join(setting.of)}" if setting.of else ""
+    parts = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in setting.example)
+    example = f"; example: {parts}"
+    unit = f" [{setting.unit}]" if setting.unit else ""
+    choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
+    return f"{setting.help}{example if setting.example else ''}{of}{unit}{choices}"
+
+
+def default_text(flag: Flag) -> str:
+    """Returns the text of a flag's default in the help."""
+    if flag.defaults:
+        kinds: dict[Any, list[str]] = {}
+        for kind, value in flag.defaults.items():
+            kinds.setdefault(value, []).append(kind)
+        usual = max(kinds, key=lambda value: len(kinds[value]))
+        others = (f"{value:g} for {' and '.join(of)}" for value, of in kinds.items() if value != usual)
+        return f"{', '.join(others)}, else {usual:g}"
+    if flag.default in (None, "", ()):
+        return "none"
+    if isinstance(flag.default, tuple):
+        return ",".join(map(str, flag.default))
+    if isinstance(flag.default, bool):
+        return str(flag.default).lower()
+    return f"{flag.default:g}" if isinstance(flag.default, float) else str(flag.default)

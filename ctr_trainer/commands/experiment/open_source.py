@@ -1,0 +1,223 @@
+"""Opens --train_data and --eval_data: converted data, foreign Parquet, TFRecords or CSV, or a stream."""
+
+import dataclasses
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.data import converted_cache, parquet
+from ctr_trainer.data.dataset import FILE
+from ctr_trainer.data.leakage import warn_of_leaks
+from ctr_trainer.data.seen_format import seen_format
+from ctr_trainer.data.source import ConvertedData, list_files
+from ctr_trainer.estimator.model_directory import load_features
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.spec_changes import contradictions, novelties
+from ctr_trainer.live.stream import figures
+from ctr_trainer.live.stream.coordinator import Coordinator
+from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
+from ctr_trainer.live.stream.plan import StreamPosition
+from ctr_trainer.live.stream.reader import StreamReader, dead_letters, opener
+from ctr_trainer.live.stream.source import StreamAddress
+from ctr_trainer.models.delayed_labels import LATE
+from ctr_trainer.models.params import WAIT
+from ctr_trainer.ranks import distributed
+from ctr_trainer.system.files.outputs import refuse_overlap
+from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.messages.errors import UserError
+
+_CACHE = "data_cache"
+_TEXT = (".csv", ".tsv")
+_COMPRESSED = (".gz", ".bz2", ".zst")
+_log = logging.getLogger(__name__)
+
+
+def open_source(
+    path: str, experiment: Experiment, labels: bool = True, fitted: bool = True, warns: bool = True
+) -> ConvertedData | parquet.ForeignParquet:
+    """Returns the source of a path. A collective: rank 0 inspects the files once, for all workers.
+
+    The feature spec of foreign data is the given one, else the model's. Its statistics are the model's if there is a
+    model, which resuming requires; otherwise one pass over the columns whose transforms or quantiles need statistics
+    computes them.
+
+    Args:
+      path: a directory that `convert` wrote; or Parquet, TFRecords or CSV, as a comma-separated list of files,
+        directories, URLs or patterns. TFRecords and text are converted on first use, to MODEL_DIR/data_cache; so is
+        Parquet if rows may be left out, because every epoch must have the same rows.
+      labels: whether labels are required. Prediction passes False: then weights are ignored, and a missing or invalid
+        label is NaN.
+      fitted: whether statistics are required; False if only labels are read.
+      warns: whether a conversion warns of columns that leak the label; False for other data than that of training.
+
+    Raises:
+      UserError: the path has no data, or the data does not fit the feature spec.
+    """
+
+    def look(advanced: Callable[[str], None]) -> dict[str, Any]:
+        return _look(path, experiment, labels, fitted, warns, advanced)
+
+    found = distributed.from_chief(look, "the_data_that_rank_0_found")
+    if "converted" in found:
+        return ConvertedData(found["converted"])
+    spec = FeatureSpec.from_dict(found["spec"])
+    if not labels:
+        spec = dataclasses.replace(spec.without_labels(), labelled=found["layout"]["labelled"])
+    return parquet.ForeignParquet(found["layout"], spec, found["statistics"], labels_needed=labels)
+
+
+def is_readable(path: str, experiment: Experiment) -> bool:
+    """Returns whether this process can read the data at this path before the model's feature spec is saved."""
+    if experiment.data.feature_spec or (path_of(path) / FILE).exists():
+        return True
+    return load_features(experiment.model.model_dir) is not None
+
+
+def _look(
+    path: str, experiment: Experiment, labels: bool, fitted: bool, warns: bool, advanced: Callable[[str], None]
+) -> dict[str, Any]:
+    """Returns the description of the source for all ranks, as values that JSON supports."""
+    model_dir, feature_spec = experiment.model.model_dir, experiment.data.feature_spec
+    max_bad_rows = experiment.stream.max_bad_rows
+    model = load_features(model_dir)
+    spec = FeatureSpec.load(feature_spec) if feature_spec else None
+    if (path_of(path) / FILE).exists():
+        own = ConvertedData(path).spec
+        if spec and (spec.labels, spec.dense, spec.sparse) != (own.labels, own.dense, own.sparse):
+            raise UserError(
+                f"--feature_spec={feature_spec}: {path} was converted with another spec: "
+                f"{contradictions(own, spec) or novelties(own, spec)}. Leave the flag out, or convert the data with "
+                "this one"
+            )
+        return {"converted": path}
+    if spec is None and model is not None:
+        spec = model[0]
+    if spec is None:
+        return {"converted": path}  # Opening it raises an error, because it is not converted.
+    files = path.split(",")
+    is_parquet = parquet.is_parquet(list_files(files)[0].path)
+    if not is_parquet or max_bad_rows:
+        data_cache = str(path_of(model_dir) / _CACHE)
+        if not is_local(data_cache):
+            raise UserError(
+                f"{path}: TFRecords and text are converted on first use to a directory on a disk that all workers see, "
+                f"and {data_cache} is in a store: convert the data with `convert` first"
+            )
+        refuse_overlap(data_cache, files, [])
+        files = [file.path for file in list_files(files)]
+        format = "parquet" if is_parquet else _format(files[0])
+        made = converted_cache.converted(
+            files,
+            format,
+            spec,
+            data_cache,
+            labels=labels,
+            advanced=advanced,
+            warns=warns,
+            max_bad_rows=max_bad_rows,
+        )
+        return {"converted": made}
+    spec = spec if labels else spec.without_labels()
+    layout = parquet.scan(files, spec, advanced=advanced)
+    statistics = model[1] if model is not None else {}
+    if fitted and model is None:
+        statistics = parquet.fit_statistics(files, spec, advanced=advanced)
+        if warns:
+            warn_of_leaks(parquet.ForeignParquet(layout, spec, {}))
+    return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}
+
+
+def _format(path: str) -> str:
+    """Returns the format of a file that is not Parquet, by its file name extension or, for libsvm text, its lines."""
+    stem, ending = os.path.splitext(path.lower())
+    ending = os.path.splitext(stem)[1] if ending in _COMPRESSED else ending
+    if ending in _TEXT:
+        return "csv"
+    found = seen_format(path)
+    return "tfrecord" if found == "csv" else found
+
+
+def open_stream(experiment: Experiment, position: Any) -> StreamReader:
+    """Returns this rank's batches of the stream, beginning at the checkpoint's position. A collective.
+
+    Raises:
+      UserError: the feature spec is missing, or settings exclude each other.
+    """
+    config, model_dir = experiment.stream, experiment.model.model_dir
+    spec, statistics = _features(experiment)
+    address = StreamAddress.parse(experiment.data.train_data)
+    group = f"ctr_trainer.{path_of(model_dir).name}"
+    redis = experiment.run.publish.redis
+    open_source = opener(address, config.kafka_config, redis, group)
+    size, batch_size = distributed.size(), experiment.data.batch_size
+    coordination: Coordinator | RemoteCoordinator
+    server, told, is_one_machine = None, None, distributed.is_one_machine()
+    if distributed.is_chief():
+        directory = str(model_dir) if is_local(model_dir) else None
+        found = StreamPosition.from_dict(position)
+        coordinator = Coordinator(
+            open_source=open_source,
+            config=config,
+            position=found,
+            has_other_position=position is not None and found is None,
+            workers=size,
+            batch_size=batch_size,
+            dead_letters=dead_letters(address, config.kafka_config, redis, directory, group),
+        )
+        coordination = coordinator
+        if config.metrics_port >= 0:
+            port, end = figures.serve(coordinator.figures, config.metrics_port)
+            coordinator.closing.append(end)
+            _log.info("Prometheus metrics of the stream on http://%s:%d/metrics", socket.gethostname(), port)
+        if size > 1:
+            key = secrets.token_bytes(32)
+            server = CoordinatorServer(coordinator, "127.0.0.1" if is_one_machine else "0.0.0.0", key, size - 1)
+            told = {"host": "127.0.0.1" if is_one_machine else _own_address(), "port": server.port, "key": key.hex()}
+    told = distributed.broadcast_object(told, "stream_coordinator")
+    if not distributed.is_chief():
+        timeout = experiment.workers.stall_timeout
+        place = told["host"], told["port"]
+        coordination = RemoteCoordinator(place, bytes.fromhex(told["key"]), distributed.rank(), timeout)
+    params, labels = experiment.params, [label.name for label in spec.labels]
+    has_late = params.delayed_labels != WAIT and {params.label, LATE} <= set(labels)
+    return StreamReader(
+        open_source=open_source,
+        spec=spec,
+        statistics=statistics,
+        batch_size=batch_size,
+        config=config,
+        coordination=coordination,
+        server=server,
+        late=(params.label, LATE) if has_late else None,
+    )
+
+
+def _features(experiment: Experiment) -> tuple[FeatureSpec, dict[str, dict]]:
+    """Returns the feature spec, and the statistics of the model's training data. A collective."""
+    data, model = experiment.data, experiment.model
+    found = None
+    if distributed.is_chief():
+        known = load_features(model.model_dir)
+        given = FeatureSpec.load(data.feature_spec) if data.feature_spec else None
+        spec = given or (known and known[0])
+        found = spec and {"spec": spec.to_dict(), "statistics": known[1] if known else {}}
+    found = distributed.broadcast_object(found, "stream_features")
+    if not found:
+        raise UserError("a stream has raw values, of which the model's features are made: give --feature_spec")
+    spec = FeatureSpec.from_dict(found["spec"])
+    return spec.with_dim(model.embedding_dim) if model.embedding_dim else spec, found["statistics"]
+
+
+def _own_address() -> str:
+    """Returns the address at which the host that started the job, and thus every other host, reaches this host."""
+    rendezvous = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((rendezvous or socket.gethostname(), 9))
+            return probe.getsockname()[0]
+        except OSError:
+            return socket.gethostname()

@@ -1,0 +1,161 @@
+"""Formats evaluations and phases as text, and compares runs in tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ctr_trainer.commands.reports.training_run import Curve, Run, best
+from ctr_trainer.system.measuring.clock import STEP_TITLES
+
+_DECILE = ("prob_mean", "real_mean", "copc")
+# Flags that always differ between runs, so a difference means nothing.
+_PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
+# The longest line in characters, unless the names of the flags and one value take more.
+_WIDTH = 120
+
+
+def format_metrics(results: Mapping[str, Any]) -> str:
+    """Formats the results of `Estimator.evaluate` as text: one metric per line, then each reliability table."""
+    tables = {name: rows for name, rows in results.items() if name.startswith("reliability")}
+    metrics = {name: value for name, value in results.items() if name not in {*tables, "new_keys"}}
+    width = max(map(len, metrics))
+    lines = [f"{name:<{width}}  {format_value(value)}" for name, value in metrics.items()]
+    for name, rows in tables.items():
+        lines += ["", f"{name}: by decile of the prediction"]
+        numbers = [(f"{row['decile']}", f"{row['weight']:,.10g}") for row in rows]
+        means = [[format_value(row[each]) for each in _DECILE] for row in rows]
+        cells = [[*first, *rest] for first, rest in zip(numbers, means, strict=True)]
+        lines += format_table(["decile", "examples", "predicted", "happened", "copc"], cells)
+    return "\n".join(lines)
+
+
+def format_value(value: Any) -> str:
+    """Returns a float with five digits after the point, an integer in full, a text unchanged, and `-` for None."""
+    if value is None or isinstance(value, str):
+        return value or "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.5f}"
+
+
+def format_phases(result: Mapping[str, Any]) -> list[str]:
+    """Returns lines with the phases of a step, and the locks and memory of the run, from an `Estimator.train` result.
+
+    The phases are those of rank 0. The shares of time spent at the rows' lock, over the whole run, and the memory of a
+    worker, the service and a GPU are means over all ranks.
+    """
+    phases = result["phases"]
+    if phases is None:
+        return ["phases of a step: the run was too short, no step was traced after the first phase_steps"]
+    step = phases["step_seconds"]
+    traced = f"{phases['traced_steps']} traced of {phases['steps']} steps"
+    lines = [f"phases of a step of {1000 * step:.2f} ms, from {traced}:"]
+    for name, seconds in phases["seconds"].items():
+        lines.append(f"  {STEP_TITLES[name]:<20}{1000 * seconds:>9.2f} ms{seconds / step:>8.1%}")
+    lines.append(f"  {'accounted':<20}{'':>12}{phases['accounted']:>8.1%}")
+    for title, key in (("row lock waited for", "row_lock_wait_percent"), ("row lock held", "row_lock_held_percent")):
+        if result[key] is not None:
+            lines.append(f"  {title:<20}{'':>12}{result[key] / 100:>8.2%}")
+    gpu = result["gpu"] or {"bytes": {"mean": None}}
+    memory = {
+        "worker's memory": result["resident_bytes"]["mean"],
+        "service's memory": result["service_resident_bytes"],
+        "GPU's memory": gpu["bytes"]["mean"],
+    }
+    return lines + [f"  {title:<20}{bytes_ / 1e6:>9,.0f} MB" for title, bytes_ in memory.items() if bytes_ is not None]
+
+
+def metric_names(runs: Sequence[Run], base: str) -> list[str]:
+    """Returns the names of a metric in the runs' figures, in order of appearance: `auc`, or `auc/click`, `auc/buy`."""
+    names = dict.fromkeys(
+        name for run in runs for line in (*run.evaluations, *run.training) for name in line if _base(name) == base
+    )
+    return list(names)
+
+
+def format_comparison(runs: list[Run]) -> str:
+    """Returns a table of the runs, followed by a table of the settings in which they differ.
+
+    The first table has a row per run. The second has a row per setting and a column per run; columns that do not fit
+    on a line are in further tables below. The metrics are from the last and from the best evaluation. For a run without
+    evaluations, they are from the training's log and marked with a `*`.
+    """
+    columns = [("run", [run.name for run in runs]), ("steps", [f"{run.steps:,}" for run in runs])]
+    rates = [run.examples_per_sec for run in runs]
+    columns.append(("examples/s", ["-" if rate is None else f"{rate:,.0f}" for rate in rates]))
+    for base, title, direction, in_training in (
+        ("auc", "AUC", "max", "auc"),
+        ("logloss", "log loss", "min", "xentropy_mean"),
+    ):
+        names = metric_names(runs, base) or metric_names(runs, in_training)
+        for label in dict.fromkeys(name.partition("/")[2] for name in names):
+            heading = f"{title} {label}".strip()
+            curves = [_curve(run, base, in_training, label) for run in runs]
+            columns.append((heading, [format_value(curve[-1][1] if curve else None) + mark for curve, mark in curves]))
+            columns.append((f"best {heading}", [_best(curve, direction) for curve, _ in curves]))
+    lines = _table(columns)
+    if any("*" in cell for _, cells in columns[3:] for cell in cells):
+        lines.append("* of the training's log: the run has no evaluations")
+    differing = _differing(runs)
+    if differing:
+        lines += ["", "settings that differ:"]
+        columns = [(run.name, [values[at] for values in differing.values()]) for at, run in enumerate(runs)]
+        lines += _tables(("setting", list(differing)), columns)
+    elif len(runs) > 1:
+        lines += ["", "no setting differs"]
+    return "\n".join(lines)
+
+
+def _curve(run: Run, base: str, in_training: str, label: str) -> tuple[Curve, str]:
+    """Returns (curve of the evaluations, or of the training's log if there are none; mark, "" or "*")."""
+    evaluated = run.curve(f"{base}/{label}" if label else base, evaluated=True)
+    if evaluated:
+        return evaluated, ""
+    trained = run.curve(f"{in_training}/{label}" if label else in_training, evaluated=False)
+    return trained, "*" if trained else ""
+
+
+def _base(name: str) -> str:
+    return name.split("/")[0]
+
+
+def _best(curve: Curve, direction: str) -> str:
+    point = best(curve, direction)
+    return f"{format_value(point[1])} @{point[0]:,}" if point else "-"
+
+
+def _differing(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Returns the values in all runs by flag, for flags that differ; `-` for a run without the flag."""
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in _PLACES)
+    texts = {name: [_text(run.settings.get(name, "-")) for run in runs] for name in names}
+    return {name: values for name, values in texts.items() if len(set(values)) > 1}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value) if value != "" else '""'
+
+
+def _tables(names: tuple[str, list[str]], columns: list[tuple[str, list[str]]]) -> list[str]:
+    """Returns the lines of the tables that the columns require, each with the column of names first."""
+    tables: list[list[str]] = []
+    taken: list[tuple[str, list[str]]] = []
+    for column in columns:
+        if taken and max(map(len, _table([names, *taken, column]))) > _WIDTH:
+            tables.append(_table([names, *taken]))
+            taken = []
+        taken.append(column)
+    tables.append(_table([names, *taken]))
+    return [line for table in tables for line in ("", *table)][1:]
+
+
+def _table(columns: list[tuple[str, list[str]]]) -> list[str]:
+    return format_table([title for title, _ in columns], [*zip(*(cells for _, cells in columns), strict=True)])
+
+
+def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table. The first column is aligned to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    lines = []
+    for first, *others in (headings, *rows):
+        cells = [first.ljust(widths[0]), *(text.rjust(w) for text, w in zip(others, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return lines

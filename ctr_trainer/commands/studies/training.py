@@ -1,0 +1,119 @@
+"""Runs the training of a trial as `train` in a child process, and reads its evaluations while it runs."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from ctr_trainer.bench.jobs import environment
+from ctr_trainer.commands.reports.training_run import EVALUATIONS_FILE, Curve, Run, read_runs
+from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.child import ended_with_parent
+
+_POLL_SECONDS = 0.2
+_LOG_BYTES = 4000
+
+
+class TrialTraining:
+    """The training process of a trial, and its files: `PLACE/NUMBER.flags`, `NUMBER.log` and the model directory.
+
+    The process runs in its own session, so that a Ctrl-C in the terminal reaches only the search, and it ends with the
+    search.
+    """
+
+    def __init__(self, place: pathlib.Path, number: int) -> None:
+        self.model_dir, self._log = place / str(number), place / f"{number}.log"
+        self._flagfile = place / f"{number}.flags"
+
+    def run(self, flags: Sequence[str], metric: str, watch: Callable[[Curve], bool]) -> bool:
+        """Trains, and returns whether the training reached its end before `watch` returned True.
+
+        `watch` is called every 0.2 s with the evaluations so far by the metric.
+
+        Raises:
+          UserError: the training failed, and the message has its error; or the directory is not a trial's.
+        """
+        self.remove()
+        if self.model_dir.exists():
+            raise UserError(
+                f"{self.model_dir}: exists, but was not made by a search, because {self._flagfile.name} is not next to "
+                "it: move it away, or choose another output"
+            )
+        self._flagfile.parent.mkdir(parents=True, exist_ok=True)
+        durable_file.write_text(str(self._flagfile), "\n".join(flags) + "\n")
+        with self._process() as process:
+            while process.poll() is None:
+                if watch(self.curve(metric)):
+                    return False
+                time.sleep(_POLL_SECONDS)
+        if process.returncode:
+            raise UserError(self._failure(process.returncode))
+        watch(self.curve(metric))
+        if not self.curve(metric):
+            raise UserError(f"no evaluation has a number for {metric}; see {self._log}")
+        return True
+
+    def curve(self, metric: str) -> Curve:
+        """Returns the (step, value) pairs of the evaluations so far, without undefined values."""
+        run = self._run()
+        return run.curve(metric, evaluated=True) if run else []
+
+    def rows(self, curve: Curve) -> int:
+        """Returns the number of training examples up to the last evaluation."""
+        run = self._run()
+        if not run or not curve:
+            return 0
+        return curve[-1][0] * run.settings.get("batch_size", 0) * run.settings.get("accumulation_steps", 1)
+
+    def evaluation(self, step: int) -> dict[str, float]:
+        """Returns the metrics of the evaluation at a step."""
+        run = self._run()
+        return next((each for each in (run.evaluations if run else []) if each["step"] == step), {})
+
+    def remove(self) -> None:
+        """Removes the model directory of a trial, but not its flagfile and log.
+
+        A trial first writes its flagfile, so a directory without one belongs to the user and is not removed.
+        """
+        if self._flagfile.exists():
+            shutil.rmtree(self.model_dir, ignore_errors=True)
+
+    def _run(self) -> Run | None:
+        if not (self.model_dir / EVALUATIONS_FILE).exists():
+            return None
+        return read_runs([str(self.model_dir)])[0]
+
+    @contextlib.contextmanager
+    def _process(self) -> Iterator[subprocess.Popen[bytes]]:
+        with open(self._log, "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "ctr_trainer", "train", f"--flagfile={self._flagfile}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment(1),
+                start_new_session=True,
+                preexec_fn=ended_with_parent(),
+            )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:  # SIGKILL is safe, as the files of an unfinished training are not used.
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _failure(self, status: int) -> str:
+        if status < 0:
+            name = signal.Signals(-status).name
+            why = ", possibly because memory was exhausted" if name == "SIGKILL" else ""
+            return f"the training was killed by {name}{why}; see {self._log}"
+        with open(self._log, "rb") as log:
+            log.seek(max(log.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        return f"{lines[-1] if lines else 'the training wrote no log'} (status {status}; {self._log})"

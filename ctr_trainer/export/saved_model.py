@@ -1,0 +1,253 @@
+"""Writes trained models as SavedModels that any TensorFlow Serving can load."""
+
+import collections
+import dataclasses
+import functools
+import json
+import logging
+import os
+import pathlib
+import shutil
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+import tqdm
+
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.export import directory
+from ctr_trainer.export.exported_table import ExportedTable, KeyIndex, TableSaver
+from ctr_trainer.export.ranking import NotRankable, RankedFeatures, RankedRows, RankedValues, ranking_signatures
+from ctr_trainer.export.raw_keys import SIGNATURE, RawKeys, key_outputs
+from ctr_trainer.export.receivers import ExportedFeatures, RowInputs
+from ctr_trainer.export.signatures import signature_defs
+from ctr_trainer.export.warmup import write_warmup
+from ctr_trainer.features.columns import NEW_KEYS, Statistics
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.notes import params_as_trained
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.restoring import refusing_other_variables
+
+_log = logging.getLogger(__name__)
+# TensorFlow Serving does not read `assets.extra`.
+_SPEC = ("assets.extra", "feature_spec.json")
+_FIGURES = ("assets.extra", "features.json")
+
+ROWS = ("all", "none")
+TrainedFeatures = tuple[FeatureSpec, Statistics | None]
+
+
+class SavedCheckpoint(Protocol):
+    """The part of a `Checkpoint` that an export reads."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def tables(self) -> list[dict[str, Any]]: ...
+    @property
+    def dense_prefix(self) -> str: ...
+    @property
+    def model(self) -> dict[str, Any] | None: ...
+
+    def with_local_dense(self) -> AbstractContextManager["SavedCheckpoint"]: ...
+
+
+def export_saved_model(
+    path: str,
+    model_fn: Callable[..., Any],
+    params: Any,
+    checkpoint: SavedCheckpoint,
+    trained_features: TrainedFeatures | None,
+    serving_input_receiver_fn: Callable[[], Any] | None = None,
+    rows: str = "all",
+    assets_extra: Mapping[str, str] | None = None,
+) -> str:
+    """Writes the SavedModel. An earlier export at `path` is replaced once the new one is complete.
+
+    The signature `serving_default` takes the raw values of the features that the model reads (see
+    `receivers.ExportedFeatures`) and returns the model's predictions. If `rows` is `none`, it takes rows instead of
+    sparse features (see `RowInputs`), and the signature `keys` turns raw values into the keys of these rows (see
+    `raw_keys.key_outputs`). The signature `ranking` scores one context with many candidates, see `ranking`.
+
+    The keys of all tables and their index take about 25 bytes of memory per row. Rows are read and written in pieces.
+
+    Args:
+      path: directory of the SavedModel, or its URL.
+      trained_features: (FeatureSpec, statistics) of the model; None if `serving_input_receiver_fn` is given.
+      serving_input_receiver_fn: see `Estimator.export_saved_model`.
+      rows: `all` exports the tables; `none` exports only the dense tower, and each request brings its rows, see
+        `RowInputs`.
+      assets_extra: dict of path in `assets.extra` -> file to copy there; None for none.
+
+    Returns:
+      the absolute `path`.
+
+    Raises:
+      UserError: `path` holds files that no export wrote, or a setting in `params` differs from the setting that the
+        model was trained with.
+    """
+    path = str(path_of(path).absolute())
+    arguments = (model_fn, params_as_trained(params, checkpoint), checkpoint, trained_features)
+    write = functools.partial(_write, path, *arguments, serving_input_receiver_fn, rows, assets_extra or {})
+    try:
+        write(ranks=trained_features is not None and serving_input_receiver_fn is None)
+    except NotRankable as error:
+        _log.warning("exported without the signature for ranking: %s", error)
+        write(ranks=False)
+    return path
+
+
+def _write(
+    path: str,
+    model_fn: Callable[..., Any],
+    params: Any,
+    checkpoint: SavedCheckpoint,
+    trained_features: TrainedFeatures | None,
+    serving_input_receiver_fn: Callable[[], Any] | None,
+    rows: str,
+    assets_extra: Mapping[str, str],
+    ranks: bool,
+) -> None:
+    with checkpoint.with_local_dense() as checkpoint, directory.replacing(path) as draft, tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn, rows)
+        signatures = signatures_of(model_fn, params, features, receivers)
+        if trained_features is not None and ranks:
+            ranked: RankedFeatures
+            if isinstance(features, RowInputs):
+                ranked = RankedRows(*trained_features, receivers)
+            else:
+                ranked = RankedValues(*trained_features, tables, receivers)
+            signatures |= ranking_signatures(model_fn, params, ranked)
+        saver = TableSaver(checkpoint.path, checkpoint.tables, tables)
+        if trained_features is not None and isinstance(features, RowInputs):
+            signatures |= keys_signature(trained_features, receivers)
+        with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+            with refusing_other_variables(checkpoint, saver.dense_variables):
+                saver.dense.restore(session, checkpoint.dense_prefix)
+            build(draft, session, signatures, saver)
+        if trained_features is not None:
+            spec, statistics = trained_features
+            spec = spec if rows == "none" else _of_features(spec, receivers)
+            write_spec(draft, spec, statistics, (checkpoint.model or {}).get(NEW_KEYS, {}))
+        if trained_features is not None and serving_input_receiver_fn is None:
+            write_warmup(draft, signatures)
+        for name, file in assets_extra.items():
+            copy = pathlib.Path(draft, "assets.extra", name)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+
+
+def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
+    """Returns the FeatureSpec of an export.
+
+    Raises:
+      UserError: there is no SavedModel at `path`, or `export_saved_model` did not write it.
+    """
+    file = pathlib.Path(path, *_SPEC)
+    if not file.exists():
+        why = f"it has no {os.path.join(*_SPEC)}" if os.path.isdir(path) else "there is no such directory"
+        raise UserError(f"{path}: expected an export of a model with a feature spec, and {why}; `export` writes one")
+    return FeatureSpec.from_dict(json.loads(file.read_text()), str(file))
+
+
+def _of_features(spec: FeatureSpec, names: Collection[str]) -> FeatureSpec:
+    """Returns the spec with only the named features, so that an evaluation of the export reads no others."""
+    dense, sparse = (f for f in spec.dense if f.name in names), (f for f in spec.sparse if f.name in names)
+    return dataclasses.replace(spec, dense=tuple(dense), sparse=tuple(sparse), limits=())
+
+
+def load_figure(path: str, figure: str) -> dict[str, Any]:
+    """Returns a dict of an export's sparse feature -> its figure, TYPICAL, FORM or NEW_KEYS; {} if it is not known."""
+    file = pathlib.Path(path, *_FIGURES)
+    figures = json.loads(file.read_text()) if file.exists() else {}  # Exports of earlier versions have no figures.
+    return {name: each[figure] for name, each in figures.items() if each.get(figure) is not None}
+
+
+def write_spec(
+    path: str | os.PathLike[str], spec: FeatureSpec, statistics: Statistics | None, new_keys: Mapping[str, float]
+) -> None:
+    """Writes the spec and the figures of its features; `new_keys` are `NewKeys.in_training`."""
+    file = pathlib.Path(path, *_SPEC)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(spec.to_dict(), indent=1))
+    figures = {f.name: {**(statistics or {}).get(f.name, {}), NEW_KEYS: new_keys.get(f.name)} for f in spec.sparse}
+    pathlib.Path(path, *_FIGURES).write_text(json.dumps(figures, indent=1))
+
+
+def _receive(
+    checkpoint: SavedCheckpoint,
+    trained_features: TrainedFeatures | None,
+    serving_input_receiver_fn: Callable[[], Any] | None,
+    rows: str,
+) -> tuple[Any, dict[str, tf.Tensor], dict[str, ExportedTable]]:
+    """Returns (features, receiver tensors by name, exported tables by name); reading features adds to both dicts."""
+    if serving_input_receiver_fn is not None:
+        receiver = serving_input_receiver_fn()
+        tensors = receiver.receiver_tensors
+        return receiver.features, tensors if isinstance(tensors, dict) else {"input": tensors}, {}
+    if trained_features is None:
+        raise UserError(
+            f"the model of {checkpoint.path} has no feature spec, because it was fed by a tf.data.Dataset: export it "
+            "with a serving_input_receiver_fn"
+        )
+    if rows == "none":
+        inputs = RowInputs(*trained_features)
+        return inputs, inputs.receivers, {}
+    tables = _tables(checkpoint)
+    features = ExportedFeatures(*trained_features, tables)
+    return features, features.receivers, tables
+
+
+def signatures_of(
+    model_fn: Callable[..., Any], params: Any, features: Features | Any, receivers: Mapping[str, tf.Tensor]
+) -> dict[str, Any]:
+    """Makes the graph of the predictions. Returns its SignatureDefs by name, see `signature_defs`.
+
+    Args:
+      receivers: dict of the graph's inputs; reading features may add to it.
+    """
+    spec = model_fn(features, None, ModeKeys.PREDICT, params)  # First, because it adds to `receivers`.
+    return signature_defs(spec, receivers)
+
+
+def build(path: str, session: tf1.Session, signatures: Mapping[str, Any], saver: tf1.train.Saver) -> None:
+    """Writes the SavedModel of the session's graph into an empty directory."""
+    builder = tf1.saved_model.Builder(path)
+    tags = [tf1.saved_model.tag_constants.SERVING]
+    builder.add_meta_graph_and_variables(session, tags, signatures, strip_default_attrs=True, saver=saver)
+    builder.save()
+
+
+def keys_signature(trained_features: TrainedFeatures, receivers: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+    """Returns {"keys": SignatureDef} for a tower with these inputs; {} if it reads no sparse feature."""
+    raw = RawKeys(*trained_features)
+    outputs = key_outputs(raw, trained_features[0], receivers.keys())
+    return {SIGNATURE: tf1.saved_model.predict_signature_def(raw.receivers, outputs)} if outputs else {}
+
+
+def _tables(checkpoint: SavedCheckpoint) -> dict[str, ExportedTable]:
+    """Returns an `ExportedTable` of each table by name, with the checkpoint's keys; the rows are not read yet."""
+    most: collections.Counter[str] = collections.Counter()
+    for entry in checkpoint.tables:
+        most[entry["table"]] += entry["rows"]
+    keys = {name: np.empty(rows, np.int64) for name, rows in most.items()}
+    configs: dict[str, TableConfig] = {}
+    found: collections.Counter[str] = collections.Counter()
+    with tqdm.tqdm(desc="reading keys", unit=" rows", disable=not sys.stderr.isatty()) as bar:
+        for config, some, _ in snapshot.iterate(checkpoint.path, checkpoint.tables):
+            configs[config.name] = config
+            first = found[config.name]
+            keys[config.name][first : first + len(some)] = some
+            found[config.name] += len(some)
+            bar.update(len(some))
+    indices = ((name, KeyIndex.of(keys.pop(name)[: found[name]])) for name in configs)
+    return {name: ExportedTable(configs[name], index) for name, index in indices}

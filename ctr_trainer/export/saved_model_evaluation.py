@@ -1,0 +1,203 @@
+"""Evaluates a SavedModel as a server uses it: from raw values, without this package's graph, tables or checkpoints."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+import tqdm
+
+from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRows, label_columns
+from ctr_trainer.data.convert import SOURCES
+from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.encoders import one, split
+from ctr_trainer.data.observations import Observations, form
+from ctr_trainer.data.typed import is_list
+from ctr_trainer.embedding.worker.new_keys import NewKeys
+from ctr_trainer.export.exported_table import row_numbers
+from ctr_trainer.export.saved_model import load_figure, load_spec
+from ctr_trainer.features.columns import FORM, NEW_KEYS, SparseFeature
+from ctr_trainer.features.hashing import keys
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.models.metrics.click_metrics import metric_name
+from ctr_trainer.models.metrics.evaluation_metrics import EvaluationMetrics
+from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.training_configs import MetricsConfig
+from ctr_trainer.system.messages.errors import UserError, did_you_mean
+
+_ROW = "row of the chunk"
+_GROUP_SLOT = "group"
+
+
+@dataclasses.dataclass
+class RawExamples:
+    """`B` examples.
+
+    Attributes:
+      inputs: dict of feature name -> float32[B], string[B] or string[B, N], see `receivers.ExportedFeatures`.
+      labels: dict of label name ("" if the spec has one label) -> float32[B].
+      weights: float32[B], the weights of the examples.
+      groups: int64[B], the group of each example; None without groups.
+      keys: dict of name of a sparse feature -> int64[n], its keys other than 0, without features that are buckets.
+    """
+
+    inputs: dict[str, np.ndarray]
+    labels: dict[str, np.ndarray]
+    weights: np.ndarray
+    groups: np.ndarray | None
+    keys: dict[str, np.ndarray]
+
+
+def read_raw(
+    format: str, files: Sequence[str], spec: FeatureSpec, batch_size: int, group_by: str = "", max_bad_rows: int = 0
+) -> Iterator[RawExamples]:
+    """Yields the RawExamples of source files. Refuses and names the rows that a conversion would refuse.
+
+    Args:
+      format: one of `convert.SOURCES`.
+      files: paths or patterns.
+      group_by: id column or single-valued feature whose values are the groups; "" for no groups.
+      max_bad_rows: number of unusable rows that may be skipped.
+
+    Raises:
+      UserError: the files do not fit the spec, or there is no column `group_by`.
+    """
+    offered = [*spec.ids, *(f.name for f in spec.sparse if f.combiner is None and not f.is_bucketised)]
+    if group_by and group_by not in offered:
+        hint = did_you_mean(group_by, offered)
+        raise UserError(f"no column {group_by!r} to group by; there are {', '.join(offered) or 'none'}{hint}")
+    bad_rows, observed = BadRows(max_bad_rows), Observations(spec)
+    # The rows are numbered, so that the raw values of the good rows can be found.
+    numbered = dataclasses.replace(spec, ids=(*spec.ids, _ROW))
+    encoder = Encoder(numbered)
+    for block in SOURCES[format](files, spec, bad_rows):
+        chunk = block.parse(bad_rows)
+        chunk.table = chunk.table.append_column(_ROW, pa.array(np.arange(len(chunk.table))))
+        encoded = encoder.encode(chunk, bad_rows, observed)
+        observed.see_labels(chunk.table)
+        raw = chunk.table.take(encoded[ID_PREFIX + _ROW])
+        for first in range(0, len(raw), batch_size):
+            yield _examples(spec, raw.slice(first, batch_size), encoded.slice(first, batch_size), group_by)
+    observed.check()
+
+
+def _examples(spec: FeatureSpec, raw: pa.Table, encoded: pa.Table, group_by: str) -> RawExamples:
+    names = [*(f.name for f in spec.dense), *(f.name for f in spec.bucketised)]
+    inputs = {name: encoded[name].to_numpy() for name in names}
+    for feature in spec.sparse:
+        if feature.is_bucketised:
+            continue
+        values = raw[feature.column].to_pylist()
+        if feature.combiner is None:
+            inputs[feature.name] = np.array([_bytes(value) for value in values], object)
+        else:
+            inputs[feature.name] = _lists(values, feature)
+    labels = {name: encoded[name].to_numpy() for name in label_columns(spec)}
+    labels = {"" if len(labels) == 1 else name.partition(":")[2]: values for name, values in labels.items()}
+    weights = encoded[WEIGHT].to_numpy() if spec.weight else np.ones(len(encoded), np.float32)
+    groups = None
+    if group_by:
+        column = encoded[ID_PREFIX + group_by if group_by in spec.ids else group_by].combine_chunks()
+        groups = column.to_numpy()
+        if not np.issubdtype(groups.dtype, np.integer):
+            groups = keys(_GROUP_SLOT, column)
+    columns = {f.name: one(encoded[f.name]) for f in spec.sparse if not f.is_bucketised}
+    flat = {name: (each.flatten() if is_list(each.type) else each).to_numpy() for name, each in columns.items()}
+    return RawExamples(inputs, labels, weights, groups, {name: keys[keys != 0] for name, keys in flat.items()})
+
+
+def _lists(values: Sequence[Any], feature: SparseFeature) -> np.ndarray:
+    """Returns string[B, N], the values of each row, padded with "" to the length of the longest row."""
+    if not any(isinstance(value, list) for value in values):
+        values = split(pa.array([_bytes(value) for value in values], pa.binary()), feature).to_pylist()
+    rows = [[_bytes(value) for value in row or []] for row in values]
+    longest = max(map(len, rows), default=0)
+    return np.array([row + [b""] * (longest - len(row)) for row in rows], object).reshape(len(rows), longest)
+
+
+def _bytes(value: Any) -> bytes:
+    if value is None:
+        return b""
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def evaluate_saved_model(
+    path: str,
+    format: str,
+    files: Sequence[str],
+    batch_size: int,
+    config: MetricsConfig,
+    threads: int = 0,
+    max_bad_rows: int = 0,
+) -> dict[str, Any]:
+    """Computes the metrics of an export on source files. A collective call: each rank scores its share of the batches.
+
+    Args:
+      format: format of the files, one of `convert.SOURCES`.
+      files: paths or patterns of raw data, see `convert`.
+      threads: number of CPU threads of this rank; 0 lets TensorFlow choose.
+      max_bad_rows: number of unusable rows that may be skipped; the log names each one.
+
+    Returns:
+      dict of `saved_model`, its `global_step` if it has one, the number of `examples`, the metrics of
+      `EvaluationMetrics`, `new_keys` as `NewKeys.report` returns it, and `reliability`, the rows of its tables.
+
+    Raises:
+      UserError: there is no such export, the files do not fit its feature spec, or it has no logits for any label.
+    """
+    spec = load_spec(path)
+    labels = [""] if len(spec.labels) == 1 else [label.name for label in spec.labels]
+    with tf.Graph().as_default(), tf1.Session(config=distributed.session_config(threads)) as session:
+        signature = tf1.saved_model.load(session, [tf1.saved_model.tag_constants.SERVING], str(path)).signature_def[
+            tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+        ]
+        outputs = {label: signature.outputs.get(metric_name("logits", label)) for label in labels}
+        outputs = {label: tensor.name for label, tensor in outputs.items() if tensor is not None}
+        if not outputs:
+            raise UserError(f"{path}: the model has no output `logits`; its outputs are {', '.join(signature.outputs)}")
+        about: dict[str, Any] = {"saved_model": os.path.abspath(path)}
+        if (step := tf1.train.get_global_step()) is not None:
+            about["global_step"] = int(session.run(step))
+        metrics = EvaluationMetrics(list(outputs), config.exact_auc, bool(config.group_by))
+        examples, forms = 0, load_figure(path, FORM)
+        given, numbers = _row_numbers(spec)
+        new_keys = NewKeys(numbers, warns=distributed.is_chief())
+        new_keys.in_training = load_figure(path, NEW_KEYS)
+        new_keys.forms = lambda name: (form(batch.inputs[name].ravel().tolist()), forms.get(name, ""))
+        batches = read_raw(format, files, spec, batch_size, config.group_by, max_bad_rows)
+        hidden = not (distributed.is_chief() and sys.stderr.isatty())
+        for number, batch in enumerate(tqdm.tqdm(batches, desc="evaluating", unit=" batches", disable=hidden)):
+            if number % distributed.size() != distributed.rank():
+                continue
+            feed = {signature.inputs[name].name: batch.inputs[name] for name in signature.inputs}
+            feed |= {given[name]: batch.keys[name] for name in numbers}
+            logits, found = session.run((outputs, numbers), feed)
+            for name, rows in found.items():
+                new_keys.add([name], np.array([[(rows == 0).sum(), len(rows)]]))
+            for label, values in logits.items():
+                metrics.update(label, values.reshape(-1), batch.labels[label], batch.weights, batch.groups)
+            examples += len(batch.weights)
+    metrics.merge(distributed.all_sum, distributed.all_gather)
+    total = int(distributed.all_sum(np.array(examples, np.int64), "evaluated_examples"))
+    if not total:
+        raise UserError(f"{', '.join(files)}: there is no example to evaluate")
+    shares = new_keys.report(distributed.all_sum)
+    tables = {metric_name("reliability", label): rows for label, rows in metrics.reliability().items()}
+    return {**about, "examples": total, **metrics.results(), **shares, **tables}
+
+
+def _row_numbers(spec: FeatureSpec) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns for each feature with exported keys: a placeholder of int64[n] keys, and their `row_numbers`."""
+    variables = {"/".join(v.op.name.split("/")[-2:]): v for v in tf1.global_variables()}
+    given, numbers = {}, {}
+    for f in spec.sparse:
+        if f"export_dim{f.dim}/lines" in variables and not f.is_bucketised:
+            given[f.name] = tf1.placeholder(tf.int64, [None])
+            index = (variables[f"export_dim{f.dim}/{part}"] for part in ("line_of", "lines"))
+            numbers[f.name] = row_numbers(given[f.name], *index)
+    return given, numbers

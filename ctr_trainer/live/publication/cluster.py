@@ -1,0 +1,271 @@
+"""A connection to a Redis or Valkey cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ctr_trainer.live.publication import cluster_keys
+from ctr_trainer.settings.training_configs import RedisFiles
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
+
+if TYPE_CHECKING:  # An optional dependency.
+    from redis import Connection
+    from redis.cluster import ClusterNode, RedisCluster
+
+_URL = re.compile(r"(rediss?)://([^/@]+?)(?:/([A-Za-z0-9_.-]+))?/?")
+_PORT = 6379
+_DEFAULT_NAME = "ctr"
+CONTROL = cluster_keys.BUCKETS
+_SECONDS = 5.0  # Timeout of a connection attempt and of an answer.
+
+
+def is_cluster(url: object) -> bool:
+    return str(url).startswith(("redis://", "rediss://"))
+
+
+class ClusterChanged(UserError):
+    """A node was lost, or its slots have moved. The commands that were sent may be lost and must be sent again."""
+
+
+class ClusterFull(UserError):
+    """A node has reached its `maxmemory`."""
+
+
+class Cluster:
+    """A connection to each primary of a cluster.
+
+    `run` sends commands to all nodes at once through redis-py's connections, because redis-py's pipeline for clusters
+    takes 20 us per command. `run` assumes that slots stay on their nodes, and raises `ClusterChanged` if a slot has
+    moved.
+
+    Args:
+      url: `redis://host:port,host:port/NAME` or `rediss://`: some of the nodes, and the name of the publication.
+
+    Attributes:
+      name: name of the publication.
+      client: the redis-py client, for single commands within `told`.
+      primaries: {name of each primary: one of its buckets}.
+      replicas: {name of each primary: number of its live replicas}.
+
+    Raises:
+      UserError: the URL or a file cannot be used, no node answers, or the nodes are not a cluster.
+    """
+
+    def __init__(self, url: str, redis: RedisFiles) -> None:
+        self.url = url
+        scheme, addresses, self.name = _parts(url)
+        arguments = {**credentials_of(redis), **_tls(scheme, redis)}
+        try:
+            from redis.cluster import ClusterNode, RedisCluster
+        except ImportError:
+            raise UserError("a cluster needs the package redis: pip install 'ctr_trainer[publish]'") from None
+        with self.told():
+            self.client: RedisCluster = RedisCluster(
+                startup_nodes=[ClusterNode(host, port) for host, port in addresses],
+                socket_timeout=_SECONDS,
+                socket_connect_timeout=_SECONDS,
+                protocol=2,
+                **arguments,
+            )
+        self._read_nodes()
+
+    def refresh(self) -> None:
+        """Reads the assignment of slots to nodes again. Raises ClusterChanged if the cluster does not answer yet."""
+        with self.told():
+            self.client.nodes_manager.initialize()
+        self._read_nodes()
+
+    def _read_nodes(self) -> None:
+        with self.told():
+            found = [self.client.nodes_manager.get_node_from_slot(slot) for slot in cluster_keys.SLOTS]
+            replicas = [len(self.client.nodes_manager.slots_cache[slot]) - 1 for slot in cluster_keys.SLOTS]
+            control = self.client.get_node_from_key(cluster_keys.control_name(self.name, "state"))
+        self._nodes: list[ClusterNode] = [*found, control]  # `CONTROL` is the index of the last node.
+        self.primaries: dict[str, int] = {}
+        self.replicas: dict[str, int] = {}
+        for bucket, node in enumerate(found):
+            self.primaries.setdefault(node.name, bucket)
+            self.replicas[node.name] = replicas[bucket]
+        self.replicas.setdefault(control.name, 0)
+
+    def run(self, commands: Sequence[tuple[int, Sequence[Any]]]) -> list[Any]:
+        """Sends commands to the nodes of their buckets, one message per node, and waits for all answers.
+
+        Args:
+          commands: pairs of a bucket and the arguments of a command whose keys are all in this bucket; `CONTROL` is the
+            bucket of the names of `cluster_keys.control_name`.
+
+        Returns:
+          the answers in the order of the commands.
+
+        Raises:
+          ClusterChanged: a node was lost, or no longer has all of these slots.
+          UserError: a node refuses a command.
+        """
+        by_node: dict[ClusterNode, list[int]] = {}
+        for position, (bucket, _) in enumerate(commands):
+            by_node.setdefault(self._nodes[bucket], []).append(position)
+        answers: list[Any] = [None] * len(commands)
+        with self.told(), contextlib.ExitStack() as stack:
+            connections = []
+            for node, positions in by_node.items():
+                connection = stack.enter_context(self._connection(node))
+                packed = connection.pack_commands([commands[position][1] for position in positions])
+                connection.send_packed_command(packed)
+                connections.append(connection)
+            for connection, positions in zip(connections, by_node.values(), strict=True):
+                for position in positions:
+                    answers[position] = self._answer(connection)
+        for position, answer in enumerate(answers):
+            if isinstance(answer, Exception):
+                with self.told():
+                    answers[position] = self._in_migration(commands[position][1], answer)
+        return answers
+
+    def primary_of(self, bucket: int) -> str:
+        return self._nodes[bucket].name
+
+    def primary_nodes(self) -> list[ClusterNode]:
+        """Returns the primaries as nodes of `client`."""
+        return [self._nodes[bucket] for bucket in self.primaries.values()]
+
+    def identity(self) -> list[tuple[str, int]]:
+        """Returns the run id and the epoch of each bucket's primary.
+
+        These change if a primary is replaced, restarted or given other slots. Writes to it may then be lost.
+
+        Raises:
+          ClusterChanged: a node does not answer.
+        """
+        self.refresh()
+        found = {}
+        with self.told():
+            for name, bucket in self.primaries.items():
+                node = self.client.get_redis_connection(self._nodes[bucket])
+                epoch = node.execute_command("CLUSTER INFO")["cluster_my_epoch"]
+                found[name] = (node.info("server")["run_id"], epoch)
+        return [found[node.name] for node in self._nodes[:-1]]
+
+    @contextlib.contextmanager
+    def _connection(self, node: ClusterNode) -> Iterator[Connection]:
+        """Yields a connection to a node. Closes it if the block raises, because answers may still arrive on it."""
+        pool = self.client.get_redis_connection(node).connection_pool
+        connection = pool.get_connection()
+        try:
+            yield connection
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            pool.release(connection)
+
+    @staticmethod
+    def _answer(connection: Connection) -> Any:
+        from redis.exceptions import ResponseError
+
+        try:
+            return connection.read_response()
+        except ResponseError as error:
+            return error
+
+    def _in_migration(self, arguments: Sequence[Any], error: Exception) -> Any:
+        """Repeats a command whose slot is moving, key by key, through redis-py's client. Raises any other `error`."""
+        from redis.exceptions import AskError, TryAgainError
+
+        if not isinstance(error, AskError | TryAgainError):
+            raise error
+        if arguments[0] == "MGET":
+            return [self.client.get(key) for key in arguments[1:]]
+        if arguments[0] == "MSET":
+            return all(self.client.set(*pair) for pair in zip(arguments[1::2], arguments[2::2], strict=True))
+        return self.client.execute_command(*arguments)
+
+    def close(self) -> None:
+        self.client.close()
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Turns each error of redis-py in the block into a UserError that explains the error and its remedy."""
+        from redis import exceptions
+
+        try:
+            yield
+        except exceptions.OutOfMemoryError as error:
+            raise ClusterFull(
+                f"{self.url}: the cluster is full ({error}): raise maxmemory of its nodes, or add nodes and reshard; "
+                "the delivery then continues"
+            ) from None
+        except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
+            raise UserError(f"{self.url}: {error}: check redis_auth_file and the rights of the user in it") from None
+        except exceptions.RedisClusterException as error:  # One class for many causes.
+            raise ClusterChanged(
+                f"{self.url}: {error}; check that the cluster runs and that the user in redis_auth_file has all rights"
+            ) from None
+        except (
+            exceptions.MovedError,
+            exceptions.AskError,
+            exceptions.TryAgainError,
+            exceptions.ClusterDownError,
+            exceptions.MasterDownError,
+            exceptions.ReadOnlyError,
+            exceptions.BusyLoadingError,
+            exceptions.SlotNotCoveredError,
+            exceptions.ConnectionError,
+            exceptions.TimeoutError,
+        ) as error:
+            raise ClusterChanged(f"{self.url}: {type(error).__name__}: {error}") from None
+        except exceptions.RedisError as error:
+            raise UserError(
+                f"{self.url}: {type(error).__name__}: {error}; check that this is a cluster of Redis or Valkey"
+            ) from None
+
+
+def _parts(url: str) -> tuple[str, list[tuple[str, int]], str]:
+    """Returns the scheme, (host, port) of each address, and the name of the publication."""
+    found = _URL.fullmatch(url)
+    try:
+        if found is None:
+            raise ValueError
+        scheme, hosts, name = found.groups()
+        pairs = [host.rpartition(":") if ":" in host else (host, "", _PORT) for host in hosts.split(",")]
+        return scheme, [(host, int(port)) for host, _, port in pairs], name or _DEFAULT_NAME
+    except ValueError:
+        raise UserError(
+            f"{url}: expected redis://HOST:PORT,HOST:PORT/NAME, with rediss:// for TLS; write user and password into "
+            "the file that redis_auth_file names"
+        ) from None
+
+
+def credentials_of(redis: RedisFiles) -> dict[str, str]:
+    """Returns the user and the password in the file, as keyword arguments of redis-py."""
+    if not redis.redis_auth_file:
+        return {}
+    try:
+        lines = path_of(redis.redis_auth_file).read_bytes().decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"redis_auth_file={redis.redis_auth_file}: cannot be read: {error}") from None
+    if not lines or not lines[0].strip():
+        raise UserError(
+            f"redis_auth_file={redis.redis_auth_file}: is empty; expected a first line PASSWORD or USER:PASSWORD, or "
+            ":PASSWORD if the password has a colon"
+        )
+    user, colon, password = lines[0].strip().partition(":")
+    if not colon:
+        return {"password": user}
+    return {"username": user, "password": password} if user else {"password": password}
+
+
+def _tls(scheme: str, redis: RedisFiles) -> dict[str, Any]:
+    files = dict(ssl_ca_certs=redis.redis_ca, ssl_certfile=redis.redis_cert, ssl_keyfile=redis.redis_key)
+    files = {name: file for name, file in files.items() if file}
+    if scheme == "rediss":
+        return {"ssl": True, **files}
+    if files:
+        raise UserError(
+            "redis_ca, redis_cert and redis_key are for TLS: name the cluster by rediss:// and not redis://"
+        )
+    return {}

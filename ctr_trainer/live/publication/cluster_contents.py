@@ -1,0 +1,224 @@
+"""The data of a publication in a cluster, except its rows: the fence, the marks, the state and the dense towers.
+
+Each bucket has a mark: the epoch up to which its rows were written. A node that loses rows also loses their marks.
+"""
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ctr_trainer.live.publication.cluster import CONTROL, Cluster, ClusterChanged
+from ctr_trainer.live.publication.cluster_keys import BUCKETS, control_name, mark_name
+from ctr_trainer.live.publication.reading import RowsLost
+from ctr_trainer.live.publication.records import Record
+from ctr_trainer.system.files.lease import LeaseRenewal, has_ended, new_owner, owner_name
+from ctr_trainer.system.files.paths import Path
+from ctr_trainer.system.messages.errors import UserError
+
+_LOOK_SECONDS = 0.2
+_RENEW = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2])"
+_TAKE_OVER = "return redis.call('GET', KEYS[1]) == ARGV[3] and redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])"
+_GIVE_BACK = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1])"
+_FORMAT = 2
+_PART_BYTES = 4 << 20
+_WHOLE = "whole"
+
+
+class ClusterFence:
+    """The lease that makes one process the only publisher. It is held until `close`; a thread renews it.
+
+    If a publisher was killed on this machine, its lease is taken over at once. Any other lease must expire first.
+
+    Attributes:
+      name: name of the lease.
+      token: value of the lease. A script that writes a record checks that the lease still has this value.
+      lease_ms: lifetime of the lease without a renewal, in milliseconds.
+
+    Raises:
+      UserError: another process renews the lease; the message names the process.
+      ClusterFull: the lease is free, but the cluster has no room for it.
+    """
+
+    def __init__(self, cluster: Cluster, lease_secs: float) -> None:
+        self._cluster, self.lease_ms = cluster, int(lease_secs * 1000)
+        self.name = control_name(cluster.name, "fence")
+        self.token = json.dumps(new_owner())
+        self._take()
+        self._renewal = LeaseRenewal(lease_secs, self._renew, "publication fence")
+
+    def refusal(self, token: str | bytes) -> UserError:
+        return UserError(
+            f"{self._cluster.url}: {owner_name(_token_values(token))} publishes there now; wait until it ends, or "
+            "publish under another name"
+        )
+
+    def close(self) -> None:
+        self._renewal.close()
+        with contextlib.suppress(UserError), self._cluster.told():
+            self._cluster.client.eval(_GIVE_BACK, 1, self.name, self.token)
+
+    def _take(self) -> None:
+        from redis.exceptions import OutOfMemoryError
+
+        client = self._cluster.client
+        left: int | None = None
+        full: OutOfMemoryError | None = None
+        while True:
+            with self._cluster.told():
+                try:
+                    if client.set(self.name, self.token, nx=True, px=self.lease_ms):
+                        return
+                except OutOfMemoryError as error:  # Even if another process has the lease.
+                    full = error
+                before, left = left, client.pttl(self.name)
+                holder = client.get(self.name)
+                is_free = holder is None or has_ended(_token_values(holder))
+                if full is not None and is_free:
+                    raise full
+                if holder is not None and is_free:
+                    client.eval(_TAKE_OVER, 1, self.name, self.token, self.lease_ms, holder)
+                    if client.get(self.name) == self.token.encode():
+                        return
+            if holder is not None and before is not None and left is not None and left > before:  # Renewed.
+                raise self.refusal(holder)
+            time.sleep(_LOOK_SECONDS)
+
+    def _renew(self) -> bool:
+        with self._cluster.told():
+            self._cluster.client.eval(_RENEW, 1, self.name, self.token, self.lease_ms)
+        return True
+
+
+def _token_values(token: str | bytes) -> dict[str, Any]:
+    """Returns the values in a token, or {} if this package did not write it."""
+    with contextlib.suppress(ValueError):
+        values = json.loads(token)
+        if isinstance(values, dict):
+            return values
+    return {}
+
+
+def run_on_marks(
+    cluster: Cluster, generation: int, command: str, *arguments: Any, buckets: Iterable[int] = range(BUCKETS)
+) -> list[Any]:
+    """Runs a command on the mark of each bucket. Returns the answers."""
+    names = [(bucket, mark_name(cluster.name, generation, bucket)) for bucket in buckets]
+    return cluster.run([(bucket, (command, name, *arguments)) for bucket, name in names])
+
+
+def begin_marks(cluster: Cluster, generation: int) -> None:
+    """Creates the marks of a new generation. Existing marks stay."""
+    run_on_marks(cluster, generation, "SET", b"", "NX")
+
+
+def put_marks(cluster: Cluster, record: Record) -> None:
+    """Sets the marks to the epoch of a record whose rows are written.
+
+    Raises:
+      ClusterChanged: a mark has been lost, and rows with it.
+    """
+    answers = run_on_marks(cluster, record.generation, "SET", b"%d" % record.epoch, "XX")
+    lost = sorted({cluster.primary_of(bucket) for bucket, answer in enumerate(answers) if answer is None})
+    if lost:
+        raise ClusterChanged(f"{cluster.url}: {', '.join(lost)} lost rows while rows were being written")
+
+
+def nodes_that_lost_rows(cluster: Cluster, record: Record, buckets: Iterable[int] = range(BUCKETS)) -> list[str]:
+    """Returns the names of primaries that have lost rows of a committed record, by the marks of these buckets."""
+    buckets = list(buckets)
+    marks = zip(buckets, run_on_marks(cluster, record.generation, "GET", buckets=buckets), strict=True)
+    return sorted({cluster.primary_of(bucket) for bucket, mark in marks if not is_mark_of(mark, record.epoch)})
+
+
+def rows_lost(cluster: Cluster, record: Record, nodes: Iterable[str]) -> RowsLost:
+    return RowsLost(
+        f"{cluster.url}: rows of generation {record.generation} are lost at {', '.join(sorted(nodes))}: requests are "
+        "refused until all rows are published again. A training with the setting publish does so by itself; for a "
+        "checkpoint, run `publish`"
+    )
+
+
+def is_mark_of(mark: bytes | None, epoch: int) -> bool:
+    """Returns whether a mark has this epoch or a later one."""
+    return mark is not None and mark != b"" and int(mark) >= epoch
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterState:
+    """The current record of a publication in a cluster, stored under one name.
+
+    Attributes:
+      since: when the first record of the generation was committed, in seconds since 1970.
+      before: the previous generation; 0 if there was none.
+      record: the record, with the generation number that the cluster chose.
+    """
+
+    holder: str
+    since: float
+    before: int
+    record: Record
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """A value that differs between any two records that were ever committed."""
+        return self.holder, self.record.generation, self.record.epoch
+
+    def to_json(self) -> str:
+        values = {"format": _FORMAT, "holder": self.holder, "since": self.since, "before": self.before}
+        return json.dumps({**values, "record": self.record.to_dict()})
+
+
+def read_state(cluster: Cluster) -> ClusterState | None:
+    """Returns the state; None if nothing is published.
+
+    Raises:
+      UserError: the cluster does not answer, or another version of ctr_trainer wrote the state.
+    """
+    name = control_name(cluster.name, "state")
+    (text,) = cluster.run([(CONTROL, ("GET", name))])
+    if text is None:
+        return None
+    where = f"{cluster.url}, {name}"
+    try:
+        values = json.loads(text)
+        if values.pop("format") != _FORMAT:
+            raise ValueError(f"expected format {_FORMAT}")
+        return ClusterState(**{**values, "record": Record.from_dict(values["record"], where)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{where} is not a publication of this version of ctr_trainer: {error}; delete it, then publish again"
+        ) from None
+
+
+def tower_name(cluster: Cluster, record: Record) -> str:
+    return control_name(cluster.name, f"tower:{record.generation}:{record.dense}")
+
+
+def put_tower(cluster: Cluster, record: Record, directory: Path, expire_secs: int) -> None:
+    """Copies a tower into the cluster if it is missing there. The tower expires unless its record is committed."""
+    name, client = tower_name(cluster, record), cluster.client
+    with cluster.told():
+        if client.hexists(name, _WHOLE):
+            return
+        for entry in record.dense_files:
+            for part, block in enumerate((directory / entry["file"]).blocks(_PART_BYTES)):
+                client.hset(name, f"{part}:{entry['file']}", block)
+                client.expire(name, expire_secs)
+        client.hset(name, _WHOLE, 1)
+        client.expire(name, expire_secs)
+
+
+def tower_blocks(cluster: Cluster, record: Record, file: str) -> Iterator[bytes]:
+    """Yields the bytes of a tower's file in parts; yields nothing if the cluster does not have the file."""
+    name, part = tower_name(cluster, record), 0
+    client: Any = cluster.client  # redis-py's annotations include decoded bytes.
+    while True:
+        with cluster.told():
+            block = client.hget(name, f"{part}:{file}")
+        if block is None:
+            return
+        yield block
+        part += 1

@@ -1,0 +1,231 @@
+"""Reads the rows of a publication from a Redis or Valkey cluster for each request, and caches hot rows."""
+
+import dataclasses
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import numpy as np
+
+from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.live.publication import cluster_contents, cluster_rows
+from ctr_trainer.live.publication.cluster import CONTROL, Cluster, ClusterChanged
+from ctr_trainer.live.publication.cluster_contents import ClusterState, read_state
+from ctr_trainer.live.publication.cluster_keys import BUCKETS
+from ctr_trainer.live.publication.cluster_rows import REMOVED_SECONDS
+from ctr_trainer.live.publication.reading import DenseFiles, RowsAhead, RowsLost, Unreadable
+from ctr_trainer.live.publication.records import Record
+from ctr_trainer.settings.training_configs import RedisFiles
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_TRIES, _PAUSE_SECONDS = 3, 0.1
+# After a longer time without a refresh, the epochs of removed keys may have expired in the cluster.
+_MOST_SECONDS_UNLOOKED = REMOVED_SECONDS / 2
+_Answer = TypeVar("_Answer")
+
+
+class HotRows:
+    """A cache of recently read rows of one table. Not thread-safe.
+
+    Args:
+      most_rows: capacity of the cache; a full cache is cleared.
+      age_secs: how long a row stays valid.
+    """
+
+    def __init__(self, width: int, most_rows: int, age_secs: float) -> None:
+        self._index, self._most, self._age = Index(), most_rows, age_secs
+        self._weights, self._found = np.empty((most_rows, width), np.float32), np.zeros(most_rows, np.bool_)
+        self._times, self._epochs = np.zeros(most_rows), np.zeros(most_rows, np.int64)
+
+    def find(self, keys: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the result of `RowReader.read` for int64[U] keys, and bool[U], whether the cache has a key's result.
+
+        Args:
+          epoch: the epoch that is served. Rows that were read before the previous epoch was served are not returned.
+        """
+        weights, found = np.zeros((len(keys), self._weights.shape[1]), np.float32), np.zeros(len(keys), np.bool_)
+        slots = self._index.find(keys)
+        there = slots >= 0
+        own = slots[there]
+        there[there] = (self._times[own] > time.monotonic() - self._age) & (self._epochs[own] >= epoch - 1)
+        weights[there], found[there] = self._weights[slots[there]], self._found[slots[there]]
+        return weights, found, there
+
+    def put(self, keys: np.ndarray, weights: np.ndarray, found: np.ndarray, epoch: int) -> None:
+        """Adds results of `RowReader.read` that were read while `epoch` was served."""
+        keys, weights, found = keys[: self._most], weights[: self._most], found[: self._most]
+        if len(self._index) + len(keys) > self._most:
+            self._index.clear()
+        slots = self._index.find_or_add(keys)
+        self._weights[slots], self._found[slots] = weights, found
+        self._times[slots], self._epochs[slots] = time.monotonic(), epoch
+
+
+@dataclasses.dataclass(frozen=True)
+class _Served:
+    """The record that is served, and the cached rows of each table by its name."""
+
+    state: ClusterState
+    hot: dict[str, HotRows]
+
+
+class ClusterReader:
+    """A `RowReader` of a cluster. It reads the rows of a batch from all nodes concurrently, in one round trip.
+
+    The cluster stores the epoch of each row, and for 10 minutes the epoch of a removed row. A read raises `RowsAhead`
+    if a row is more than one epoch ahead of the served record. Each read and each refresh checks the marks of buckets.
+    If a mark shows that the cluster has lost rows, reads raise `RowsLost` until all rows are published again.
+
+    Args:
+      cache_dir: see `open_reader`.
+      cache_rows: most cached rows per table; 0 for no cache.
+      cache_secs: how long a cached row stays valid.
+
+    Raises:
+      UserError: nothing is published there, or the cluster cannot be used.
+    """
+
+    def __init__(self, url: str, redis: RedisFiles, cache_dir: str, cache_rows: int, cache_secs: float) -> None:
+        self._cluster, self._cache_rows, self._cache_secs = Cluster(url, redis), cache_rows, cache_secs
+        self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-tower-", dir=cache_dir or None)
+        self._dense, self._lock = DenseFiles(self._place.name), threading.Lock()
+        self._unreadable, self.lookups, self.hits = Unreadable(), 0, 0
+        self._ready: ClusterState | None = None
+        self._lost = self._silent = ""
+        try:
+            state = self._look(None)
+            if state is None:
+                raise UserError(
+                    f"{url}: there is no publication yet: train with the setting publish, or publish a checkpoint"
+                )
+            self._served = _Served(self._fetch(state), self._cold(state.record))
+        except BaseException:
+            self.close()
+            raise
+
+    def refresh(self) -> Record | None:
+        try:
+            state = self._look(self._served)
+        except ClusterChanged as error:
+            self._silent = str(error)
+            raise
+        newest = self._ready or self._served.state
+        if state is not None and state.place != newest.place:
+            self._ready = self._fetch(state)
+        return self._ready.record if self._ready else None
+
+    def advance(self) -> None:
+        state, self._ready = self._ready, None
+        if state is not None:
+            is_same = state.place[:2] == self._served.state.place[:2]
+            self._served = _Served(state, self._served.hot if is_same else self._cold(state.record))
+            self._lost = ""
+
+    def read(self, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        served = self._served
+        record = served.state.record
+        if self._lost:
+            raise RowsLost(self._lost)
+        if table not in served.hot:
+            raise UserError(f"{self._cluster.url}: no table {table}; there are {', '.join(served.hot)}")
+        if time.monotonic() > self._looked + _MOST_SECONDS_UNLOOKED:
+            raise RowsAhead(f"{self._cluster.url}: the last refresh is too long ago: call refresh before lookup")
+        keys, hot = np.require(keys, np.int64, ("C", "A")), served.hot[table]
+        with self._lock:
+            weights, found, there = hot.find(keys, record.epoch)
+            self.lookups, self.hits = self.lookups + len(keys), self.hits + int(there.sum())
+        if not there.all():
+            missing = keys[~there]
+            read = weights[~there], found[~there] = self._read(served, table, missing)
+            with self._lock:
+                hot.put(missing, *read, record.epoch)
+        return weights, found
+
+    def _read(self, served: _Served, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        try:
+            return self._asked(lambda: cluster_rows.read(self._cluster, served.state.record, table, keys))
+        except RowsLost as error:
+            if self._served is served:
+                self._lost = str(error)
+            raise
+        except RowsAhead:
+            raise
+        except UserError as error:
+            self._silent = str(error)
+            raise
+
+    @property
+    def unreadable(self) -> str:
+        return self._lost or self._silent
+
+    @property
+    def record(self) -> Record:
+        return self._served.state.record
+
+    def dense_path(self, record: Record) -> str:
+        return self._dense.path_of(record)
+
+    def close(self) -> None:
+        self._cluster.close()
+        self._place.cleanup()
+
+    def _look(self, served: _Served | None) -> ClusterState | None:
+        """Returns the cluster's state, or None if there is none. If its record is not the served one, checks all marks.
+
+        Raises:
+          RowsLost: rows of the served record or of the newer record are lost.
+          UserError: the cluster does not answer.
+        """
+        state = self._asked(lambda: read_state(self._cluster))
+        if served is not None:
+            # One mark per node reveals a node that was flushed or restarted empty. After a loss, all marks are checked.
+            buckets: Iterable[int] = range(BUCKETS) if self._lost else self._cluster.primaries.values()
+            nodes = self._lost_at(served.state, buckets) if state is not None else [self._cluster.primary_of(CONTROL)]
+            self._lost = str(cluster_contents.rows_lost(self._cluster, served.state.record, nodes)) if nodes else ""
+            self._silent = ""  # Every node has answered.
+        if state is not None and (served is None or state.place != served.state.place):
+            nodes = self._lost_at(state, range(BUCKETS))
+            if nodes:
+                raise cluster_contents.rows_lost(self._cluster, state.record, nodes)
+        elif self._lost:
+            raise RowsLost(self._lost)
+        self._looked = time.monotonic()
+        return state
+
+    def _lost_at(self, state: ClusterState, buckets: Iterable[int]) -> list[str]:
+        return self._asked(lambda: cluster_contents.nodes_that_lost_rows(self._cluster, state.record, buckets))
+
+    def _fetch(self, state: ClusterState) -> ClusterState:
+        """Copies the tower of a state to this host, and returns the state."""
+        with self._unreadable.reading(state.place):
+            self._dense.fetch(
+                state.record, lambda file: cluster_contents.tower_blocks(self._cluster, state.record, file)
+            )
+        return state
+
+    def _cold(self, record: Record) -> dict[str, HotRows]:
+        configs = record.configs().items()
+        return {name: HotRows(config.weights, self._cache_rows, self._cache_secs) for name, config in configs}
+
+    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Returns the result of `ask()`. Retries at most twice if a node was lost or slots have moved."""
+        for left in reversed(range(_TRIES)):
+            try:
+                return ask()
+            except ClusterChanged as error:
+                if not left:
+                    raise
+                _log.debug("asked again: %s", error)
+                time.sleep(_PAUSE_SECONDS)
+                self._refresh_nodes()
+        raise AssertionError
+
+    def _refresh_nodes(self) -> None:
+        try:
+            self._cluster.refresh()
+        except ClusterChanged as error:
+            _log.debug("asked again: %s", error)

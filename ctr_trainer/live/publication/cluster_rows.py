@@ -1,0 +1,196 @@
+"""Writes and reads the rows of a publication in a cluster, and deletes old generations."""
+
+import functools
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tqdm
+
+from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_rows, unpack, value_bytes
+from ctr_trainer.live.publication import cluster_contents, cluster_keys
+from ctr_trainer.live.publication.cluster import Cluster, ClusterChanged
+from ctr_trainer.live.publication.reading import RowsAhead
+from ctr_trainer.live.publication.records import Record
+from ctr_trainer.system.files.paths import Path
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_STEP_SECONDS = 0.05
+_NAMES_A_SCAN = 1000
+# The epoch of a removed key stays this long, so that a reader notices that its record is too old; see `ClusterReader`.
+REMOVED_SECONDS = 600
+_ROWS_A_RUN = 50_000
+
+
+class ClusterSweep:
+    """Deletes the rows of all generations except those in `kept`, by scans over all names of a cluster.
+
+    It deletes the marks of a generation before the rows, so that a reader that still serves the generation notices.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._there: frozenset[int] | None = None  # All generations that may have rows; None if unknown.
+        self._kept: frozenset[int] | None = None
+        self._pages: Iterator[int] | None = None
+        self._deleted = 0
+
+    def note(self, generation: int) -> None:
+        """Records that rows of a generation are about to be written."""
+        if self._there is not None:
+            self._there |= {generation}
+
+    def step(self, kept: frozenset[int]) -> None:
+        """Scans names, and deletes old rows, for some tens of milliseconds."""
+        try:
+            self._look(kept, None, time.monotonic() + _STEP_SECONDS)
+        except ClusterChanged as error:
+            _log.warning("%s: the scan for rows of other generations restarts: %s", self._cluster.url, error)
+            self._cluster.refresh()
+
+    def finish(self, kept: frozenset[int], newest: int | None = None) -> None:
+        """Scans all names, and deletes all old rows.
+
+        Args:
+          newest: rows of later generations also stay. None if the caller holds the fence, so that no other process can
+            begin a generation.
+
+        Raises:
+          ClusterChanged: a node does not answer.
+        """
+        self._look(kept, newest, math.inf)
+
+    def _look(self, kept: frozenset[int], newest: int | None, stop: float) -> None:
+        if self._there is not None and self._there <= kept:
+            return
+        if self._pages is None or self._kept != kept:
+            self._pages, self._kept, self._deleted = self._delete(kept, newest), kept, 0
+        while time.monotonic() < stop:
+            try:
+                deleted = next(self._pages, None)
+            except UserError:
+                self._pages = None  # The scan restarts.
+                raise
+            if deleted is None:
+                self._there, self._pages = kept, None
+                if self._deleted:
+                    _log.info("%s: deleted %d rows of other generations", self._cluster.url, self._deleted)
+                return
+            self._deleted += deleted
+
+    def _delete(self, kept: frozenset[int], newest: int | None) -> Iterator[int]:
+        """Yields the number of deleted rows after each page of names."""
+        found_before: set[int] = set()
+        name = self._cluster.name
+        for node in self._cluster.primary_nodes():
+            cursor = None
+            while cursor != 0:
+                with self._cluster.told():
+                    client: Any = self._cluster.client.get_redis_connection(node)  # redis-py's annotations include str.
+                    cursor, page = client.scan(cursor or 0, match=cluster_keys.rows_pattern(name), count=_NAMES_A_SCAN)
+                old: dict[int, list[bytes]] = {}
+                for row in page:
+                    generation = cluster_keys.generation_of(name, row)
+                    if generation in kept or generation is None or (newest is not None and generation > newest):
+                        continue
+                    if generation not in found_before:
+                        found_before.add(generation)
+                        cluster_contents.run_on_marks(self._cluster, generation, "UNLINK")
+                    old.setdefault(cluster_keys.bucket_of(row), []).append(row)
+                self._cluster.run([(bucket, ("UNLINK", *rows)) for bucket, rows in old.items()])
+                yield sum(len(rows) for rows in old.values())
+
+
+def put(cluster: Cluster, record: Record, directory: Path) -> None:
+    """Writes the rows of a record. Replaces each removed row by the record's epoch, which expires after 10 minutes.
+
+    The record has the cluster's generation number; the directory has the record's files.
+
+    Raises:
+      ClusterChanged: some rows may be lost.
+      UserError: a file cannot be read, or the cluster does not take the rows.
+    """
+    configs = record.configs()
+    with tqdm.tqdm(desc="publishing", unit=" rows", total=record.rows, disable=not sys.stderr.isatty()) as bar:
+        for entry in record.files:
+            config = configs[entry["table"]]
+            with (directory / entry["file"]).local_file() as local:
+                if entry["kind"] != ROWS:
+                    for keys in read_removed(local, config, record.dtype):
+                        _remove(cluster, record, config.name, keys)
+                    continue
+                for keys, values in read_rows(local, config, record.dtype):
+                    for first in range(0, len(keys), _ROWS_A_RUN):
+                        some = slice(first, first + _ROWS_A_RUN)
+                        _set(cluster, record, config.name, keys[some], values[some])
+                        bar.update(len(keys[some]))
+
+
+def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the result of `RowReader.read`. Takes one round trip.
+
+    Raises:
+      RowsLost: the cluster has lost rows of these buckets.
+      RowsAhead: a row is more than one epoch ahead of the record.
+      ClusterChanged: a node was lost or its slots have moved; refresh the cluster and read again.
+    """
+    config = record.configs()[table]
+    order, buckets, edges = _by_bucket(keys)
+    names = cluster_keys.row_names(cluster.name, record.generation, table, keys[order], buckets)
+    own = [(int(buckets[first]), names[first:stop]) for first, stop in edges]
+    # One command reads a bucket's rows and its mark, so that no row can be lost in between.
+    mark_of = functools.partial(cluster_keys.mark_name, cluster.name, record.generation)
+    answers = cluster.run([(bucket, ("MGET", *some, mark_of(bucket))) for bucket, some in own])
+    marks = [answer.pop() for answer in answers]
+    lost = {
+        cluster.primary_of(bucket)
+        for (bucket, _), mark in zip(own, marks, strict=True)
+        if not cluster_contents.is_mark_of(mark, record.epoch)
+    }
+    if lost:
+        raise cluster_contents.rows_lost(cluster, record, lost)
+    values = [value for answer in answers for value in answer]
+    weights = np.zeros((len(keys), config.weights), np.float32)
+    width = value_bytes(config, record.dtype)
+    there = np.fromiter((value is not None and len(value) == width for value in values), np.bool_, len(values))
+    packed = np.frombuffer(b"".join(value for value in values if value and len(value) == width), np.uint8)
+    found = np.zeros(len(keys), np.bool_)
+    found[order] = there
+    weights[order[there]], epochs = unpack(packed.reshape(-1, width), config, record.dtype)
+    removed = [int.from_bytes(value, "little") for value in values if value is not None and len(value) != width]
+    newest = max([*removed, int(epochs.max(initial=0))], default=0)
+    if newest > record.epoch + 1:
+        raise RowsAhead(f"{cluster.url}: rows of epoch {newest} were read, but epoch {record.epoch} is served")
+    return weights, found
+
+
+def _set(cluster: Cluster, record: Record, table: str, keys: np.ndarray, values: np.ndarray) -> None:
+    order, buckets, edges = _by_bucket(keys)
+    pairs = [b""] * (2 * len(keys))
+    pairs[0::2] = cluster_keys.row_names(cluster.name, record.generation, table, keys[order], buckets)
+    pairs[1::2] = cluster_keys.as_bytes(values[order])
+    cluster.run([(int(buckets[first]), ("MSET", *pairs[2 * first : 2 * stop])) for first, stop in edges])
+
+
+def _remove(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> None:
+    epoch = int(record.epoch).to_bytes(4, "little")
+    for first in range(0, len(keys), _ROWS_A_RUN):
+        some = keys[first : first + _ROWS_A_RUN]
+        buckets = cluster_keys.buckets_of(some)
+        names = cluster_keys.row_names(cluster.name, record.generation, table, some, buckets)
+        pairs = zip(buckets.tolist(), names, strict=True)
+        cluster.run([(bucket, ("SET", name, epoch, "EX", REMOVED_SECONDS)) for bucket, name in pairs])
+
+
+def _by_bucket(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
+    """Returns the order that sorts keys by bucket, the sorted buckets, and the range (first, stop) of each bucket."""
+    buckets = cluster_keys.buckets_of(keys)
+    order = np.argsort(buckets, kind="stable")
+    buckets = buckets[order]
+    edges = np.flatnonzero(np.diff(buckets, prepend=-1, append=-1)).tolist()
+    return order, buckets, list(zip(edges, edges[1:], strict=False))

@@ -1,0 +1,154 @@
+"""The interfaces of a publication's target and reader, and the functions that open them by URL."""
+
+from typing import Protocol
+
+import numpy as np
+
+from ctr_trainer.live.publication.cluster import is_cluster
+from ctr_trainer.live.publication.cluster_reader import ClusterReader
+from ctr_trainer.live.publication.cluster_target import ClusterTarget
+from ctr_trainer.live.publication.directory_reader import DirectoryReader
+from ctr_trainer.live.publication.directory_target import DirectoryTarget
+from ctr_trainer.live.publication.records import Place, Record
+from ctr_trainer.settings.training_configs import RedisFiles
+from ctr_trainer.system.files.paths import Path
+
+_NO_FILES = RedisFiles()
+
+
+class Target(Protocol):
+    """The place to which a publication is delivered, opened by `open_target`.
+
+    A target holds the fence of the place until `close`. Meanwhile, every other process gets an error that names the
+    holder. A process that has lost the fence cannot write a record.
+    """
+
+    def newest_epoch(self, holder: str) -> int | None:
+        """Returns the epoch of the newest record that was delivered from a holder's generation.
+
+        Returns None if the place has no generation, or if the current generation has another holder.
+
+        Raises:
+          NeedsBase: the place has lost rows that were delivered.
+        """
+
+    def deliver(self, holder: str, record: Record, directory: Path) -> None:
+        """Writes the rows and the tower of a record, then the record itself. A repeated call is harmless.
+
+        The base of a new holder begins a new generation, whose number the place chooses.
+
+        Args:
+          holder: the holder of the generation.
+          record: a base if `newest_epoch` returns None; otherwise the record of the next epoch.
+          directory: the generation's directory, which has the record's files. The caller has checked them.
+
+        Raises:
+          UserError: the place cannot take the record. The same call may succeed later.
+        """
+
+    def tidy(self) -> None:
+        """Removes data that readers no longer need, for some tens of milliseconds or in a background thread."""
+
+    def tidy_all(self) -> None:
+        """Removes all data that readers no longer need, and blocks until that is done."""
+
+    def close(self) -> None:
+        """Releases the fence."""
+
+
+class RowReader(Protocol):
+    """Reads the rows and the dense tower of one record of a publication. `open_reader` returns a reader.
+
+    While a record is served, the reader prepares a newer one, to which the server switches by `advance`:
+
+        reader = open_reader("models/ctr/publication")
+        tower = load(reader.dense_path(reader.record))
+        while serving:
+            newer = reader.refresh()
+            if newer is not None:
+                newer_tower = load(reader.dense_path(newer))
+                with no_batch_under_way:
+                    reader.advance()
+                    tower = newer_tower
+
+    The rows and the tower thus always belong to the same record.
+
+    One thread calls `refresh` and `advance`. Other threads may call `read` concurrently.
+
+    Attributes:
+      record: the record that is served; its `tables` have the configurations of the tables.
+      unreadable: why the served rows cannot be read, as their place has lost them or does not answer; "" if they can.
+      lookups, hits: number of rows that were looked up in a cache, and number that it had; 0 without a cache.
+    """
+
+    lookups: int
+    hits: int
+
+    @property
+    def record(self) -> Record: ...
+
+    @property
+    def unreadable(self) -> str: ...
+
+    def refresh(self) -> Record | None:
+        """Looks for newer records, and prepares the newest one.
+
+        `record` and the results of `read` do not change, except that rows of a cluster may be one epoch newer.
+
+        Returns:
+          the newest record, which `advance` serves; None if `record` is the newest one.
+
+        Raises:
+          RowsLost: the place has lost rows.
+          UserError: the publication cannot be read. The current record stays served.
+        """
+
+    def advance(self) -> None:
+        """Serves the record that `refresh` returned; does nothing if it returned None. Takes microseconds."""
+
+    def read(self, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Reads the rows of distinct int64[U] keys.
+
+        Returns:
+          (float32[U, weights], zeros for a key without a row; bool[U], whether a key has a row).
+
+        Raises:
+          RowsAhead: the rows are more than one epoch ahead of `record`; only a cluster's reader raises it.
+          RowsLost: the place has lost rows.
+          UserError: there is no such table, or the rows cannot be read in time.
+        """
+
+    def dense_path(self, record: Record) -> str:
+        """Returns the local directory of the dense tower, a SavedModel, of the served or the prepared record.
+
+        The directory stays until records with two other towers have been served.
+        """
+
+    def close(self) -> None:
+        """Releases memory, files and connections."""
+
+
+def open_target(url: Place, redis: RedisFiles = _NO_FILES) -> Target:
+    """Opens the target at a path or URL of a directory, or the `redis://` or `rediss://` URL of a cluster.
+
+    Raises:
+      UserError: another process publishes there, or the place does not answer.
+    """
+    return ClusterTarget(str(url), redis) if is_cluster(url) else DirectoryTarget(url)
+
+
+def open_reader(
+    url: Place, cache_dir: str = "", redis: RedisFiles = _NO_FILES, cache_rows: int = 100_000, cache_secs: float = 1.0
+) -> RowReader:
+    """Opens the reader of a publication, whose `url` has the same forms as for `open_target`.
+
+    Args:
+      cache_dir: local directory for rows and towers; "" for the system's directory of temporary files.
+      cache_rows, cache_secs: the cache of a cluster's rows, see `ClusterReader`.
+
+    Raises:
+      UserError: there is no publication, or it cannot be read.
+    """
+    if is_cluster(url):
+        return ClusterReader(str(url), redis, cache_dir, cache_rows, cache_secs)
+    return DirectoryReader(str(url), cache_dir)

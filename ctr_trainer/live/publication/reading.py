@@ -1,0 +1,240 @@
+"""Shared parts of the readers: packed rows in memory-mapped files, local towers, retries, and errors about rows."""
+
+import contextlib
+import mmap
+import os
+import tempfile
+import threading
+import time
+import weakref
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.snapshot.packed_rows import unpack, value_bytes
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.live.publication.records import Record
+from ctr_trainer.system.files.local_path import LocalPath
+from ctr_trainer.system.messages.errors import UserError
+
+_FIRST_ROWS = 1024
+_ROWS_A_LOCK = 4096  # Rows that are written while the lock is held. A reader waits for at most these.
+_KEPT = 3  # The towers of the record that is served, of the previous one, and of the next one.
+_FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
+_PAUSE_SECONDS = 0.005
+
+
+class MappedRows:
+    """The rows of one table in a memory-mapped file. Thread-safe, except `blocks`.
+
+    The file has no name, so it disappears when this process ends or is killed. The index takes 16 bytes of memory per
+    key.
+
+    Args:
+      dtype: dtype of the packed rows, see `packed_rows`.
+      directory: directory of the file, on a disk with room for the rows.
+    """
+
+    def __init__(self, config: TableConfig, dtype: str, directory: str) -> None:
+        self._config, self._dtype, self._directory = config, dtype, directory
+        self._width = value_bytes(config, dtype)
+        self._index, self._lock = Index(), threading.Lock()
+        self._file = tempfile.TemporaryFile(dir=directory)
+        self._close_file = weakref.finalize(self, self._file.close)
+        self._values = np.empty((0, self._width), np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def put(self, keys: np.ndarray, values: np.ndarray) -> None:
+        """Adds or replaces the rows uint8[n, value_bytes] of distinct int64[n] keys.
+
+        Raises:
+          UserError: the disk is full.
+        """
+        for first in range(0, len(keys), _ROWS_A_LOCK):
+            some = np.require(keys[first : first + _ROWS_A_LOCK], requirements=("C", "A"))
+            with self._lock:
+                slots = self._index.find_or_add(some)
+                self._reserve(self._index.slots)
+                self._values[slots] = values[first : first + _ROWS_A_LOCK]
+
+    def remove(self, keys: np.ndarray) -> None:
+        """Removes the rows of int64[n] keys; ignores keys without a row."""
+        for first in range(0, len(keys), _ROWS_A_LOCK):
+            with self._lock:
+                self._index.remove(np.require(keys[first : first + _ROWS_A_LOCK], requirements=("C", "A")))
+
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (float32[U, weights] of int64[U] keys, zeros without a row; bool[U] whether a key has a row)."""
+        keys = np.require(keys, np.int64, ("C", "A"))
+        with self._lock:
+            slots = self._index.find(keys)
+            found = slots >= 0
+            values = self._values[slots[found]]
+        weights = np.zeros((len(keys), self._config.weights), np.float32)
+        weights[found] = unpack(values, self._config, self._dtype)[0]
+        return weights, found
+
+    def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields all rows as (int64[n] keys, uint8[n, value_bytes]). No thread may put or remove rows meanwhile."""
+        for first in range(0, self._index.slots, _ROWS_A_LOCK):
+            keys = self._index.keys[first : first + _ROWS_A_LOCK]
+            there = keys != 0  # The others are free slots.
+            yield keys[there], self._values[first : first + len(keys)][there]
+
+    def close(self) -> None:
+        """Releases memory and disk."""
+        with self._lock:
+            self._values = np.empty((0, self._width), np.uint8)
+            self._index = Index()
+            self._close_file()
+
+    def _reserve(self, rows: int) -> None:
+        if rows <= len(self._values):
+            return
+        rows = max(rows, len(self._values) * 3 // 2, _FIRST_ROWS)
+        size = rows * self._width
+        try:
+            os.posix_fallocate(self._file.fileno(), 0, size)  # Otherwise SIGBUS ends the process on a full disk.
+            pages = mmap.mmap(self._file.fileno(), size)
+        except OSError as error:
+            raise UserError(
+                f"{self._directory}: {size >> 20} MiB for the rows of the table {self._config.name}: "
+                f"{error.strerror or error}; make room there, or set TMPDIR to a directory with room"
+            ) from None
+        self._values = np.frombuffer(pages, np.uint8).reshape(rows, self._width)
+
+
+class NewerRows:
+    """The changes of one table since the state in a `MappedRows`: changed rows, and removed keys."""
+
+    def __init__(self, config: TableConfig, dtype: str, directory: str) -> None:
+        self._rows, self._removed, self._lock = MappedRows(config, dtype, directory), Index(), threading.Lock()
+
+    def put(self, keys: np.ndarray, values: np.ndarray) -> None:
+        self._rows.put(keys, values)
+        with self._lock:
+            self._removed.remove(np.require(keys, requirements=("C", "A")))
+
+    def remove(self, keys: np.ndarray) -> None:
+        self._rows.remove(keys)
+        with self._lock:
+            self._removed.find_or_add(np.require(keys, requirements=("C", "A")))
+
+    def read_over(self, earlier: MappedRows, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the result of `MappedRows.find` for the earlier rows with these changes applied."""
+        keys = np.require(keys, np.int64, ("C", "A"))
+        weights, found = earlier.find(keys)
+        changed, there = self._rows.find(keys)
+        weights[there], found[there] = changed[there], True
+        with self._lock:
+            removed = self._removed.find(keys) >= 0
+        weights[removed], found[removed] = 0, False
+        return weights, found
+
+    def settle(self, earlier: MappedRows) -> None:
+        """Applies the changes to the earlier rows. `read_over` returns the same rows before, during and after."""
+        for keys, values in self._rows.blocks():
+            earlier.put(keys, values)
+        removed = self._removed.keys
+        earlier.remove(removed[removed != 0].copy())
+
+    def close(self) -> None:
+        self._rows.close()
+
+
+def pause() -> None:
+    """Sleeps for 5 ms. A refresh calls it between its parts, so that the threads that answer requests can run.
+
+    Without pauses, all requests that arrive within the 15 ms of a refresh would compete with it.
+    """
+    time.sleep(_PAUSE_SECONDS)
+
+
+class DenseFiles:
+    """The dense towers of the last records, each in its own subdirectory of a local directory."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = LocalPath(directory)
+        self._kept: list[str] = []
+
+    def path_of(self, record: Record) -> str:
+        """Returns the local directory of a record's tower, which `fetch` has copied."""
+        return str(self._directory / _name(record))
+
+    def fetch(self, record: Record, blocks_of: Callable[[str], Iterable[bytes]]) -> None:
+        """Copies a record's tower unless it exists, and removes the oldest tower if there are more than three.
+
+        Args:
+          blocks_of: f(name of a file of the tower) -> the file's bytes in blocks.
+
+        Raises:
+          UserError: a file is missing, or was altered; the message names it.
+        """
+        name = _name(record)
+        if name in self._kept:
+            self._kept.append(self._kept.pop(self._kept.index(name)))
+            return
+        target = self._directory / name
+        target.remove_all()
+        for entry in record.dense_files:
+            pause()
+            _copy(target / entry["file"], entry, blocks_of(entry["file"]))
+        self._kept.append(name)
+        while len(self._kept) > _KEPT:
+            (self._directory / self._kept.pop(0)).remove_all()
+
+
+def _name(record: Record) -> str:
+    # A place that was emptied and filled again may reuse the number of a generation.
+    content = zlib.crc32(repr(record.dense_files).encode())
+    return os.path.join(f"{record.generation}", f"{record.dense}-{content:08x}")
+
+
+def _copy(path: LocalPath, entry: dict[str, Any], blocks: Iterable[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = crc32 = 0
+    with open(path, "wb") as file:
+        for block in blocks:
+            file.write(block)
+            size, crc32 = size + len(block), zlib.crc32(block, crc32)
+    if (size, crc32) != (entry["bytes"], entry["crc32"]):
+        raise UserError(
+            f"the published tower's file {entry['file']} has {size} bytes with the checksum {crc32:08x}, expected "
+            f"{entry['bytes']} with {entry['crc32']:08x}: cut off, altered or replaced meanwhile"
+        )
+
+
+class RowsAhead(UserError):
+    """The rows are more than one epoch ahead of the served record: refresh, advance, then read again."""
+
+
+class RowsLost(UserError):
+    """The place has lost rows of the served record: requests are refused until all rows are published again."""
+
+
+class Unreadable:
+    """Remembers a failed read. It is retried after a pause that doubles up to a minute, or once the place changes."""
+
+    def __init__(self) -> None:
+        self._found: object = None
+        self._error: Exception | None = None
+        self._wait = self._until = 0.0
+
+    @contextlib.contextmanager
+    def reading(self, found: object) -> Iterator[None]:
+        """A context manager around a read of the contents `found`. Equal contents raise the last error in the pause."""
+        again = self._error is not None and found == self._found
+        if self._error is not None and again and time.monotonic() < self._until:
+            raise self._error.with_traceback(None)
+        try:
+            yield
+        except (UserError, OSError) as error:
+            self._wait = min(2 * self._wait, _MOST_SECONDS) if again else _FIRST_SECONDS
+            self._found, self._error, self._until = found, error, time.monotonic() + self._wait
+            raise
+        self._error = None

@@ -1,0 +1,173 @@
+"""The spool: the publication that a training writes into its model directory, from which it is delivered."""
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.live.publication import records
+from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Publication, Record
+from ctr_trainer.system.files.paths import Path, bytes_and_crc32, path_of
+from ctr_trainer.system.messages.errors import UserError
+
+_FILE = "delivered.json"
+DIRECTORY = "publication"  # Below the model directory.
+
+
+class NeedsBase(UserError):
+    """No epoch can follow the target's last record: a new generation is needed, which begins with all rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DeliveryStatus:
+    """A delivery's report to the training: the last delivered record, and the problem since then.
+
+    Attributes:
+      holder: the holder of the generation.
+      epoch: the epoch of the record; -1 if no record of this generation was delivered yet.
+      problem: why the next record is not delivered; "" if there is no problem.
+      needs_base: whether the training must begin a new generation, because no epoch can follow at the target.
+    """
+
+    holder: str
+    epoch: int = -1
+    problem: str = ""
+    needs_base: bool = False
+
+
+def read_status(spool: Place) -> DeliveryStatus | None:
+    """Returns the delivery status of a spool; None if no delivery has opened the spool yet."""
+    path = path_of(spool) / _FILE
+    if not path.exists():
+        return None
+    values = path.read_json("end the training and restart it")
+    try:
+        return DeliveryStatus(**values)
+    except TypeError as error:
+        raise UserError(f"{path} was not written by this version of ctr_trainer: {error}") from None
+
+
+def write_status(spool: Place, status: DeliveryStatus) -> None:
+    (path_of(spool) / _FILE).write_json(dataclasses.asdict(status))
+
+
+class Spool:
+    """Writes records one by one: a base, then epochs.
+
+    If the process is killed, the records that it has written stay valid. The next training begins a new generation.
+
+    Args:
+      path: path or URL of the directory, under which the store's shards must also reach it.
+      dtype: the dtype of the packed rows.
+      stream: f() -> `Record.stream`; None if the training reads no stream.
+      inputs, change_inputs: see `Record`.
+
+    Attributes:
+      last: the last record of this generation; None before its base is written.
+      records, rows, removed: number of each that this object has written, in all generations.
+    """
+
+    def __init__(
+        self,
+        path: Place,
+        model: str,
+        store: Store,
+        configs: Sequence[TableConfig],
+        dtype: str,
+        stream: Callable[[], dict[str, float]] | None = None,
+        inputs: Mapping[str, str] | None = None,
+        change_inputs: bool = False,
+    ) -> None:
+        self.path: Path = path_of(path).absolute()
+        self._stream, self._inputs, self._changes_inputs = stream, dict(inputs or {}), change_inputs
+        self._model, self._store, self._dtype = model, store, dtype
+        self._tables = [{"config": config.to_dict()} for config in configs]
+        self._publication: Publication | None = None
+        self.last: Record | None = None
+        self._is_closed = False
+        self.records = self.rows = self.removed = 0
+
+    def begin(self) -> Publication:
+        """Begins a new generation: the next record has all rows."""
+        current = records.read_publication(self.path)
+        number = max(current.generation if current else 0, records.newest_generation(self.path)) + 1
+        self._publication, self.last = Publication(self._model, number, uuid.uuid4().hex), None
+        return self._publication
+
+    def write(self, step: int, write_tower: Callable[[str], object]) -> Record:
+        """Writes the next record, with the rows that have changed since the last one.
+
+        If this call raises, the next call writes the same record again, with all unpublished changes. If the record may
+        have been written nevertheless, the next call begins a new generation.
+
+        Args:
+          step: the global step of the dense tower.
+          write_tower: f(local directory), writes the SavedModel of the dense tower.
+        """
+        publication = self._publication or self.begin()
+        kind, epoch = (EPOCH, self.last.epoch + 1) if self.last else (BASE, 0)
+        name, now = records.name_of(kind, epoch), time.time()
+        stream = self._stream() if self._stream else None
+        directory = records.generation_path(self.path, publication.generation)
+        (directory / name).remove_all()
+        files = self._store.publish(str(directory / name), epoch, self._dtype, self.last.epoch if self.last else None)
+        dense = records.dense_name(epoch)
+        record = Record(
+            model=self._model,
+            generation=publication.generation,
+            epoch=epoch,
+            kind=kind,
+            global_step=step,
+            time=now,
+            dtype=self._dtype,
+            tables=self._tables,
+            files=[{**entry, "file": f"{name}/{entry['file']}"} for entry in files],
+            dense=dense,
+            dense_files=_write_tower(directory / dense, write_tower),
+            stream=stream,
+            inputs=self._inputs,
+            change_inputs=self._changes_inputs,
+        )
+        if self._is_closed:
+            raise UserError(f"{self.path}: the rows of {name} may come from a store that is closed already")
+        try:
+            records.write_record(self.path, record)
+            if kind == BASE:
+                records.write_publication(self.path, publication)
+        except Exception:
+            # The record may have been delivered, so no other record may take its number.
+            if (directory / f"{name}.json").exists():
+                self.begin()
+            raise
+        self.last, self.records = record, self.records + 1
+        self.rows, self.removed = self.rows + record.rows, self.removed + record.removed
+        if kind == BASE:
+            records.remove_generations_before(self.path, record.generation)
+        return record
+
+    def close(self) -> None:
+        """Refuses all further records, even one that a thread is writing, because the store may be closed next."""
+        self._is_closed = True
+
+    def status(self) -> DeliveryStatus | None:
+        """Returns the delivery status of this generation; None if no delivery has reported one yet."""
+        status = read_status(self.path)
+        is_own = status is not None and self._publication is not None and status.holder == self._publication.holder
+        return status if is_own else None
+
+
+def _write_tower(path: Path, write_tower: Callable[[str], object]) -> list[dict[str, Any]]:
+    """Writes a tower into a directory. Returns the `dense_files` for its record."""
+    path.remove_all()
+    path.mkdir(parents=True, exist_ok=True)
+    with path.filled_locally() as local:
+        write_tower(str(local))
+    entries = []
+    for file in path.files():
+        (path / file).sync()
+        size, crc32 = bytes_and_crc32(path / file)
+        entries.append({"file": file, "bytes": size, "crc32": crc32})
+    return entries

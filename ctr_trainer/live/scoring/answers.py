@@ -1,0 +1,96 @@
+"""The JSON of answers: predictions and metadata, in TensorFlow Serving's REST form.
+
+Source: https://www.tensorflow.org/tfx/serving/api_rest
+"""
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ctr_trainer.live.scoring.raw_inputs import PredictionFailed
+from ctr_trainer.live.scoring.request_forms import SIGNATURE
+from ctr_trainer.live.scoring.served_model import ServedModel
+
+_NUMBER = "%#.9g"  # With a decimal point, so that a reader does not parse an integer.
+
+
+def predictions(outputs: Mapping[str, np.ndarray], of_rows: bool) -> str:
+    """Returns the JSON of the predictions. As in TensorFlow Serving, a single output is written without its name.
+
+    Rows of float32 have 9 significant digits, from which a reader recovers the same float32.
+    """
+    if of_rows and all(array.dtype == np.float32 and array.ndim == 1 for array in outputs.values()):
+        return _of_numbers(dict(sorted(outputs.items())))
+    found: object
+    values = {name: _values(array) for name, array in sorted(outputs.items())}
+    if len(values) == 1:
+        (found,) = values.values()
+    elif of_rows:
+        found = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    else:
+        found = values
+    try:
+        return json.dumps({"predictions" if of_rows else "outputs": found}, allow_nan=False)
+    except ValueError:
+        raise _diverged() from None
+
+
+def _of_numbers(outputs: Mapping[str, np.ndarray]) -> str:
+    """Does the work of `predictions` for rows of float32, in a fifth of the time of `json.dumps`."""
+    values = np.stack(list(outputs.values()), 1)
+    if not np.isfinite(values).all():
+        raise _diverged()
+    row = ", ".join(f"{json.dumps(name)}: ".replace("%", "%%") + _NUMBER for name in outputs)
+    rows = ", ".join([f"{{{row}}}" if len(outputs) > 1 else _NUMBER] * len(values))
+    return f'{{"predictions": [{rows}]}}' % tuple(values.ravel().tolist())
+
+
+def _diverged() -> PredictionFailed:
+    return PredictionFailed("a prediction is not a finite number: the model has diverged")
+
+
+def _values(array: np.ndarray) -> list[Any]:
+    if array.dtype != object:
+        return array.tolist()
+    return np.vectorize(_text, [object])(array).tolist()
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def metadata(name: str, model: ServedModel) -> dict[str, Any]:
+    """Returns the `metadata` of TensorFlow Serving's REST API, and the values that the page shows."""
+    tower, now = model.tower, model.freshness
+    features = [
+        {
+            "name": f.name,
+            "kind": f.kind,
+            "expected": f.expected,
+            "separator": f.separator or "",
+            "typical": tower.typical.get(f.name),
+        }
+        for f in tower.inputs.features
+    ]
+    inputs = {
+        f.name: _tensor("DT_FLOAT" if f.kind == "number" else "DT_STRING", f.is_list) for f in tower.inputs.features
+    }
+    outputs = {each: _tensor("DT_FLOAT", False) for each in tower.outputs}
+    signature = {"inputs": inputs, "outputs": outputs, "method_name": "tensorflow/serving/predict"}
+    return {
+        "model_spec": {"name": name, "signature_name": "", "version": str(now.epoch)},
+        "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}},
+        "features": features,
+        "outputs": list(tower.outputs),
+        "freshness": now.to_dict(),
+    }
+
+
+def _tensor(dtype: str, is_list: bool) -> dict[str, Any]:
+    return {"dtype": dtype, "tensor_shape": {"dim": [{"size": "-1"}] * (1 + is_list), "unknown_rank": False}}

@@ -1,0 +1,261 @@
+"""Scores the examples of concurrent requests together."""
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from ctr_trainer.live.scoring.examples import Examples
+from ctr_trainer.live.scoring.raw_inputs import NotReady, QueueFull, RawInputs, RequestRefused, TookTooLong
+from ctr_trainer.live.scoring.served_model import Scored
+from ctr_trainer.settings.command_flags import ScoreLimits
+
+_log = logging.getLogger(__name__)
+# f(transport, HTTP status, seconds), called for each answered request.
+NoteRequest = Callable[[str, int, float], None]
+_CLOSE_SECONDS = 30
+# Limit of the values that wait, as a number of requests of the largest size.
+_MOST_LARGE_REQUESTS = 16
+# Parsing and answering a request takes about as long as scoring so many examples.
+_EXAMPLES_A_REQUEST = 16
+# Share of the earlier answers that remains in the mean time per example after each answer.
+_MEMORY = 0.997
+
+
+@dataclasses.dataclass(frozen=True)
+class _Waiting:
+    examples: Examples
+    arrived: float
+    deadline: float
+    future: "concurrent.futures.Future[Scored]"
+
+
+class Batcher:
+    """A queue of examples, and threads that score batches of them.
+
+    A batch consists of whole requests, in order of arrival. If a batch fails, each of its requests is scored alone. A
+    request is not scored if its deadline has passed or its future was cancelled.
+
+    Args:
+      on_batch: f(scored, number of examples, seconds that the first request waited), called after each batch.
+    """
+
+    def __init__(
+        self,
+        score: Callable[[Examples], Scored],
+        limits: ScoreLimits,
+        on_batch: Callable[[Scored, int, float], None] = lambda scored, examples, waited: None,
+    ) -> None:
+        self._score, self._limits, self._on_batch = score, limits, on_batch
+        self._most_values = _MOST_LARGE_REQUESTS * limits.max_values
+        self._queue: collections.deque[_Waiting] = collections.deque()
+        self._examples = self._values = 0
+        self._open_examples, self._seconds, self._answered, self._answered_at = 0, 0.0, 0.0, 0.0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"score-{number}", daemon=True) for number in range(limits.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting examples."""
+        return self._examples
+
+    def refuse_late(self) -> None:
+        """Raises QueueFull if a request that arrives now would be answered after `timeout_secs`.
+
+        The answer is expected after the answers to the open requests, at the recent rate of answers. This time counts
+        twice, because the server reads a request as late as it answers it.
+        """
+        expected = 2 * self._open_examples * self._seconds / max(self._answered, 1.0)
+        if expected > self._limits.timeout_secs:
+            raise QueueFull(
+                f"the answer would take {expected:.1f} s, over {self._limits.timeout_secs:g} s (timeout_secs): send "
+                "the request again later, or to another server"
+            )
+
+    @contextlib.contextmanager
+    def answering(self, examples: Examples) -> "Iterator[concurrent.futures.Future[Scored]]":
+        """Yields the future of `submit`. `refuse_late` counts the request as open until the block ends."""
+        count = examples.count + _EXAMPLES_A_REQUEST
+        with self._changed:
+            if not self._open_examples:
+                self._answered_at = time.monotonic()
+            self._open_examples += count
+        try:
+            yield self.submit(examples)
+        finally:
+            with self._changed:
+                now, self._open_examples = time.monotonic(), self._open_examples - count
+                self._seconds = _MEMORY * self._seconds + now - self._answered_at
+                self._answered, self._answered_at = _MEMORY * self._answered + count, now
+
+    def submit(self, examples: Examples) -> "concurrent.futures.Future[Scored]":
+        """Adds the examples of a request. If the future is cancelled before its batch begins, nothing is scored.
+
+        Raises:
+          QueueFull: too many examples wait.
+          NotReady: the server is shutting down.
+        """
+        now = time.monotonic()
+        waiting = _Waiting(examples, now, now + self._limits.timeout_secs, concurrent.futures.Future())
+        with self._changed:
+            if self._closed:
+                raise NotReady("the server is shutting down: send the request to another one")
+            if self._is_full(waiting):
+                self._drop_late()
+            if self._is_full(waiting):
+                raise QueueFull(
+                    f"{self._examples} examples wait; the limit is {self._limits.max_queue} examples (max_queue), with "
+                    f"at most {self._most_values} values: send the request again later, or to another server"
+                )
+            self._queue.append(waiting)
+            self._count(waiting, 1)
+            self._changed.notify()
+        return waiting.future
+
+    def close(self) -> None:
+        """Scores the waiting requests, then ends the threads."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(_CLOSE_SECONDS)
+            if thread.is_alive():
+                _log.warning("a batch did not end within %d s and is aborted", _CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while (batch := self._take()) is not None:
+            for same in _with_same_inputs(batch):
+                taken = [each for each in same if each.future.set_running_or_notify_cancel()]
+                if taken:
+                    self._score_all(taken, time.monotonic() - taken[0].arrived)
+
+    def _take(self) -> list[_Waiting] | None:
+        """Waits for and returns the requests of the next batch; None after `close`."""
+        with self._changed:
+            while not self._queue:
+                if self._closed:
+                    return None
+                self._changed.wait()  # For a request or `close`, without a time limit.
+            until = self._queue[0].arrived + self._limits.batch_delay_ms / 1000
+            while not self._closed and self._examples < self._limits.max_batch_size:
+                if not self._queue:
+                    return []  # Another thread has taken the requests.
+                if (left := until - time.monotonic()) <= 0:
+                    break
+                self._changed.wait(left)
+            self._drop_late()
+            batch = self._first_of_queue()
+            if self._queue:
+                self._changed.notify()
+        return batch
+
+    def _first_of_queue(self) -> list[_Waiting]:
+        """Takes as many requests from the queue as a batch's limits of examples and values allow."""
+        batch: list[_Waiting] = []
+        count = 0
+        widths: tuple[int, ...] = ()
+        while self._queue:
+            examples = self._queue[0].examples
+            joint_count = count + examples.count
+            pairs = itertools.zip_longest(widths, examples.widths, fillvalue=0)
+            joint_widths = tuple(map(max, pairs))
+            if batch and (
+                joint_count > self._limits.max_batch_size or joint_count * sum(joint_widths) > self._limits.max_values
+            ):
+                break
+            count, widths = joint_count, joint_widths
+            batch.append(self._queue.popleft())
+            self._count(batch[-1], -1)
+        return batch
+
+    def _is_full(self, waiting: _Waiting) -> bool:
+        return self._examples > 0 and (
+            self._examples + waiting.examples.count > self._limits.max_queue
+            or self._values + waiting.examples.values > self._most_values
+        )
+
+    def _drop_late(self) -> None:
+        """Removes the requests whose deadline has passed or whose future was cancelled."""
+        now = time.monotonic()
+        kept: collections.deque[_Waiting] = collections.deque()
+        for each in self._queue:
+            if each.future.cancelled():
+                self._count(each, -1)
+            elif now > each.deadline:
+                self._count(each, -1)
+                _finish(each.future, error=not_in_time(self._limits))
+            else:
+                kept.append(each)
+        self._queue = kept
+
+    def _count(self, waiting: _Waiting, sign: int) -> None:
+        self._examples += sign * waiting.examples.count
+        self._values += sign * waiting.examples.values
+
+    def _score_all(self, batch: list[_Waiting], waited: float) -> None:
+        """Scores requests together. An error becomes the answer to these requests, and does not end the thread."""
+        now = time.monotonic()
+        for each in batch:
+            if now > each.deadline:
+                _finish(each.future, error=not_in_time(self._limits))
+        batch = [each for each in batch if now <= each.deadline]
+        if not batch:
+            return
+        count = sum(each.examples.count for each in batch)
+        try:
+            scored = self._score(Examples.merged([each.examples for each in batch]))
+            self._on_batch(scored, count, waited)
+            ends = list(itertools.accumulate(each.examples.count for each in batch))
+            answers = [
+                scored.part(end - each.examples.count, each.examples.count)
+                for each, end in zip(batch, ends, strict=True)
+            ]
+        except RequestRefused as error:
+            for each in batch:
+                _finish(each.future, error=error)
+        except Exception as error:
+            if len(batch) > 1:
+                for each in batch:
+                    self._score_all([each], waited)
+                return
+            _log.exception("a batch of %d examples failed", count)
+            _finish(batch[0].future, error=error)
+        else:
+            for each, answer in zip(batch, answers, strict=True):
+                _finish(each.future, answer)
+
+
+def not_in_time(limits: ScoreLimits) -> TookTooLong:
+    return TookTooLong(f"not scored within {limits.timeout_secs:g} s (timeout_secs)")
+
+
+def _finish(
+    future: "concurrent.futures.Future[Scored]", result: Scored | None = None, error: Exception | None = None
+) -> None:
+    """Sets the result or the error of a future, unless it was cancelled meanwhile."""
+    with contextlib.suppress(concurrent.futures.InvalidStateError):
+        if error is not None:
+            future.set_exception(error)
+        elif result is not None:
+            future.set_result(result)
+
+
+def _with_same_inputs(batch: list[_Waiting]) -> list[list[_Waiting]]:
+    """Returns the requests of a batch, grouped by the `RawInputs` that they were checked against.
+
+    A request with a context forms its own group.
+    """
+    groups: dict[tuple[RawInputs, int], list[_Waiting]] = {}
+    for number, each in enumerate(batch):
+        groups.setdefault((each.examples.inputs, number if each.examples.context else -1), []).append(each)
+    return list(groups.values())

@@ -1,0 +1,167 @@
+"""The examples of a request, or of several requests together."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_trainer.live.scoring import raw_inputs
+from ctr_trainer.live.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge, Where
+from ctr_trainer.settings.command_flags import ScoreLimits
+
+# The explanation of the limits of bytes and values in messages.
+LIMIT = "a limit that grows with max_examples"
+# float32[B] of numbers, object[B] of bytes, or B lists of bytes.
+Column = np.ndarray | list[list[bytes]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Examples with checked raw values.
+
+    Attributes:
+      inputs: the features against which the values were checked.
+      context: names of the features whose column has a single value, which all examples share.
+    """
+
+    inputs: RawInputs
+    count: int
+    columns: Mapping[str, Column]
+    context: frozenset[str] = frozenset()
+
+    @classmethod
+    def missing(cls, inputs: RawInputs, count: int, has_context: bool = False) -> "Examples":
+        """Returns examples whose values are all missing. The context, if any, has all features except the first."""
+        context = frozenset(f.name for f in inputs.features[1:]) if has_context else frozenset()
+        lengths = {f: 1 if f.name in context else count for f in inputs.features}
+        return cls(inputs, count, {f.name: column_of(f, [None] * n, 0) for f, n in lengths.items()}, context)
+
+    @classmethod
+    def merged(cls, parts: Sequence["Examples"]) -> "Examples":
+        """Concatenates the examples of parts, which have the same `inputs`.
+
+        A part with a context must be the only part.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        columns: dict[str, Column] = {}
+        for feature in parts[0].inputs.features:
+            values = [part.columns[feature.name] for part in parts]
+            columns[feature.name] = list(itertools.chain(*values)) if feature.is_list else np.concatenate(values)
+        return cls(parts[0].inputs, sum(part.count for part in parts), columns)
+
+    def expanded(self) -> "Examples":
+        """Returns the same examples, each with its own copy of the context's values."""
+        shared = {name: _repeated(self.columns[name], self.count) for name in self.context}
+        return dataclasses.replace(self, columns={**self.columns, **shared}, context=frozenset())
+
+    @functools.cached_property
+    def widths(self) -> tuple[int, ...]:
+        """The number of values per example of each feature in `arrays`; for lists, the length of the longest list."""
+        return tuple(max(map(len, self.columns[f.name]), default=0) if f.is_list else 1 for f in self.inputs.features)
+
+    @property
+    def values(self) -> int:
+        """The number of values in all arrays of `arrays`, with a value of the context counted once per example."""
+        return self.count * sum(self.widths)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the inputs of an exported graph by feature name: float32[B], string[B] or string[B, N].
+
+        B is 1 for a feature of the context.
+        """
+        return {f.name: _array(self.columns[f.name]) for f in self.inputs.features}
+
+
+def _example(place: int) -> str:
+    return f"example {place}"
+
+
+def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Where = _example) -> Column:
+    """Converts the JSON values of a feature, see `raw_inputs`. A list may have at most `most` values."""
+    if feature.kind == NUMBER:
+        return raw_inputs.numbers(feature, values, where)
+    if feature.is_list:
+        return raw_inputs.lists(feature, values, most, where)
+    return raw_inputs.texts(feature, values, where)
+
+
+def _repeated(column: Column, count: int) -> Column:
+    return np.repeat(column, count) if isinstance(column, np.ndarray) else column * count
+
+
+def _array(column: Column) -> np.ndarray:
+    """Returns a column as an array. Lists become object[B, N] of bytes, padded with b"" at the end."""
+    if isinstance(column, np.ndarray):
+        return column
+    longest = max(map(len, column), default=0)
+    out = np.full((len(column), longest), b"", object)
+    for row, values in zip(out, column, strict=True):
+        row[: len(values)] = values
+    return out
+
+
+def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where) -> Column:
+    """Converts the Arrow column of a feature, see `request_forms.of_flight`."""
+    column = _decoded(feature, column)
+    kind = column.type
+    if feature.kind == NUMBER:
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+            raise _wrong_type(feature, kind)
+        values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+        if np.isinf(values).any():
+            raise raw_inputs.refuse(feature, "inf", int(np.isinf(values).argmax()), where)
+        return values
+    if not feature.is_list:
+        return np.array(_texts(feature, column, kind).to_pylist() or [], object)
+    if pa.types.is_null(kind):
+        return [[] for _ in range(len(column))]
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise _wrong_type(feature, kind)
+    longest = pc.max(pc.list_value_length(column)).as_py() or 0
+    if longest > limits.max_list_length:
+        place = pc.index(pc.list_value_length(column), longest).as_py()
+        raw_inputs.check_length(feature, longest, place, limits.max_list_length, where)
+    if len(column) * longest > limits.max_values:
+        raise TooLarge(
+            f"column {feature.name!r}: {len(column)} lists of up to {longest} values are over {limits.max_values} "
+            f"values, {LIMIT}: send fewer examples at a time, or shorter lists"
+        )
+    values = _texts(feature, _decoded(feature, column.flatten()), kind)
+    ends, values = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy()), values.to_pylist()
+    rows = [values[end - length : end] for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)]
+    raw_inputs.check_weights(feature, rows, where)
+    return rows
+
+
+def _decoded(feature: RawFeature, column: pa.Array) -> pa.Array:
+    """Decodes a column if it is dictionary-encoded."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    kind = column.type.value_type
+    if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise _wrong_type(feature, column.type)
+    return column.dictionary_decode()
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(each(kind) for each in is_text)
+
+
+def _texts(feature: RawFeature, values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns the values as large binary, b"" for null."""
+    if pa.types.is_integer(values.type):
+        values = values.cast(pa.string())
+    if not (pa.types.is_null(values.type) or _is_text(values.type)):
+        raise _wrong_type(feature, kind)
+    return pc.fill_null(values.cast(pa.large_binary()), b"")
+
+
+def _wrong_type(feature: RawFeature, kind: pa.DataType) -> RequestRefused:
+    return RequestRefused(f"column {feature.name!r}: type {kind}: expected {feature.expected}")

@@ -1,0 +1,218 @@
+"""The server for Arrow Flight. It answers each batch of raw values in a stream with a batch of predictions.
+
+docs/serving.md has a client. The app_metadata of an answer is the JSON of `Freshness.to_dict`. To rank candidates for
+one context, a batch has the features of the candidates, and the app_metadata `{"context": {"user": "u1"}}`.
+
+The server implements only the call DoExchange of Flight, with grpcio. pyarrow's own server accepts messages of any size
+and decompresses them before they can be checked, does not limit connections, and sends tracebacks to clients.
+"""
+
+import concurrent.futures
+import json
+import logging
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+
+from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow, TooMuchArrow
+from ctr_trainer.embedding.service.security import ServerSecurity, token_refusal
+from ctr_trainer.live.scoring import request_forms
+from ctr_trainer.live.scoring.batcher import Batcher, NoteRequest, not_in_time
+from ctr_trainer.live.scoring.examples import LIMIT
+from ctr_trainer.live.scoring.live_model import LiveModel
+from ctr_trainer.live.scoring.raw_inputs import (
+    NotReady,
+    NotThere,
+    QueueFull,
+    RequestRefused,
+    TookTooLong,
+    TooLarge,
+    WrongToken,
+)
+from ctr_trainer.live.scoring.served_model import Scored
+from ctr_trainer.settings.command_flags import ScoreFlags
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.log_lines import Seldom
+
+_log = logging.getLogger(__name__)
+_SERVICE = "arrow.flight.protocol.FlightService"
+_MOST_STREAMS, _MOST_CONNECTIONS, _SHARE_OF_DESCRIPTORS = 64, 256, 4
+# Limit of a message without its body: the batch's metadata and the stream's descriptor.
+_MOST_METADATA_BYTES = 1 << 20
+_STATUS = {
+    NotThere: grpc.StatusCode.NOT_FOUND,
+    NotReady: grpc.StatusCode.UNAVAILABLE,
+    QueueFull: grpc.StatusCode.UNAVAILABLE,
+    TookTooLong: grpc.StatusCode.DEADLINE_EXCEEDED,
+    WrongToken: grpc.StatusCode.UNAUTHENTICATED,
+}
+
+
+# Flight.proto's FlightData, with the fields that this server reads.
+_PROTO = """
+name: "ctr_trainer/flight.proto" package: "ctr_trainer" syntax: "proto3"
+message_type {
+  name: "Descriptor"
+  field { name: "path" number: 3 type: TYPE_STRING label: LABEL_REPEATED }
+}
+message_type {
+  name: "Data"
+  field { name: "descriptor" number: 1 type: TYPE_MESSAGE type_name: ".ctr_trainer.Descriptor" label: LABEL_OPTIONAL }
+  field { name: "header" number: 2 type: TYPE_BYTES label: LABEL_OPTIONAL }
+  field { name: "app_metadata" number: 3 type: TYPE_BYTES label: LABEL_OPTIONAL }
+  field { name: "body" number: 1000 type: TYPE_BYTES label: LABEL_OPTIONAL }
+}
+"""
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
+_FlightData: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("ctr_trainer.Data"))
+
+
+class FlightScorer:
+    """Answers each batch of `do_exchange` with its predictions, in order. Raises UserError if the port is taken."""
+
+    def __init__(
+        self, flags: ScoreFlags, live: LiveModel, batcher: Batcher, note_request: NoteRequest, security: ServerSecurity
+    ) -> None:
+        self._live, self._batcher, self._note_request, self._limits = live, batcher, note_request, flags.limits
+        self._token, self._seldom = security.token, Seldom(_log)
+        self._streams: dict[grpc.ServicerContext, float] = {}
+        self._lock = threading.Lock()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._server = grpc.server(
+            concurrent.futures.ThreadPoolExecutor(_MOST_STREAMS + 1, "flight"),
+            maximum_concurrent_rpcs=_MOST_STREAMS + 1,
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", flags.limits.max_body_bytes + _MOST_METADATA_BYTES),
+                ("grpc.max_metadata_size", 16 << 10),
+                ("grpc.absolute_max_metadata_size", 16 << 10),
+                ("grpc.max_concurrent_streams", _MOST_STREAMS),
+                ("grpc.max_allowed_incoming_connections", min(_MOST_CONNECTIONS, descriptors // _SHARE_OF_DESCRIPTORS)),
+                ("grpc.server_handshake_timeout_ms", 10_000),
+                ("grpc.max_connection_idle_ms", 300_000),
+            ],
+        )
+        exchange = grpc.stream_stream_rpc_method_handler(
+            self._exchange, _FlightData.FromString, _FlightData.SerializeToString
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(_SERVICE, {"DoExchange": exchange}),)
+        )
+        address = f"{flags.bind}:{flags.flight_port}"
+        try:
+            if security.cert:
+                credentials = grpc.ssl_server_credentials(
+                    [(security.key, security.cert)], security.client_ca, security.client_ca is not None
+                )
+                self.port = self._server.add_secure_port(address, credentials)
+            else:
+                self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise UserError(
+                f"flight_port={flags.flight_port}: {error}; if the port is taken, name a free one"
+            ) from None
+        self._server.start()
+
+    def stop(self, seconds: float) -> None:
+        """Accepts no more streams, and aborts the streams that have not ended after this time."""
+        ended = self._server.stop(seconds)
+        if not ended.wait(max(seconds - 0.1, 0)) and self._streams:
+            _log.warning("streams of Arrow Flight that did not end within %g s are aborted", seconds)
+        ended.wait(seconds + 10)
+
+    def _exchange(self, messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        try:
+            headers = dict(context.invocation_metadata())
+            if refusal := token_refusal(str(headers.get("authorization", "")), self._token):
+                raise WrongToken(refusal)
+            self._enter(context)
+            yield from self._answers(messages, context)
+        except RequestRefused as error:
+            context.abort(_STATUS.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), str(error))
+        except grpc.RpcError:
+            return  # The client has disconnected.
+        except Exception as error:
+            if not context.is_active():
+                return
+            _log.exception("a batch of Arrow Flight failed")
+            context.abort(
+                grpc.StatusCode.INTERNAL, f"the model failed: {type(error).__name__}; the server's log says more"
+            )
+        finally:
+            with self._lock:
+                self._streams.pop(context, None)
+
+    def _enter(self, context: grpc.ServicerContext) -> None:
+        """Adds a stream. If there are too many, cancels the stream that has been silent for the longest time."""
+        with self._lock:
+            oldest = min(self._streams, key=self._streams.__getitem__) if len(self._streams) >= _MOST_STREAMS else None
+            self._streams[context] = time.monotonic()
+        if oldest is not None:
+            self._seldom.warning(
+                "over %d streams of Arrow Flight: the stream that has been silent for longest is closed", _MOST_STREAMS
+            )
+            oldest.cancel()
+
+    def _answers(self, messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        name, has_begun = None, False
+        arrow = ArrowMessages(self._limits.max_body_bytes, self._limits.max_values, LIMIT)
+        for message in messages:
+            self._streams[context] = time.monotonic()
+            if name is None:
+                name = message.descriptor.path[0] if message.descriptor.path else ""
+            if not message.header:
+                continue
+            began, status = time.perf_counter(), 500
+            try:
+                self._batcher.refuse_late()
+                batch = _read(arrow, message)
+                if batch is None:
+                    status = 0
+                    continue
+                scored = self._score(name, batch, message.app_metadata)
+                status = 200
+            except RequestRefused as error:
+                status = error.status
+                raise
+            finally:
+                if status:
+                    self._note_request("flight", status, time.perf_counter() - began)
+            answer = pa.record_batch({each: _array(values) for each, values in sorted(scored.outputs.items())})
+            if not has_begun:
+                yield _message(answer.schema.serialize())
+                has_begun = True
+            yield _message(answer.serialize(), json.dumps(scored.freshness.to_dict()).encode())
+
+    def _score(self, name: str, batch: pa.RecordBatch, metadata: bytes) -> Scored:
+        examples = request_forms.of_flight(self._live.named(name).tower.inputs, batch, metadata, self._limits)
+        with self._batcher.answering(examples) as future:
+            try:
+                return future.result(self._limits.timeout_secs)
+            except concurrent.futures.TimeoutError:
+                future.cancel()
+                raise not_in_time(self._limits) from None
+
+
+def _read(arrow: ArrowMessages, message: Any) -> pa.RecordBatch | None:
+    try:
+        return arrow.read(message.header, message.body)
+    except BadArrow as error:
+        raise (TooLarge if isinstance(error, TooMuchArrow) else RequestRefused)(str(error)) from None
+
+
+def _message(serialized: pa.Buffer, app_metadata: bytes = b"") -> Any:
+    message = pa.ipc.read_message(serialized)
+    body = message.body.to_pybytes() if message.body is not None else b""
+    return _FlightData(header=message.metadata.to_pybytes(), body=body, app_metadata=app_metadata)
+
+
+def _array(values: np.ndarray) -> pa.Array:
+    return pa.array(values) if values.ndim == 1 else pa.array(values.tolist())

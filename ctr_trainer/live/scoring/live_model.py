@@ -1,0 +1,169 @@
+"""The model of a scoring server. A thread waits for its publication, then looks for newer records."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from ctr_trainer.live.publication.places import RowReader
+from ctr_trainer.live.publication.reading import RowsLost
+from ctr_trainer.live.scoring.raw_inputs import NotReady, NotThere
+from ctr_trainer.live.scoring.served_model import RecordRefused, ServedModel
+from ctr_trainer.settings.command_flags import ScoreFlags
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_CLOSE_SECONDS = 30
+
+
+class LiveModel:
+    """Loads a model in a thread, then keeps it at the newest record.
+
+    Args:
+      open_reader: opens the publication; raises UserError as long as there is none.
+      on_refresh: f(outcome), called after each check for a newer record with `newer`, `none`, `refused` or `failed`.
+      on_failure: f(UserError), called if there is no model after `start_timeout`.
+    """
+
+    def __init__(
+        self,
+        flags: ScoreFlags,
+        open_reader: Callable[[], RowReader],
+        on_refresh: Callable[[str], None],
+        on_failure: Callable[[UserError], None],
+    ) -> None:
+        self._flags, self._open_reader = flags, open_reader
+        self._on_refresh, self._on_failure = on_refresh, on_failure
+        self._model: ServedModel | None = None
+        self._why = "the model is being loaded"
+        self._problem: Exception | None = None  # The error of the last check for a newer record.
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
+
+    def start(self) -> None:
+        """Starts to load the model."""
+        self._thread.start()
+
+    @property
+    def model(self) -> ServedModel:
+        """The model. Raises NotReady if it is not loaded."""
+        if self._model is None:
+            raise NotReady(f"{self._why}: send the request again later")
+        return self._model
+
+    @property
+    def name(self) -> str:
+        """The name of the model in URLs; "" until it is known."""
+        return self._flags.name or (self._model.name if self._model else "")
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._model is not None
+
+    def named(self, name: str) -> ServedModel:
+        """Returns the model. Raises NotThere if it has another name, and NotReady if it is not loaded."""
+        model = self.model
+        if name != self.name:
+            raise NotThere(f"no model {name!r}; this server has {self.name!r}")
+        return model
+
+    def what_is_wrong(self) -> str:
+        """Returns the reason why a load balancer should send no requests; "" if nothing is wrong."""
+        if self._model is None:
+            return self._why
+        if self._model.reader.unreadable:
+            return self._model.reader.unreadable
+        age, most = self._model.freshness.age_secs, self._flags.max_age_secs
+        return f"the rows are {age:.0f} s old, above the {most:g} s of max_age_secs" if 0 < most < age else ""
+
+    @property
+    def problem(self) -> str:
+        """The reason why no newer record is served; "" if nothing is wrong. The served record stays valid."""
+        return "" if self._problem is None else str(self._problem) or type(self._problem).__name__
+
+    def close(self) -> None:
+        """Ends the thread and frees the model. No other call may be running."""
+        self._ends.set()
+        if self._thread.ident is None:
+            return
+        self._thread.join(_CLOSE_SECONDS)
+        if self._thread.is_alive():
+            _log.warning("the search for a newer record did not end within %d s and is aborted", _CLOSE_SECONDS)
+        elif self._model is not None:
+            self._model.close()
+
+    def _run(self) -> None:
+        try:
+            self._load()
+        except UserError as error:
+            self._why = str(error)
+            self._on_failure(error)
+            return
+        except BaseException as error:
+            self._why = f"the model cannot be loaded: {error}"
+            _log.exception("the model cannot be loaded")
+            self._on_failure(UserError(self._why))
+            return
+        while not self._ends.wait(self._flags.refresh_secs):
+            self._refresh(self.model)
+
+    def _load(self) -> None:
+        """Loads the model, unless `close` is called first."""
+        began, said, longest = time.monotonic(), False, self._flags.start_timeout
+        while not self._ends.is_set():
+            try:
+                self._model = self._opened()
+                self._log_record(self._model)
+                return
+            except UserError as error:
+                if time.monotonic() - began >= longest:
+                    raise UserError(f"{error} (waited {longest:g} s, start_timeout)") from None
+                if not said:
+                    _log.warning("%s; waiting up to %g s for it", error, longest)
+                self._why, said = str(error), True
+                self._ends.wait(min(self._flags.refresh_secs, longest))
+
+    def _opened(self) -> ServedModel:
+        reader = self._open_reader()
+        try:
+            return ServedModel(reader)
+        except BaseException:
+            reader.close()
+            raise
+
+    def _refresh(self, model: ServedModel) -> None:
+        """Looks for newer records until there is none, and logs each new problem once."""
+        before = self._problem
+        try:
+            while not self._ends.is_set():
+                is_newer = model.refresh()
+                self._on_refresh("newer" if is_newer else "none")
+                if not is_newer:
+                    break
+                self._problem = None
+                self._log_record(model)
+        except RecordRefused as error:
+            self._on_refresh("refused")
+            self._problem = error
+            _log.error("%s", error)
+            return
+        except Exception as error:
+            self._on_refresh("failed")
+            self._problem = error
+            if isinstance(error, RowsLost):
+                if not isinstance(before, RowsLost):
+                    _log.error("%s", error)
+            elif repr(error) != repr(before):
+                _log.warning("no newer record is served: %s", self.problem, exc_info=not isinstance(error, UserError))
+            return
+        if not isinstance(self._problem, RecordRefused):  # The refused record is still the newest one.
+            self._problem = None
+        if isinstance(before, RowsLost) and self._problem is None:
+            _log.info("the rows can be read again")
+
+    def _log_record(self, model: ServedModel) -> None:
+        now = model.freshness
+        _log.info(
+            f"model {self.name}: generation {now.generation}, epoch {now.epoch}, global step {now.global_step}, "
+            f"{now.age_secs:.1f} s old"
+        )

@@ -1,0 +1,300 @@
+"""Rank 0 plans the reads of all workers, so that they make the same number of steps and no step waits for a partition.
+
+    rank 0: plans a window  ->  each worker reads and decodes its share, and reports  ->  rank 0 releases the window
+
+Workers train on a window only after all of them have read it. While no window is released, rank 0 schedules single
+batches of padding, so that a quiet stream or a lost broker does not delay signals, checkpoints and publications.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable
+
+from ctr_trainer.live.stream.figures import Figures
+from ctr_trainer.live.stream.messages import rows_in
+from ctr_trainer.live.stream.plan import Directive, Report, StreamPosition, Window
+from ctr_trainer.live.stream.planner import Planner
+from ctr_trainer.live.stream.source import DeadLetters, Message, Range, StreamSource, Unavailable
+from ctr_trainer.settings.training_configs import StreamConfig
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_AHEAD = 3  # Number of windows that are planned ahead of the training.
+# Time without a window after which workers make a batch of padding. A replay with a known end should not need any.
+_REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 30.0
+_POLL_SECONDS = 0.05
+_KEPT_BATCHES = 1000  # Number of the last batches after each of which the position is known.
+
+
+class Coordinator:
+    """Plans windows in a thread of rank 0.
+
+    Args:
+      has_other_position: whether the checkpoint has a position in another kind of input.
+      batch_size: batch size of each worker.
+
+    Attributes:
+      closing: functions that `close` calls.
+    """
+
+    def __init__(
+        self,
+        open_source: Callable[[], StreamSource],
+        config: StreamConfig,
+        position: StreamPosition | None,
+        has_other_position: bool,
+        workers: int,
+        batch_size: int,
+        dead_letters: DeadLetters,
+    ) -> None:
+        self._open_source, self._config, self._workers, self._batch_size = open_source, config, workers, batch_size
+        self._position, self._has_other, self._dead_letters = position, has_other_position, dead_letters
+        self._rest_seconds = _REPLAY_REST_SECONDS if config.until else _REST_SECONDS
+        self._changed = threading.Condition()  # Guards all attributes below.
+        self._windows: dict[int, Window] = {}
+        self._planned = self._released = self._begun = 0  # Numbers of windows.
+        self._directives: collections.deque[tuple[Directive, int]] = collections.deque()  # (directive, batches before).
+        self._first = 0  # Number of the first directive in `_directives`.
+        self._batches = 0  # Number of batches of all directives so far.
+        self._start: StreamPosition | None = None
+        self._hints: dict[int, int] = {}
+        self._rates: dict[int, tuple[int, int]] = {}  # Messages and rows up to a window, by its number.
+        self._first_rows = 0.0  # Number of rows of the first message.
+        self._bad_rows = position.bad_rows if position else 0
+        self._error: BaseException | None = None
+        self._is_closed = self._is_over = False
+        self.figures = Figures()
+        self.closing: list[Callable[[], None]] = []
+        self._source: StreamSource | None = None
+        self._thread = threading.Thread(target=self._run, name="stream coordinator", daemon=True)
+        self._thread.start()
+
+    def share(self, window: int, rank: int = 0) -> list[Range] | None:
+        """Waits for a window's plan, and returns a worker's share; None at the end."""
+        with self._changed:
+            self._wait_for(lambda: window < self._planned or self._is_over)
+            return self._windows[window].shares[rank] if window < self._planned and not self._is_closed else None
+
+    def report(self, window: int, report: Report, rank: int = 0) -> None:
+        """Receives the report of a worker that has read its share of a window."""
+        with self._changed:
+            found = self._windows[window]
+            found.reports[rank] = report
+            for partition, offset in report.watermarks.items():
+                self._hints[partition] = max(self._hints.get(partition, 0), offset)
+            while self._error is None and self._is_read(self._released):
+                self._release(self._released)
+            self._changed.notify_all()
+
+    def directive(self, number: int, rank: int = 0) -> Directive:
+        """Waits for the directive with this number, counted from 0, and returns it."""
+        with self._changed:
+            if rank == 0:
+                is_there = self._wait_for(lambda: self._has(number), self._rest_seconds)
+                if not is_there:
+                    self._give(Directive("rest", steps=1))
+            else:
+                self._wait_for(lambda: self._has(number))
+            if not self._has(number):
+                return Directive("end")
+            directive = self._directives[number - self._first][0]
+            if rank == 0 and directive.kind == "window":
+                self._begun = directive.window + 1
+                self.figures.begin(self._windows[directive.window])
+                self._changed.notify_all()
+            return directive
+
+    def position_after(self, batches: int) -> StreamPosition | None:
+        """Stores the bad records, then returns the position after this number of batches per worker.
+
+        Before the stream is opened, this is the position in the checkpoint, or None if there is none.
+        """
+        self._dead_letters.flush()
+        with self._changed:
+            position = self._start
+            if position is None:
+                return self._position
+            for directive, before in self._directives:
+                if before >= batches and directive.steps:
+                    break
+                if directive.kind == "window":
+                    taken = min(batches - before, directive.steps)
+                    position = self._after(position, self._windows[directive.window], taken)
+            kept = [pair for pair in self._directives if pair[1] + pair[0].steps >= batches - _KEPT_BATCHES]
+            self._forget(len(self._directives) - len(kept))
+            return position
+
+    def commit(self, position: StreamPosition) -> None:
+        """Commits the position of a checkpoint to the brokers."""
+        try:
+            if self._source is not None:
+                with contextlib.closing(self._open_source()) as source:
+                    source.commit(position.trained())
+        except Unavailable as error:
+            _log.warning("the positions were not committed to the broker, but are in the checkpoint: %s", error)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the reading of all workers with an error."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends all waits and the thread, stores the bad records, and calls the functions in `closing`."""
+        with self._changed:
+            self._is_closed = self._is_over = True
+            self._changed.notify_all()
+        self._thread.join(30)
+        self._dead_letters.close()
+        for close in self.closing:
+            close()
+
+    def _has(self, number: int) -> bool:
+        return number < self._first + len(self._directives)
+
+    def _wait_for(self, is_so: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Waits for a condition or for `close`; returns False after a timeout. Raises the planning thread's error."""
+        found = self._changed.wait_for(lambda: is_so() or self._is_closed or self._error is not None, seconds)
+        if self._error is not None:
+            raise self._error
+        return found
+
+    def _give(self, directive: Directive) -> None:
+        self._directives.append((directive, self._batches))
+        self._batches += directive.steps
+        self._changed.notify_all()
+
+    def _is_read(self, number: int) -> bool:
+        return number < self._planned and len(self._windows[number].reports) == self._workers
+
+    def _release(self, number: int) -> None:
+        """Schedules the training on a window that all workers have read."""
+        window = self._windows[number]
+        bad = [letter for rank in range(self._workers) for letter in window.reports[rank].bad]
+        if bad:
+            self._dead_letters.write(bad)
+        for letter in bad:
+            self._bad_rows += 1
+            place = f"{letter['stream']}, partition {letter['partition']}, offset {letter['offset']}"
+            text = f"{place}, row {letter['row']}: {letter['reason']}"
+            if self._bad_rows > self._config.max_bad_rows:
+                self._error = UserError(
+                    f"{text}. This is bad row {self._bad_rows}, above the limit "
+                    f"max_bad_rows={self._config.max_bad_rows}. Correct the program that writes the stream, or "
+                    "increase max_bad_rows, and run the same command again to resume"
+                )
+                return
+            _log.warning("bad row %d of at most %d, left out: %s", self._bad_rows, self._config.max_bad_rows, text)
+        messages, rows = self._rates.get(number - 1, (0, 0))
+        self._rates[number] = messages + window.messages, rows + window.rows + len(bad)
+        self._rates.pop(number - 2 * _AHEAD, None)
+        self._released = number + 1
+        steps = window.steps(self._batch_size)
+        self.figures.add(window)
+        self._give(Directive("window", number, steps))
+
+    def _after(self, position: StreamPosition, window: Window, batches: int) -> StreamPosition:
+        is_whole = batches >= window.steps(self._batch_size)
+        left = () if is_whole else tuple(window.left_after(batches))
+        most = window.rows if is_whole else batches * self._batch_size
+        rows = sum(min(report.rows, most) for report in window.reports.values())
+        return dataclasses.replace(
+            position,
+            next=window.next,
+            left=left,
+            bad_rows=position.bad_rows + window.bad_before(batches),
+            records=position.records + rows,
+            marks=window.marks(position.marks),
+        )
+
+    def _forget(self, count: int) -> None:
+        """Drops the first directives, whose batches are trained, and advances the start position accordingly."""
+        for _ in range(count):
+            directive, _ = self._directives.popleft()
+            self._first += 1
+            if directive.kind == "window":
+                assert self._start is not None
+                window = self._windows.pop(directive.window)
+                self._start = self._after(self._start, window, directive.steps)
+
+    def _run(self) -> None:
+        try:
+            with contextlib.closing(self._open_source()) as source:
+                self._source = source
+                self._plan_all(source)
+        except _Closed:
+            pass
+        except BaseException as error:  # Raised again in the workers.
+            self.fail(error)
+
+    def _plan_all(self, source: StreamSource) -> None:
+        planner = Planner(
+            source=source,
+            config=self._config,
+            workers=self._workers,
+            batch_size=self._batch_size,
+            figures=self.figures,
+            sleep=self._sleep,
+            record=self._record,
+        )
+        position, left = planner.begin(self._position, self._has_other)
+        with self._changed:
+            self._start = position
+            self._changed.notify_all()
+        if left is not None:
+            self._add(left)
+        while not planner.is_over:
+            with self._changed:
+                self._wait_for(lambda: self._planned < self._begun + _AHEAD and self._planned < self._released + 2)
+                if self._is_closed:
+                    return
+                hints, rows_per_message = dict(self._hints), self._rows_per_message()
+            if not rows_per_message:
+                first = planner.first(hints)
+                # Without this number, the first window could have millions of rows.
+                record = self._record(first) if first else None
+                rows_per_message = self._first_rows = rows_in(record.value) if record else float(first is not None)
+            window = planner.next(hints, rows_per_message or 1.0)
+            if window is not None:
+                self._add(window)
+            elif not planner.is_over:
+                self._sleep(_POLL_SECONDS)
+        with self._changed:
+            self._wait_for(lambda: self._released == self._planned)
+            self._is_over = True
+            self._give(Directive("end"))
+
+    def _add(self, window: Window) -> None:
+        with self._changed:
+            self._windows[self._planned] = window
+            self._planned += 1
+            self._changed.notify_all()
+
+    def _rows_per_message(self) -> float:
+        """Returns the mean number of rows per message, without the last planned window.
+
+        Before there is a mean, returns the number of rows of the first message, or 0 if it was not read yet.
+        """
+        messages, rows = self._rates.get(self._planned - 2, (0, 0))
+        return max(rows / messages, 1.0) if messages else self._first_rows
+
+    def _record(self, place: Range) -> Message | None:
+        """Reads one record; None if it no longer exists."""
+        with contextlib.closing(self._open_source()) as source:
+            for messages in source.read([place]):
+                if messages:
+                    return messages[0]
+                self._sleep(0.0)
+        return None
+
+    def _sleep(self, seconds: float) -> None:
+        with self._changed:
+            if self._changed.wait_for(lambda: self._is_closed, seconds):
+                raise _Closed
+
+
+class _Closed(Exception):
+    """The training ended while the thread was waiting."""

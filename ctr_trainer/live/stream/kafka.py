@@ -1,0 +1,255 @@
+"""Reads a Kafka topic with `confluent-kafka` (librdkafka)."""
+
+import collections
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import admin as kafka_admin
+
+from ctr_trainer.live.stream.kafka_client import Trouble, opened
+from ctr_trainer.live.stream.source import Message, Range, StreamAddress, Unavailable, cut_text, lost_text, uncollected
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_ASK_SECONDS, _READ_SECONDS, _WARN_SECONDS = 5.0, 0.1, 15.0
+_MOST = 10_000  # Largest number of messages per call.
+_MOST_KEPT = 50_000  # Largest number of messages of one partition that are kept for later ranges.
+_GAP = 20_000  # A gap of at most this many records is read and dropped; over a longer gap, the consumer seeks.
+_LOST = (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+class KafkaSource:
+    """A Kafka topic; see `StreamSource`."""
+
+    def __init__(self, address: StreamAddress, settings: dict[str, Any]) -> None:
+        self.name, self.address, self._topic = f"kafka topic {address.name}", address.hosts, address.name
+        self._settings, self._trouble = settings, Trouble()
+        self._has_answered = False
+        self._admin: Any = None
+        self._consumer: Any = None
+        # By partition: the offset after the last received record, and the offset before which no record is needed.
+        self._next: dict[int, int] = {}
+        self._taken: dict[int, int] = {}
+        self._assigned: set[int] = set()
+        self._kept: dict[int, collections.deque[Message]] = {}  # Records of later ranges, by partition.
+
+    def partitions(self) -> list[int]:
+        def ask() -> Any:
+            return self._admin_client().list_topics(self._topic, timeout=_ASK_SECONDS).topics[self._topic]
+
+        found = self._asked(ask, "the partitions")
+        if found.error is not None:
+            if found.error.code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise UserError(f"there is no topic {self._topic!r} at {self.address}; create it, or correct the URL")
+            raise Unavailable(f"{self.name} at {self.address}: {found.error.str()}")
+        return sorted(found.partitions)
+
+    def identity(self) -> str:
+        with contextlib.suppress(confluent_kafka.KafkaException, TimeoutError):
+            client = self._admin_client()
+            known = client.list_topics(self._topic, timeout=_ASK_SECONDS)
+            if known.controller_id in known.brokers:  # Otherwise the request below waits for a controller.
+                topics = confluent_kafka.TopicCollection([self._topic])
+                found = client.describe_topics(topics, request_timeout=_ASK_SECONDS)[self._topic].result().topic_id
+                if found.get_most_significant_bits() or found.get_least_significant_bits():
+                    return str(found)
+        return ""
+
+    def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
+        return self._offsets(partitions, kafka_admin.OffsetSpec.earliest())
+
+    def latest(self, partitions: Sequence[int], exact: bool = False) -> dict[int, int]:
+        found = self._offsets(partitions, kafka_admin.OffsetSpec.latest())
+        ends = self._ends(found) if exact else {}
+        return {p: max(end, ends.get(p, 0)) for p, end in found.items()}
+
+    def lost(self, places: dict[int, int]) -> dict[int, str]:
+        first, last = self.earliest(list(places)), self.latest(list(places))
+        texts = {p: lost_text(self, p, at, first[p], first[p] - at) for p, at in places.items() if at < first[p]}
+        # The latest offset in a broker's answer may lag behind its records; a fetch reports the true end.
+        beyond = {p: at for p, at in places.items() if at > last[p]}
+        ends = self._ends(beyond)
+        if len(ends) < len(beyond):
+            last = self.latest(list(places))  # Lost brokers, and some brokers beyond the end, do not answer a fetch.
+        cut = {p: max(ends.get(p, 0), last[p]) for p, at in beyond.items() if max(ends.get(p, 0), last[p]) < at}
+        return texts | {p: cut_text(self, p, places[p], end) for p, end in cut.items()}
+
+    def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
+        found = self._offsets(partitions, kafka_admin.OffsetSpec.for_timestamp(int(seconds * 1000)))
+        later = [partition for partition, offset in found.items() if offset < 0]
+        return found | (self.latest(later, exact=True) if later else {})
+
+    def count(self, partition: int, start: int, stop: int, most: int) -> int:
+        return min(max(stop - start, 0), most)
+
+    def after(self, partition: int, start: int, stop: int, count: int) -> int:
+        return min(start + count, stop)
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
+        stops = {each.partition: each.stop for each in ranges}
+        for each in ranges:
+            self._go_to(each.partition, each.start)
+        last, warned = time.monotonic(), 0.0
+        taken = [m for p, stop in stops.items() for m in self._take_kept(p, stop)]
+        while True:
+            if taken:
+                yield taken
+            missing = [partition for partition, stop in stops.items() if self._next[partition] < stop]
+            if not missing:
+                self._taken |= stops
+                return
+            self._assign(missing)
+            taken = self._poll(stops)
+            now = time.monotonic()
+            if taken:
+                last = now
+            else:
+                yield []
+                if now - max(last, warned) > _WARN_SECONDS:
+                    warned = now
+                    places = ", ".join(f"{p} at offset {self._next[p]}" for p in missing[:3])
+                    _log.warning(
+                        "waiting for records of %s from %s: partition %s; %.0f s so far%s",
+                        *(self.name, self.address, places, now - last, self._trouble.after("")),
+                    )
+
+    def watermarks(self) -> dict[int, int]:
+        found = {}
+        for partition in self._assigned:
+            place = confluent_kafka.TopicPartition(self._topic, partition)
+            _, high = self._consumer.get_watermark_offsets(place, cached=True)
+            if high >= 0:
+                found[partition] = high
+        return found
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        places = [confluent_kafka.TopicPartition(self._topic, p, offset) for p, offset in offsets.items()]
+        self._asked(lambda: self._open_consumer().commit(offsets=places, asynchronous=False), "a commit of positions")
+
+    def text(self, offset: int) -> str:
+        return str(offset)
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = self._admin = None
+
+    def _ends(self, places: dict[int, int]) -> dict[int, int]:
+        """Fetches from these offsets, and returns each partition's end that is reported within `_ASK_SECONDS`.
+
+        An end is 0 if the offset is out of the partition's range. Partitions without a report are omitted.
+        """
+        ends: dict[int, int] = {}
+        if not places:
+            return ends
+        with contextlib.closing(opened(confluent_kafka.Consumer, self._settings, self._trouble)) as consumer:
+            consumer.assign([confluent_kafka.TopicPartition(self._topic, p, offset) for p, offset in places.items()])
+            deadline = time.monotonic() + _ASK_SECONDS
+            while len(ends) < len(places) and time.monotonic() < deadline:
+                # `consume` waits for the requested number of messages. Each partition sends one message, its end.
+                for message in consumer.consume(len(places) - len(ends), _READ_SECONDS):
+                    error = message.error()
+                    if error is not None and error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                        ends[message.partition()] = message.offset()
+                    elif error is not None and error.code() in _LOST:
+                        ends[message.partition()] = 0
+        return ends
+
+    def _poll(self, stops: dict[int, int]) -> list[Message]:
+        """Returns the next received records in the ranges, and keeps records for later ranges."""
+        taken = []
+        with uncollected():
+            # The first call waits for a message; the second call takes the other available messages.
+            messages = self._consumer.consume(1, _READ_SECONDS)
+            for message in [*messages, *(self._consumer.consume(_MOST, 0) if messages else [])]:
+                partition, offset, error = message.partition(), message.offset(), message.error()
+                if error is not None:
+                    self._note(error, partition, offset)
+                elif partition in self._assigned and offset >= self._next[partition]:
+                    self._next[partition] = offset + 1
+                    if offset < self._taken[partition]:
+                        continue
+                    record = Message(partition, offset, message.timestamp()[1] / 1000, message.value())
+                    if offset < stops.get(partition, 0):
+                        taken.append(record)
+                    else:
+                        self._kept.setdefault(partition, collections.deque()).append(record)
+        for partition in [p for p in self._assigned if len(self._kept.get(p, ())) > _MOST_KEPT]:
+            self._unassign(partition)  # It is assigned again after the kept records are used.
+        return taken
+
+    def _note(self, error: Any, partition: int, offset: int) -> None:
+        if error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+            # The end may also follow transaction markers, or records that compaction removed.
+            self._next[partition] = max(self._next.get(partition, 0), offset)
+        elif error.code() in _LOST:
+            first = self.earliest([partition])[partition]
+            raise UserError(lost_text(self, partition, self._next[partition], first, first - self._next[partition]))
+        elif error.fatal():
+            raise UserError(f"{self.name} at {self.address}: {error.str()}")
+        else:
+            _log.debug("%s at %s: %s", self.name, self.address, error.str())
+
+    def _go_to(self, partition: int, start: int) -> None:
+        """Continues a partition at `start`."""
+        here, kept = self._next.get(partition), self._kept.setdefault(partition, collections.deque())
+        if here is None or start < self._taken[partition] or start > here + _GAP:
+            self._unassign(partition)
+            kept.clear()
+            self._next[partition] = start
+        self._taken[partition] = start
+        while kept and kept[0].offset < start:
+            kept.popleft()
+
+    def _take_kept(self, partition: int, stop: int) -> Iterator[Message]:
+        kept = self._kept[partition]
+        while kept and kept[0].offset < stop:
+            yield kept.popleft()
+
+    def _assign(self, partitions: Iterable[int]) -> None:
+        new = [p for p in partitions if p not in self._assigned]
+        if new:
+            places = [confluent_kafka.TopicPartition(self._topic, p, self._next[p]) for p in new]
+            self._open_consumer().incremental_assign(places)
+            self._assigned.update(new)
+
+    def _unassign(self, partition: int) -> None:
+        if partition in self._assigned:
+            self._consumer.incremental_unassign([confluent_kafka.TopicPartition(self._topic, partition)])
+            self._assigned.remove(partition)
+
+    def _open_consumer(self) -> Any:
+        if self._consumer is None:
+            self._consumer = opened(confluent_kafka.Consumer, self._settings, self._trouble)
+        return self._consumer
+
+    def _admin_client(self) -> Any:
+        if self._admin is None:
+            self._admin = opened(kafka_admin.AdminClient, self._settings, self._trouble)
+        return self._admin
+
+    def _offsets(self, partitions: Sequence[int], of: Any) -> dict[int, int]:
+        def ask() -> dict[int, int]:
+            places = {confluent_kafka.TopicPartition(self._topic, partition): of for partition in partitions}
+            asked = self._admin_client().list_offsets(places, request_timeout=_ASK_SECONDS)
+            return {place.partition: found.result(_ASK_SECONDS).offset for place, found in asked.items()}
+
+        return self._asked(ask, "offsets")
+
+    def _asked(self, ask: Callable[[], Any], what: str) -> Any:
+        try:
+            answer = ask()
+        except (confluent_kafka.KafkaException, TimeoutError) as error:
+            if self._admin is not None:
+                self._admin.poll(0)  # The client reports errors only when it is polled.
+            reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else "no answer"
+            text = self._trouble.after(f"{self.name} at {self.address}, request for {what}: {reason}")
+            if self._trouble.is_refusal and not self._has_answered:
+                raise UserError(f"{text}. Correct the security settings in the file that kafka_config names") from error
+            raise Unavailable(text) from error
+        self._has_answered, self._trouble.text, self._trouble.is_refusal = True, "", False
+        return answer

@@ -1,0 +1,253 @@
+"""Decodes the messages of a stream: JSON objects, `tf.train.Example`, or Arrow IPC streams of many examples.
+
+| a message begins with | it is |
+|---|---|
+| `{`, after optional blanks, without the byte 0x12 | a JSON object, one example |
+| the byte 0xFF, or `ARROW1` | an Arrow IPC stream or file, one example per row |
+| the byte 0x0A, otherwise | a `tf.train.Example` |
+
+Raw values are converted to keys and numbers according to the feature spec, as for Parquet files; see `data.typed`. If a
+message lacks a column, the feature of this column is missing.
+"""
+
+import dataclasses
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ctr_trainer.data import typed
+from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
+from ctr_trainer.data.batch import Rows, concatenate, rows_of
+from ctr_trainer.data.blocks import FoundBadRows
+from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.observations import Observations
+from ctr_trainer.features import hashing
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.live.stream.json_messages import JsonReader, text_of
+from ctr_trainer.live.stream.source import Message
+from ctr_trainer.system.messages.errors import UserError
+
+_FORMATS = "a JSON object, a serialized tf.train.Example or an Arrow IPC stream"
+# Limits of an Arrow message when it is decoded, 16 times the limits of a request to `score`; and of an Example.
+_MOST_BYTES, _MOST_VALUES = 64 << 20, 1 << 21
+_Read = Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class BadMessage:
+    """A message, or a row of a message, that cannot be trained on.
+
+    Attributes:
+      message: index among the decoded messages.
+      row: index of the row in the message.
+    """
+
+    message: int
+    row: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoded:
+    """The rows of messages, in order.
+
+    Attributes:
+      messages, places: int64[n]; for each good row, the index of its message, and the index of the row in this message.
+    """
+
+    rows: Rows
+    messages: np.ndarray
+    places: np.ndarray
+    bad: list[BadMessage]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """Raw columns of messages. For `messages` and `places`, see `Decoded`."""
+
+    columns: pa.Table
+    messages: np.ndarray
+    places: np.ndarray
+
+
+_ARROW = ArrowMessages(_MOST_BYTES, _MOST_VALUES, "the limit of a message")
+
+
+class MessageDecoder:
+    """Decodes the messages of a stream. It is not thread-safe.
+
+    Args:
+      statistics: statistics of the training data, with the boundaries of quantiles.
+      late: name of a label, and of the label that may be 1 only if the first one is; None without such labels.
+    """
+
+    def __init__(
+        self, spec: FeatureSpec, statistics: dict[str, dict], name: str, late: tuple[str, str] | None = None
+    ) -> None:
+        self._late = late
+        self._spec, self._name = dataclasses.replace(spec, ids=()), name
+        self._wanted = typed.uses(self._spec)
+        self._buckets = hashing.buckets_of(spec, statistics)
+        self._encoder = Encoder(self._spec)
+        self._json = JsonReader(self._wanted)
+        self._examples: Any = None  # An `ExampleReader`, created for the first Example.
+
+    def decode(self, messages: Sequence[Message], skip: dict[int, int] | None = None) -> Decoded:
+        """Decodes messages.
+
+        Args:
+          skip: index of a message -> number of its first rows to skip.
+        """
+        bad: list[BadMessage] = []
+        parts = [part for table in self._tables(messages, bad, skip or {}) for part in self._encoded(table, bad)]
+        rows = [part for part, _, _ in parts] or [self.empty()]
+        numbers = np.concatenate([np.empty(0, np.int64), *(of for _, of, _ in parts)])
+        places = np.concatenate([np.empty(0, np.int64), *(at for _, _, at in parts)])
+        whole = concatenate(rows)
+        if len(parts) > 1:  # Restore the order, because each format was decoded separately.
+            order = np.lexsort((places, numbers))
+            whole, numbers, places = whole.take(order), numbers[order], places[order]
+        return Decoded(whole, numbers, places, sorted(bad, key=lambda each: (each.message, each.row)))
+
+    def empty(self) -> Rows:
+        """Returns `Rows` of length 0."""
+        table = pa.table({name: pa.nulls(0) for name in self._wanted})
+        return self._rows(self._encode(table, FoundBadRows(0)))
+
+    def _tables(self, messages: Sequence[Message], bad: list[BadMessage], skip: dict[int, int]) -> Iterator[_Table]:
+        of_format: dict[str, list[int]] = {"json": [], "example": [], "arrow": [], "": []}
+        for number, message in enumerate(messages):
+            of_format[_format(message.value)].append(number)
+        bad += [BadMessage(number, 0, _misfit(messages[number])) for number in of_format[""]]
+        readers: dict[str, Callable[[list[bytes]], _Read]] = {
+            "json": self._json.read,
+            "example": self._read_examples,
+            "arrow": self._read_arrow,
+        }
+        for form, read in readers.items():
+            numbers = np.array(of_format[form], np.int64)
+            if not len(numbers):
+                continue
+            for table, of, wrong in read([messages[number].value or b"" for number in numbers]):
+                bad += [BadMessage(int(numbers[at]), 0, reason) for at, reason in wrong]
+                places = _places(of)
+                if skip:
+                    kept = places >= np.array([skip.get(int(numbers[at]), 0) for at in of], np.int64)
+                    table, of, places = table.filter(pa.array(kept)), of[kept], places[kept]
+                if len(of):
+                    yield _Table(self._complete(table), numbers[of], places)
+
+    def _complete(self, table: pa.Table) -> pa.Table:
+        """Returns a table with the required columns. Columns that do not exist are null."""
+        names = set(table.column_names)
+        return pa.table({name: table[name] if name in names else pa.nulls(len(table)) for name in self._wanted})
+
+    def _encoded(self, table: _Table, bad: list[BadMessage]) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
+        """Encodes a table. Yields (good rows, index of each row's message, index of each row in its message)."""
+        found = FoundBadRows(sys.maxsize)
+        try:
+            rows = self._rows(self._encode(table.columns, found))
+        except MemoryError:
+            raise
+        except Exception as error:  # Some rows have values that cannot be converted. Nothing is known about the data.
+            count = len(table.messages)
+            if count == 1:
+                reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+                bad.append(BadMessage(int(table.messages[0]), int(table.places[0]), reason))
+                return
+            for a, b in ((0, count // 2), (count // 2, count)):
+                half = _Table(table.columns.slice(a, b - a), table.messages[a:b], table.places[a:b])
+                yield from self._encoded(half, bad)
+            return
+        good = np.ones(len(table.messages), bool)
+        for row in found.rows:
+            at = row.line or 0
+            good[at] = False
+            reason = f"column {row.column!r}: {row.value!r} is not {row.expected}"
+            bad.append(BadMessage(int(table.messages[at]), int(table.places[at]), reason))
+        numbers, places = table.messages[good], table.places[good]
+        if self._late is not None:
+            names = [label.name for label in self._spec.labels]
+            label, late = (rows.labels[:, names.index(name)] for name in self._late)
+            for at in np.flatnonzero(late > label).tolist():
+                reason = f"label {self._late[1]!r} is 1, but label {self._late[0]!r} is 0"
+                bad.append(BadMessage(int(numbers[at]), int(places[at]), reason))
+            kept = np.flatnonzero(late <= label)
+            rows, numbers, places = rows.take(kept), numbers[kept], places[kept]
+        yield rows, numbers, places
+
+    def _encode(self, table: pa.Table, found: FoundBadRows) -> pa.Table:
+        chunk = typed.as_chunk(table, self._wanted, self._name, np.arange(len(table)), found)
+        return self._encoder.encode(chunk, found, Observations(self._spec))
+
+    def _rows(self, encoded: pa.Table) -> Rows:
+        return rows_of([encoded], len(encoded), self._spec, self._buckets)
+
+    def _read_examples(self, values: list[bytes]) -> _Read:
+        from ctr_trainer.data import tfrecord  # Imports TensorFlow, which other formats do not need.
+
+        if self._examples is None:
+            self._examples = tfrecord.ExampleReader(self._wanted)
+        for table, rows, wrong in self._examples.read(np.array(values, object)):
+            yield table, rows, list(wrong.items())
+
+    def _read_arrow(self, values: list[bytes]) -> _Read:
+        """Yields consecutive messages with the same schema as one table; see `JsonReader.read`."""
+        tables: list[tuple[int, pa.Table]] = []
+        wrong = []
+        for number, value in enumerate(values):
+            try:
+                table = _ARROW.read_all(value)
+                names = [name for name in table.column_names if name in self._wanted]
+                if len(set(names)) < len(names):
+                    repeated = next(name for name in names if names.count(name) > 1)
+                    raise BadArrow(f"{names.count(repeated)} columns are named {repeated!r}; rename all except one")
+                tables.append((number, table))
+            except BadArrow as error:
+                wrong.append((number, str(error)))
+        if wrong:
+            yield pa.table({}), np.empty(0, np.int64), wrong
+        for _, group in itertools.groupby(tables, key=lambda each: each[1].schema):
+            of_schema = list(group)
+            numbers = np.repeat([number for number, _ in of_schema], [len(table) for _, table in of_schema])
+            yield pa.concat_tables([table for _, table in of_schema]), numbers, []
+
+
+def rows_in(value: bytes | None) -> int:
+    """Returns the number of rows of a message; 1 if it is invalid."""
+    try:
+        return len(_ARROW.read_all(value or b"")) or 1 if _format(value) == "arrow" else 1
+    except BadArrow:
+        return 1
+
+
+def _places(numbers: np.ndarray) -> np.ndarray:
+    """Returns the index of each row in its message. `numbers` has the index of each row's message, ascending."""
+    _, first, counts = np.unique(numbers, return_index=True, return_counts=True)
+    return np.arange(len(numbers)) - np.repeat(first, counts)
+
+
+def _format(value: bytes | None) -> str:
+    """Returns `json`, `arrow` or `example`; "" for other messages and for those that are too large."""
+    if value and value[0] == ord("{"):  # Fast path for short messages, which are numerous and nearly always JSON.
+        return "json"
+    if value and len(value) > _MOST_BYTES:
+        return ""
+    start = (value or b"").lstrip()[:6]
+    # An Example with 123 bytes of features also begins with a line end and a brace. It contains 0x12, the tag of a
+    # value, which JSON does not allow.
+    if value and start.startswith(b"{") and b"\x12" not in value:
+        return "json"
+    if start.startswith((b"\xff\xff\xff\xff", b"ARROW1")):
+        return "arrow"
+    return "example" if value and value.startswith(b"\n") else ""
+
+
+def _misfit(message: Message) -> str:
+    if len(message.value or b"") > _MOST_BYTES:
+        return f"has {len(message.value or b'')} bytes: expected at most {_MOST_BYTES}"
+    return f"is not {_FORMATS}: {text_of(message.value) if message.value else 'it is empty'}"

@@ -1,0 +1,139 @@
+"""Connects the other workers to rank 0's `Coordinator`: JSON over connections that a key of the job authenticates."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import multiprocessing.connection
+import threading
+from typing import Any
+
+from ctr_trainer.live.stream.coordinator import Coordinator
+from ctr_trainer.live.stream.plan import Directive, Report
+from ctr_trainer.live.stream.source import Mark, Range
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS = 0.5
+_END_SECONDS = 10.0
+
+
+class CoordinatorServer:
+    """Answers the requests of the other workers.
+
+    Args:
+      host: name or address to listen on.
+      others: number of the other workers.
+    """
+
+    def __init__(self, coordinator: Coordinator, host: str, key: bytes, others: int) -> None:
+        self._coordinator, self._others = coordinator, others
+        self._listener = multiprocessing.connection.Listener((host, 0), backlog=2 * others + 8, authkey=key)
+        self.port: int = self._listener.address[1]  # type: ignore[index]  # (host, port) of a TCP listener.
+        self._key, self._host = key, host
+        self._is_closed = False
+        self._ended = threading.Semaphore(0)  # Released for each worker that was told the end of the stream.
+        threading.Thread(target=self._accept, name="stream server", daemon=True).start()
+
+    def wait_for_ends(self) -> None:
+        """Waits until all workers were told the end of the stream, or at most `_END_SECONDS` for each."""
+        for _ in range(self._others):
+            if not self._ended.acquire(timeout=_END_SECONDS):
+                return
+
+    def close(self) -> None:
+        """Stops accepting connections. The open connections end with the coordinator."""
+        self._is_closed = True
+        with contextlib.suppress(OSError, EOFError):  # A connection makes `accept` return.
+            multiprocessing.connection.Client(("127.0.0.1", self.port), authkey=self._key).close()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                connection = self._listener.accept()
+            except (OSError, EOFError, multiprocessing.AuthenticationError):
+                continue  # The client is not a worker of this job, or the listener was closed.
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: multiprocessing.connection.Connection) -> None:
+        with contextlib.suppress(EOFError, OSError), connection:
+            while True:
+                asked = json.loads(connection.recv_bytes())
+                try:
+                    answer = {"answer": self._answered(**asked)}
+                except UserError as error:
+                    answer = {"error": str(error)}
+                except Exception as error:
+                    answer = {"error": f"rank 0 cannot read the stream: {error!r}"}
+                connection.send_bytes(json.dumps(answer).encode())
+                if asked["what"] == "directive" and answer.get("answer", {}).get("kind") == "end":
+                    self._ended.release()
+
+    def _answered(self, what: str, rank: int, number: int, report: dict[str, Any] | None = None) -> Any:
+        if what == "share":
+            return self._coordinator.share(number, rank)
+        if what == "directive":
+            return dataclasses.asdict(self._coordinator.directive(number, rank))
+        assert report is not None
+        watermarks = {int(p): offset for p, offset in report["watermarks"].items()}
+        cuts = [(place[0], place[1], place[2], place[3]) for place in report["cuts"]]
+        marks = {int(p): Mark(*mark) for p, mark in report["marks"].items()}
+        told = {**report, "cuts": cuts, "watermarks": watermarks, "marks": marks}
+        self._coordinator.report(number, Report(**told), rank)
+        return None
+
+
+class RemoteCoordinator:
+    """A client with the methods of rank 0's `Coordinator`. Different threads may request shares and directives.
+
+    Args:
+      address: (host, port) of rank 0's `CoordinatorServer`.
+    """
+
+    def __init__(self, address: tuple[str, int], key: bytes, rank: int, timeout: float) -> None:
+        self._rank, self._timeout, self._is_closed = rank, timeout, False
+        try:
+            self._shares, self._directives = (multiprocessing.connection.Client(address, authkey=key) for _ in range(2))
+        except (OSError, EOFError, multiprocessing.AuthenticationError) as error:
+            raise UserError(
+                f"rank {rank} cannot reach rank 0 at {address[0]}:{address[1]}, which plans the reading of the stream: "
+                f"{error}; the hosts of a job must reach each other"
+            ) from error
+
+    def share(self, window: int) -> list[Range] | None:
+        found = self._ask(self._shares, what="share", number=window)
+        return None if found is None else [Range(*each) for each in found]
+
+    def report(self, window: int, report: Report) -> None:
+        self._ask(self._shares, what="report", number=window, report=dataclasses.asdict(report))
+
+    def directive(self, number: int) -> Directive:
+        found = self._ask(self._directives, what="directive", number=number)
+        return Directive("end") if found is None else Directive(**found)
+
+    def fail(self, error: BaseException) -> None:
+        """Does nothing, because this worker ends, and the job ends with it."""
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _ask(self, connection: multiprocessing.connection.Connection, **asked: Any) -> Any:
+        """Sends a request and returns the answer; None after `close`."""
+        try:
+            connection.send_bytes(json.dumps({"rank": self._rank, **asked}).encode())
+            waited = 0.0
+            while not connection.poll(_LOOK_SECONDS):
+                waited += _LOOK_SECONDS
+                if self._is_closed:
+                    return None
+                if waited > self._timeout:
+                    raise UserError(
+                        f"rank 0, which plans the reading of the stream, has not answered for {waited:.0f} s"
+                    )
+            answer = json.loads(connection.recv_bytes())
+        except (OSError, EOFError) as error:
+            raise UserError("rank 0, which plans the reading of the stream, has ended") from error
+        if "error" in answer:
+            raise UserError(answer["error"])
+        return answer["answer"]

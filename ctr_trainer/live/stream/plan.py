@@ -1,0 +1,242 @@
+"""Windows of a stream, the share of each worker in a window, and the position after each batch."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ctr_trainer.live.stream.source import Mark, Range, StreamSource
+from ctr_trainer.system.messages.errors import UserError
+
+Cut = tuple[int, int, int, int]  # (index of a range, offset, row of the record, number of bad rows before it).
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamPosition:
+    """The position of a training in a stream: the records before `next` are trained, except those in `left`.
+
+    Attributes:
+      since: value of `stream_from`. A run with this value, or `checkpoint`, resumes; a run with another value begins
+        at that value.
+      next: for each partition, the offset after the last planned record.
+      left: parts of the planned records that are not trained yet.
+      bad_rows: number of rows so far that could not be trained on.
+      records: number of examples so far that were trained on.
+      identity: ID of the stream, see `StreamSource.identity`; "" if unknown.
+      marks: for each partition, the last record that was read.
+    """
+
+    stream: str
+    since: str
+    next: dict[int, int]
+    left: tuple[Range, ...] = ()
+    bad_rows: int = 0
+    records: int = 0
+    identity: str = ""
+    marks: Mapping[int, Mark] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the position as a dict. In JSON, its partitions become texts, and its ranges become lists."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Any) -> "StreamPosition | None":
+        """Makes a position from the result of `to_dict`; returns None for a position in another kind of input."""
+        if not isinstance(values, dict) or not {"stream", "next", "left"} <= values.keys():
+            return None
+        return cls(
+            stream=values["stream"],
+            since=values["since"],
+            next={int(partition): offset for partition, offset in values["next"].items()},
+            left=tuple(Range(*each) for each in values["left"]),
+            bad_rows=values["bad_rows"],
+            records=values["records"],
+            identity=values["identity"],
+            marks={int(partition): Mark(*mark) for partition, mark in values["marks"].items()},
+        )
+
+    def trained(self) -> dict[int, int]:
+        """Returns, for each partition, the offset before which all records are trained."""
+        offsets = dict(self.next)
+        for each in self.left:
+            offsets[each.partition] = min(offsets.get(each.partition, each.start), each.start)
+        return offsets
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The report of a worker after reading its share of a window.
+
+    Attributes:
+      cuts: for each number of batches, from 0 on, the place of the next row.
+      seconds: the newest event time; 0 without a record.
+      watermarks: for each partition, the offset after its last record, if this worker has seen it.
+      marks: for each partition, the last record that was read.
+    """
+
+    rows: int
+    cuts: list[Cut]
+    bad: list[dict[str, Any]]
+    seconds: float
+    watermarks: dict[int, int]
+    marks: dict[int, Mark] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Window:
+    """Records that are planned together.
+
+    Attributes:
+      shares: the ranges of each worker.
+      next: for each partition, the offset after the window.
+      reports: rank -> report, for the workers that have read their shares.
+    """
+
+    shares: list[list[Range]]
+    next: dict[int, int]
+    messages: int
+    reports: dict[int, Report] = dataclasses.field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows over all workers."""
+        return sum(report.rows for report in self.reports.values())
+
+    @property
+    def bad_rows(self) -> int:
+        """Number of rows that cannot be trained on."""
+        return sum(len(report.bad) for report in self.reports.values())
+
+    def marks(self, before: Mapping[int, Mark]) -> dict[int, Mark]:
+        """Returns, for each partition, the last record that was read, also in earlier windows."""
+        found = dict(before)
+        for mark_of in (report.marks for report in self.reports.values()):
+            found |= {p: max(mark, found.get(p, mark)) for p, mark in mark_of.items()}
+        return found
+
+    def steps(self, batch_size: int) -> int:
+        """Returns the number of batches that every worker makes from the window."""
+        return max(-(-report.rows // batch_size) for report in self.reports.values())
+
+    def left_after(self, batches: int) -> list[Range]:
+        """Returns the ranges that remain after this number of batches per worker."""
+        left = []
+        for rank, share in enumerate(self.shares):
+            cuts = self.reports[rank].cuts
+            if batches < len(cuts):
+                number, offset, row, _ = cuts[batches]
+                left.append(share[number]._replace(start=offset, row=row))
+                left += share[number + 1 :]
+        return left
+
+    def bad_before(self, batches: int) -> int:
+        """Returns the number of bad rows that are not in the ranges of `left_after(batches)`."""
+        found = 0
+        for report in self.reports.values():
+            found += report.cuts[batches][3] if batches < len(report.cuts) else len(report.bad)
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Directive:
+    """The next action of all workers.
+
+    Attributes:
+      kind: `window` to train on a window, `rest` to make one batch of padding, `end` to stop.
+    """
+
+    kind: str
+    window: int = 0
+    steps: int = 0
+
+
+def next_window(
+    source: StreamSource,
+    next_: Mapping[int, int],
+    ends: Mapping[int, int],
+    counts: Mapping[int, int],
+    total: int,
+    workers: int,
+) -> Window:
+    """Plans the next `total` records, evenly over the partitions, and divides them among workers in partition order.
+
+    If all partitions are equally busy, and their number is a multiple of the number of workers, each worker reads the
+    same partitions in all windows.
+
+    Args:
+      next_: for each partition, the offset of the first record to plan.
+      ends: for each partition, the offset to stop before.
+      counts: for each partition, the number of records between these offsets.
+      total: number of records, at most the sum of the counts.
+    """
+    taken = _evenly(counts, total)
+    after = dict(next_)
+    pieces = []
+    for partition, count in taken.items():
+        if count:
+            after[partition] = source.after(partition, next_[partition], ends[partition], count)
+            pieces.append((Range(partition, next_[partition], after[partition]), count))
+    return Window(share_out(source, pieces, workers), after, total)
+
+
+def share_out(source: StreamSource, pieces: Sequence[tuple[Range, int]], workers: int) -> list[list[Range]]:
+    """Divides (range, number of its records) pairs into one share per worker, in order.
+
+    Shares differ by at most one record.
+    """
+    total = sum(count for _, count in pieces)
+    cuts = [worker * total // workers for worker in range(workers + 1)]
+    shares = []
+    for first, last in itertools.pairwise(cuts):
+        share, at = [], 0
+        for piece, count in pieces:
+            low, high = max(first - at, 0), min(last - at, count)
+            if low < high:
+                start, stop = (_place(source, piece, at_record, count) for at_record in (low, high))
+                share.append(Range(piece.partition, start, stop, piece.row if low == 0 else 0))
+            at += count
+        shares.append(share)
+    return shares
+
+
+def _place(source: StreamSource, piece: Range, records: int, count: int) -> int:
+    if records in (0, count):
+        return piece.stop if records else piece.start
+    return source.after(piece.partition, piece.start, piece.stop, records)
+
+
+def _evenly(counts: Mapping[int, int], total: int) -> dict[int, int]:
+    """Returns the number of records to read from each partition, as evenly as the counts allow."""
+    taken, left = dict.fromkeys(counts, 0), total
+    while left:
+        open_ = [p for p in counts if taken[p] < counts[p]]
+        if not open_:
+            break
+        each, more = divmod(left, len(open_))
+        for number, partition in enumerate(open_):
+            given = min(each + (number < more), counts[partition] - taken[partition])
+            taken[partition] += given
+            left -= given
+    return taken
+
+
+def resumed(
+    position: StreamPosition | None, source: StreamSource, since: str, has_other: bool
+) -> StreamPosition | None:
+    """Returns the position to resume from; None to begin at `since`, the value of `stream_from`.
+
+    Args:
+      has_other: whether the checkpoint has a position in another kind of input.
+
+    Raises:
+      UserError: `since` is `checkpoint`, but the checkpoint has no position in this stream.
+    """
+    if position is not None and position.stream == source.name and since in ("checkpoint", position.since):
+        return position
+    if since == "checkpoint" and (has_other or position is not None):
+        found = f"a position in {position.stream}" if position else "a position in files"
+        raise UserError(
+            f"the checkpoint has {found}, but the training data is {source.name}: set stream_from to earliest, latest "
+            "or a time to begin there"
+        )
+    return None

@@ -1,0 +1,230 @@
+"""Plans the next records of a stream: gets the available offsets from the brokers, and divides records into windows."""
+
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from ctr_trainer.live.stream.figures import Figures
+from ctr_trainer.live.stream.plan import StreamPosition, Window, next_window, resumed, share_out
+from ctr_trainer.live.stream.source import Mark, Message, Range, StreamSource, Unavailable, other_text
+from ctr_trainer.settings.training_configs import StreamConfig, seconds_of
+from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_BATCHES = 8  # Maximum number of batches per worker in a window.
+_RETRY_SECONDS, _WARN_SECONDS, _CHECK_SECONDS = 0.5, 15.0, 10.0
+_MANY = 1 << 60
+
+
+class Planner:
+    """Plans one window after another. It is not thread-safe.
+
+    Args:
+      batch_size: batch size of each worker.
+      figures: receives the lag and the time spent waiting for brokers.
+      sleep: f(seconds), which raises an error if the training has ended.
+      record: f(range of one record) -> the record; None if it no longer exists.
+
+    Attributes:
+      is_over: whether the stream is planned up to `config.until`.
+    """
+
+    def __init__(
+        self,
+        source: StreamSource,
+        config: StreamConfig,
+        workers: int,
+        batch_size: int,
+        figures: Figures,
+        sleep: Callable[[float], None],
+        record: Callable[[Range], Message | None],
+    ) -> None:
+        self._source, self._config, self._figures, self._sleep = source, config, figures, sleep
+        self._record, self._identity = record, ""
+        self._workers, self._batch_size = workers, batch_size
+        self._partitions: list[int] = []
+        self._next: dict[int, int] = {}
+        self._at_start: dict[int, int] = {}
+        self._stops: dict[int, int] | None = None
+        self._waiting_since: float | None = None
+        self._checked = time.monotonic()
+        self.is_over = False
+
+    def begin(self, position: StreamPosition | None, has_other: bool) -> tuple[StreamPosition, Window | None]:
+        """Determines where to begin. Returns the position, and a window of the untrained records before it, or None.
+
+        Args:
+          position, has_other: see `resumed`.
+
+        Raises:
+          UserError: records were removed before they were trained, or a partition no longer exists.
+        """
+        source, start = self._source, self._config.start
+        partitions = self._partitions = self._patiently(source.partitions)
+        position = resumed(position, source, start, has_other)
+        first = self._patiently(lambda: source.earliest(partitions))
+        self._at_start = self._patiently(lambda: source.latest(partitions, exact=True))
+        self._identity = position.identity if position else ""
+        is_recognized = self._refuse_other()
+        if position is not None:
+            for partition, mark in position.marks.items() if not is_recognized else ():
+                self._refuse_unlike(partition, mark, first)
+            for places in (position.trained(), position.next):
+                self._refuse_lost({p: offset for p, offset in places.items() if p in partitions})
+            gone = sorted(set(position.next) - set(partitions))
+            if gone:
+                raise UserError(
+                    f"{source.name} no longer has partition {gone[0]}, in which the checkpoint has a position; set "
+                    "stream_from to another value to begin there"
+                )
+            self._next = {p: position.next.get(p, first[p]) for p in partitions}
+            _log.info("resuming %s: %s", source.name, _places(source, self._next))
+        else:
+            self._next = self._first_offsets(first)
+            _log.info("beginning %s: %s", source.name, _places(source, self._next))
+            position = StreamPosition(source.name, start, self._next)
+        self._stops = self._stop_offsets()
+        return dataclasses.replace(position, since=start, identity=self._identity), self._plan_left(position)
+
+    def next(self, hints: dict[int, int], rows_per_message: float) -> Window | None:
+        """Returns the next window; None if too few records are available, or if all are planned (`is_over`).
+
+        Args:
+          hints: for each partition, an offset up to which a worker has seen records.
+
+        Raises:
+          UserError: records were removed before they were read.
+        """
+        now = time.monotonic()
+        if now - self._checked > _CHECK_SECONDS:
+            self._checked = now
+            self._look_for_partitions()
+        if self._stops is None and self._config.until and time.time() >= (seconds_of(self._config.until) or 0.0):
+            self._stops = self._stop_offsets()
+        ends = self._ends(hints)
+        step = max(1, int(self._workers * self._batch_size / rows_per_message))
+        counts = self._patiently(functools.partial(self._counts, ends, _BATCHES * step))
+        self._figures.lag_records = sum(counts.values())
+        there = min(sum(counts.values()), _BATCHES * step)
+        if there and self._waiting_since is None:
+            self._waiting_since = now
+        has_waited = self._waiting_since is not None and now - self._waiting_since >= self._config.wait_secs
+        is_last = self._stops is not None
+        if there >= step or (there and (has_waited or is_last)):
+            total = there // step * step or there
+            window = self._patiently(
+                functools.partial(next_window, self._source, self._next, ends, counts, total, self._workers)
+            )
+            self._next, self._waiting_since = dict(window.next), None
+            return window
+        self.is_over = is_last and not there
+        return None
+
+    def first(self, hints: dict[int, int]) -> Range | None:
+        """Returns the range of the next record; None if no record is available. For `hints`, see `next`."""
+        ends = self._ends(hints)
+        for partition, count in self._counts(ends, 1).items():
+            if count:
+                start = self._next[partition]
+                return Range(partition, start, self._source.after(partition, start, ends[partition], 1))
+        return None
+
+    def _first_offsets(self, first: dict[int, int]) -> dict[int, int]:
+        """Returns, for each partition, the offset at which a new training begins. `first` has the earliest offsets."""
+        source, partitions = self._source, self._partitions
+        if self._config.start == "latest":
+            return self._patiently(lambda: source.latest(partitions, exact=True))
+        seconds = seconds_of(self._config.start)
+        if seconds is None:
+            return first
+        found = self._patiently(lambda: source.at_time(partitions, seconds))
+        return {p: max(found[p], first[p]) for p in partitions}
+
+    def _plan_left(self, position: StreamPosition) -> Window | None:
+        """Returns a window of the untrained records of the checkpoint's last window; None if there are none."""
+        if not position.left:
+            return None
+        counts = [
+            self._patiently(functools.partial(self._source.count, each.partition, each.start, each.stop, _MANY))
+            for each in position.left
+        ]
+        pieces = list(zip(position.left, counts, strict=True))
+        shares = self._patiently(lambda: share_out(self._source, pieces, self._workers))
+        return Window(shares, dict(self._next), sum(counts))
+
+    def _ends(self, hints: dict[int, int]) -> dict[int, int]:
+        """Returns, for each partition, the offset up to which records are available."""
+        if self._stops is not None:  # Records exist up to these offsets, even if the brokers report lower ends.
+            return {p: max(self._stops.get(p, 0), self._next[p]) for p in self._partitions}
+        latest = self._patiently(functools.partial(self._source.latest, self._partitions))
+        return {p: max(end, hints.get(p, 0), self._at_start.get(p, 0), self._next[p]) for p, end in latest.items()}
+
+    def _counts(self, ends: dict[int, int], most: int) -> dict[int, int]:
+        """Returns, for each partition, the number of records that are not planned yet, up to `most`."""
+        return {p: self._source.count(p, self._next[p], end, most) for p, end in ends.items()}
+
+    def _stop_offsets(self) -> dict[int, int] | None:
+        """Returns, for each partition, the offset to stop before; None if there is no end, or if it is unknown yet."""
+        until = self._config.until
+        if until == "latest":
+            return self._patiently(lambda: self._source.latest(self._partitions, exact=True))
+        seconds = seconds_of(until) if until else None
+        if seconds is None or time.time() < seconds:
+            return None
+        return self._patiently(lambda: self._source.at_time(self._partitions, seconds))
+
+    def _look_for_partitions(self) -> None:
+        """Adds new partitions; raises UserError if records, or the stream, were removed before they were read."""
+        self._refuse_other()
+        self._refuse_lost(dict(self._next))
+        new = [p for p in self._patiently(self._source.partitions) if p not in self._next]
+        if new:
+            first = self._patiently(lambda: self._source.earliest(new))
+            _log.info("%s has new partitions: %s", self._source.name, _places(self._source, first))
+            self._next = self._next | first
+            self._partitions = [*self._partitions, *new]
+
+    def _refuse_other(self) -> bool:
+        """Refuses a stream with another ID. Returns whether the stream has the known ID."""
+        found = self._patiently(self._source.identity)
+        known, self._identity = self._identity, self._identity or found
+        if known and found and known != found:
+            raise UserError(other_text(self._source, f"its ID is {found}, and {known} was trained"))
+        return bool(known and found)
+
+    def _refuse_unlike(self, partition: int, mark: Mark, first: dict[int, int]) -> None:
+        """Refuses a stream that has another record in the place of a record that was read."""
+        if first.get(partition, mark.offset + 1) <= mark.offset < self._at_start[partition]:
+            record = self._record(Range(partition, mark.offset, mark.offset + 1))
+            if record is not None and Mark.of(record) != mark:
+                place = f"partition {partition}, offset {self._source.text(mark.offset)}"
+                raise UserError(other_text(self._source, f"{place} is not the record that the training has read there"))
+
+    def _refuse_lost(self, places: dict[int, int]) -> None:
+        lost = self._patiently(lambda: self._source.lost(places))
+        if lost:
+            raise UserError("\n".join(lost.values()))
+
+    def _patiently(self, ask: Callable[[], _T]) -> _T:
+        """Repeats a request until the brokers answer."""
+        since, warned = time.monotonic(), 0.0
+        while True:
+            asked = time.monotonic()
+            try:
+                return ask()
+            except Unavailable as error:
+                now = time.monotonic()
+                if now - warned > _WARN_SECONDS:
+                    warned = now
+                    _log.warning("waiting: %s; retrying, %.0f s so far", error, now - since)
+                self._figures.waiting_seconds += now - asked + _RETRY_SECONDS
+            self._sleep(_RETRY_SECONDS)
+
+
+def _places(source: StreamSource, offsets: dict[int, int]) -> str:
+    shown = [f"partition {p} from {source.text(offset)} on" for p, offset in sorted(offsets.items())[:4]]
+    return ", ".join(shown) + (f", and {len(offsets) - 4} more" if len(offsets) > 4 else "")

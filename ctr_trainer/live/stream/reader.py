@@ -1,0 +1,265 @@
+"""Opens the stream that a URL names, and reads its batches, as `data.reader.BatchReader` does for files."""
+
+import contextlib
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ctr_trainer.data.batch import Batch, Rows, batches
+from ctr_trainer.data.read_ahead import read_ahead
+from ctr_trainer.embedding.worker.new_keys import NewKeys
+from ctr_trainer.features.columns import FITTED
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.live.stream.coordinator import Coordinator
+from ctr_trainer.live.stream.messages import MessageDecoder
+from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
+from ctr_trainer.live.stream.plan import Cut, Report, StreamPosition
+from ctr_trainer.live.stream.source import (
+    DeadLetters,
+    FileDeadLetters,
+    Mark,
+    Message,
+    Range,
+    StreamAddress,
+    StreamSource,
+    uncollected,
+)
+from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
+from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.log_lines import Seldom
+
+_log = logging.getLogger(__name__)
+_SHOWN = 2000  # Number of bytes of the message in a dead letter.
+_READY = 2  # Number of windows that are decoded ahead of the training.
+_FILE = "dead_letters.jsonl"
+
+
+class StreamReader:
+    """The batches of one worker from a stream. Each record goes to exactly one worker.
+
+    Every worker makes the same number of batches with exactly `batch_size` rows, some of which may be padding with
+    weight 0. While no records arrive, it makes a batch of padding every 2 s, or every 30 s if the stream has a known
+    end.
+
+    Args:
+      statistics: statistics of the model's training data; {} if it was trained on streams only.
+      late: name of a label, and of the label that may be 1 only if the first one is; None without such labels.
+
+    Attributes:
+      steps, epochs: None, because the end is not known in advance.
+      is_live: True, because a record should not have to wait for many later records.
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    is_live = True
+
+    def __init__(
+        self,
+        open_source: Callable[[], StreamSource],
+        spec: FeatureSpec,
+        statistics: dict[str, dict],
+        batch_size: int,
+        config: StreamConfig,
+        coordination: Coordinator | RemoteCoordinator,
+        server: CoordinatorServer | None = None,
+        late: tuple[str, str] | None = None,
+    ) -> None:
+        _refuse_unfitted(spec, statistics)
+        self._config, self._late, self._seldom = config, late, Seldom(_log)
+        self.spec, self.statistics, self.batch_size = spec, statistics, batch_size
+        self._open_source, self._coordination, self._server = open_source, coordination, server
+        self._closing = threading.Event()
+        self._error: BaseException | None = None  # The error of the reading thread.
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        """The `Coordinator` on rank 0; None on other ranks."""
+        return self._coordination if isinstance(self._coordination, Coordinator) else None
+
+    def position_after(self, steps: int) -> dict[str, Any] | None:
+        """Returns the position after `steps` batches per worker, as a dict for JSON, on rank 0; None on other ranks."""
+        position = self.coordinator.position_after(steps) if self.coordinator else None
+        return None if position is None else position.to_dict()
+
+    def committed(self, position: dict[str, Any]) -> None:
+        """Commits the position of a complete checkpoint to the brokers."""
+        found = StreamPosition.from_dict(position)
+        if self.coordinator and found:
+            self.coordinator.commit(found)
+
+    def status_lines(self, new_keys: NewKeys) -> list[Callable[[], str]]:
+        """Returns functions f() -> log line, on rank 0, whose metrics then have `new_keys`; [] on other ranks."""
+        if self.coordinator is None:
+            return []
+        figures = self.coordinator.figures
+        figures.new_keys = new_keys
+        return [figures.status_line, lambda: f"[RunStatus]: {new_keys.line()}"]
+
+    @property
+    def stream_state(self) -> Callable[[], dict[str, float]] | None:
+        """The function `Figures.state` on rank 0; None on other ranks."""
+        return self.coordinator.figures.state if self.coordinator else None
+
+    def __iter__(self) -> Iterator[Batch]:
+        source = self._open_source()
+        decoder = MessageDecoder(self.spec, self.statistics, source.name, self._late)
+        is_end = False
+        try:
+            with read_ahead(self._windows(source, decoder), _READY, name=f"reading {source.name}") as windows:
+                try:
+                    for number in itertools.count():
+                        directive = self._coordination.directive(number)
+                        if self._error is not None:
+                            raise self._error
+                        if directive.kind == "end":
+                            is_end = True
+                            return
+                        rows = next(windows) if directive.kind == "window" else decoder.empty()
+                        if directive.steps:
+                            yield from batches(iter([rows]), directive.steps, self.batch_size)
+                finally:
+                    self._closing.set()
+                    if is_end and self._server is not None:
+                        self._server.wait_for_ends()
+                    self._coordination.close()
+        finally:
+            if self._server is not None:
+                self._server.close()
+
+    def _windows(self, source: StreamSource, decoder: MessageDecoder) -> Iterator[Rows]:
+        """Reports this worker's rows of each window, then yields them."""
+        try:
+            with contextlib.closing(source):
+                for number in itertools.count():
+                    share = self._coordination.share(number)
+                    messages = None if share is None else self._read(source, share)
+                    if share is None or messages is None:
+                        return
+                    with uncollected():
+                        rows, report = self._decoded(source, decoder, share, messages)
+                    self._coordination.report(number, report)
+                    yield rows
+        except Exception as error:  # The window will not be released, so no step waits for its rows.
+            self._error = error
+            self._coordination.fail(error)
+
+    def _read(self, source: StreamSource, share: list[Range]) -> list[tuple[int, Message]] | None:
+        """Returns (index of the range, message) for all messages of a share, in order; None if the reader is closed."""
+        found: list[list[Message]] = [[] for _ in share]
+        several = {each.partition for each in share}
+        groups = [share] if len(several) == len(share) else [[each] for each in share]
+        for group in groups:
+            numbers = {each.partition: share.index(each) for each in group}
+            for messages in source.read(group):
+                if self._closing.is_set():
+                    return None
+                for message in messages:
+                    found[numbers[message.partition]].append(message)
+        return [(number, message) for number, of_range in enumerate(found) for message in of_range]
+
+    def _decoded(
+        self, source: StreamSource, decoder: MessageDecoder, share: list[Range], read: list[tuple[int, Message]]
+    ) -> tuple[Rows, Report]:
+        skip = {}
+        for place, (number, message) in enumerate(read):
+            if share[number].row and message.offset == share[number].start:
+                skip[place] = share[number].row
+        decoded = decoder.decode([message for _, message in read], skip)
+        rows, bad = len(decoded.rows), decoded.bad
+        cuts: list[Cut] = []
+        for first in range(0, rows, self.batch_size):
+            at, row = int(decoded.messages[first]), int(decoded.places[first])
+            number, message = read[at]
+            before = sum((each.message, each.row) < (at, row) for each in bad) if bad else 0
+            cuts.append((number, message.offset, row, before))
+        if cuts:  # After 0 batches, everything remains, including bad rows before the first row.
+            cuts[0] = (0, share[0].start, share[0].row, 0)
+        letters = [
+            {
+                "stream": source.name,
+                "partition": (message := read[each.message][1]).partition,
+                "offset": source.text(message.offset),
+                "row": each.row,
+                "reason": each.reason,
+                "value": (message.value or b"")[:_SHOWN].decode(errors="replace"),
+            }
+            for each in bad
+        ]
+        seconds = self._event_seconds(source, [message for _, message in read])
+        last = {message.partition: message for _, message in read}
+        marks = {partition: Mark.of(message) for partition, message in last.items()}
+        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks(), marks)
+
+    def _event_seconds(self, source: StreamSource, messages: list[Message]) -> float:
+        """Returns the newest event time of messages that is not too far ahead of the clock; 0 without one."""
+        now, most = time.time(), self._config.ahead_secs
+        for message in messages:
+            if message.seconds - now > most:
+                self._seldom.warning(
+                    "%s, partition %d, offset %s: its time is %.0f s ahead of the clock of this host, above "
+                    "stream_ahead_secs=%g. The record is trained, but its time is ignored. Correct the clock of the "
+                    "program that writes it",
+                    *(source.name, message.partition, source.text(message.offset), message.seconds - now, most),
+                )
+        return max((message.seconds for message in messages if message.seconds - now <= most), default=0.0)
+
+
+def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:
+    """Raises UserError if a feature needs statistics of the data, which a stream does not have."""
+    fitted = [f.name for f in spec.dense if f.transform in FITTED]
+    fitted += [f.name for f in spec.bucketised if f.quantiles]
+    missing = [name for name in fitted if name not in statistics]
+    if missing:
+        raise UserError(
+            f"feature {missing[0]!r} needs statistics of the whole data ({', '.join(FITTED)}, quantiles), which a "
+            "stream does not have: train the model on files first, or use log1p or `buckets`"
+        )
+
+
+def dead_letters(
+    address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None, group: str
+) -> DeadLetters:
+    """Returns the destination of bad records: the stream that the URL names for them, or a file if it names none.
+
+    If the stream fails, bad records go to the file.
+
+    Args:
+      directory: local directory of the file `dead_letters.jsonl`; None for no file.
+    """
+    file = FileDeadLetters(os.path.join(directory, _FILE)) if directory else DeadLetters()
+    if not address.dead_letters:
+        return file
+    if address.scheme == "kafka":
+        from ctr_trainer.live.stream.kafka_client import KafkaDeadLetters, configuration
+
+        return KafkaDeadLetters(address.dead_letters, configuration(address, kafka_config, group), file)
+    from ctr_trainer.live.stream.redis_streams import RedisDeadLetters
+
+    return RedisDeadLetters(address, address.dead_letters, redis, file)
+
+
+def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: str) -> Callable[[], StreamSource]:
+    """Returns a function that opens a stream. Each call opens separate connections, for one thread.
+
+    Args:
+      group: the consumer group to which positions are committed, unless the file `kafka_config` names one.
+
+    Raises:
+      UserError: the client library is missing, or the file cannot be read.
+    """
+    if address.scheme == "kafka":
+        # Imported first, because its error explains how to install a missing package.
+        from ctr_trainer.live.stream.kafka_client import configuration
+
+        settings = configuration(address, kafka_config, group)
+        from ctr_trainer.live.stream.kafka import KafkaSource
+
+        return lambda: KafkaSource(address, settings)
+    from ctr_trainer.live.stream.redis_streams import RedisSource
+
+    return lambda: RedisSource(address, redis, group)

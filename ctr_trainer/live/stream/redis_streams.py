@@ -1,0 +1,251 @@
+"""Reads streams of Redis or Valkey with the package `redis`.
+
+Each key with a stream is a partition. `redis://host:port/clicks` names the key `clicks` or, if there is no such key,
+the keys `clicks:0`, `clicks:1` and so on. If an entry has one field, the field's value is the message. If an entry has
+several fields, they are the columns of one example.
+"""
+
+import functools
+import itertools
+import json
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from ctr_trainer.live.stream.source import (
+    DeadLetters,
+    Message,
+    Range,
+    StreamAddress,
+    Unavailable,
+    cut_text,
+    lost_text,
+    other_text,
+)
+from ctr_trainer.settings.training_configs import RedisFiles
+from ctr_trainer.system.messages.errors import UserError
+
+try:
+    import redis
+except ImportError as missing:
+    raise UserError("redis:// needs the package redis: pip install 'ctr_trainer[publish]'") from missing
+
+_log = logging.getLogger(__name__)
+_SEQUENCES = 64  # Number of bits of the sequence in an offset, which is an ID `milliseconds-sequence` as one integer.
+_ENTRIES, _SECONDS, _RETRY_SECONDS, _WARN_SECONDS = 5_000, 10.0, 0.5, 15.0
+
+
+class RedisSource:
+    """Streams of a Redis server; see `StreamSource`. An offset is an entry's ID: milliseconds << 64 | sequence."""
+
+    def __init__(self, address: StreamAddress, files: RedisFiles, group: str) -> None:
+        self.name, self.address, self._key = f"redis stream {address.name}", address.hosts, address.name
+        self._group, self._scheme, self._files = group, address.scheme, files
+        self._keys: dict[int, str] = {}
+        self._client: Any = None
+        self._has_answered = False
+
+    def partitions(self) -> list[int]:
+        def ask() -> dict[int, str]:
+            client = self._open()
+            if client.exists(self._key):
+                return {0: self._key}
+            numbered = ((number, f"{self._key}:{number}") for number in itertools.count())
+            return dict(itertools.takewhile(lambda each: client.exists(each[1]), numbered))
+
+        self._keys = self._asked(ask, "the keys")
+        if not self._keys:
+            raise UserError(
+                f"there is neither a stream {self._key!r} nor {self._key + ':0'!r} at {self.address}; create it, or "
+                "correct the URL"
+            )
+        return list(self._keys)
+
+    def identity(self) -> str:
+        return ""
+
+    def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
+        found = self._of_each(partitions, lambda key: self._open().xrange(key, count=1))
+        last = self.latest([p for p in partitions if not found[p]])
+        return {p: _offset(found[p][0][0]) if found[p] else last[p] for p in partitions}
+
+    def latest(self, partitions: Sequence[int], exact: bool = False) -> dict[int, int]:
+        found = self._of_each(partitions, lambda key: self._open().xrevrange(key, count=1))
+        return {p: _offset(found[p][0][0]) + 1 if found[p] else 0 for p in partitions}
+
+    def lost(self, places: dict[int, int]) -> dict[int, str]:
+        first, last = self.earliest(list(places)), self.latest(list(places))
+        texts = {}
+        for partition, at in places.items():
+            if at > max(last[partition], 0) and last[partition]:
+                texts[partition] = cut_text(self, partition, at, last[partition])
+            # If the last read entry still exists, no later entry was removed.
+            elif 0 < at < first[partition] and not self.count(partition, at - 1, at, 1):
+                key = self._key_of(partition)
+                known = self._asked(functools.partial(self._open().xinfo_stream, key), "the removed entries")
+                removed = known["entries-added"] - known["length"] if "entries-added" in known else None
+                if removed == 0:
+                    place = f"partition {partition} has lost no entry, and has no entry {self.text(at - 1)}"
+                    texts[partition] = other_text(self, f"{place}, up to which the checkpoint has read")
+                else:
+                    lost = f"up to {removed}" if removed else "an unknown number of"
+                    texts[partition] = lost_text(self, partition, at, first[partition], lost)
+        return texts
+
+    def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
+        start = int(seconds * 1000) << _SEQUENCES
+        return {p: min(start, last) for p, last in self.latest(partitions).items()}
+
+    def count(self, partition: int, start: int, stop: int, most: int) -> int:
+        return len(self._entries(partition, start, stop, most)) if start < stop else 0
+
+    def after(self, partition: int, start: int, stop: int, count: int) -> int:
+        entries = self._entries(partition, start, stop, count) if count else []
+        if not entries:
+            return start
+        return stop if len(entries) < count else _offset(entries[-1][0]) + 1
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
+        for each in ranges:
+            at, since, warned = each.start, time.monotonic(), 0.0
+            while at < each.stop:
+                try:
+                    entries = self._entries(each.partition, at, each.stop, _ENTRIES)
+                except Unavailable as error:
+                    if time.monotonic() - max(since, warned) > _WARN_SECONDS:
+                        warned = time.monotonic()
+                        _log.warning("waiting: %s; %.0f s so far", error, warned - since)
+                    yield []
+                    time.sleep(_RETRY_SECONDS)
+                    continue
+                if not entries:
+                    break
+                yield [
+                    Message(each.partition, _offset(name), (_offset(name) >> _SEQUENCES) / 1000, _value(fields))
+                    for name, fields in entries
+                ]
+                at = _offset(entries[-1][0]) + 1
+
+    def watermarks(self) -> dict[int, int]:
+        return {}
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        def ask() -> None:
+            for partition, offset in offsets.items():
+                name = self.text(max(offset - 1, 0))
+                try:
+                    self._open().xgroup_setid(self._key_of(partition), self._group, name)
+                except redis.ResponseError:  # The group does not exist yet.
+                    self._open().xgroup_create(self._key_of(partition), self._group, name)
+
+        self._asked(ask, "a commit of positions")
+
+    def text(self, offset: int) -> str:
+        return f"{offset >> _SEQUENCES}-{offset & ((1 << _SEQUENCES) - 1)}"
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+
+    def _entries(self, partition: int, start: int, stop: int, count: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        return self._asked(
+            lambda: self._open().xrange(self._key_of(partition), self.text(start), self.text(stop - 1), count),
+            f"entries of {self._key_of(partition)}",
+        )
+
+    def _key_of(self, partition: int) -> str:
+        if partition not in self._keys:
+            self.partitions()
+        return self._keys[partition]
+
+    def _of_each(self, partitions: Sequence[int], ask: Callable[[str], Any]) -> dict[int, Any]:
+        return {p: self._asked(functools.partial(ask, self._key_of(p)), "the first or last entry") for p in partitions}
+
+    def _asked(self, ask: Callable[[], Any], what: str) -> Any:
+        try:
+            answer = ask()
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            text = f"{self.name} at {self.address}, request for {what}: {error}"
+            if not self._has_answered and isinstance(error, redis.AuthenticationError):
+                raise UserError(
+                    f"{text}. Correct the user and the password in the file that redis_auth_file names"
+                ) from error
+            if not self._has_answered and isinstance(error.__context__, ssl.SSLError):
+                raise UserError(f"{text}. Correct the files that redis_ca, redis_cert and redis_key name") from error
+            raise Unavailable(text) from error
+        except redis.ResponseError as error:
+            raise UserError(f"{self.name} at {self.address}, request for {what}: {error}") from error
+        self._has_answered = True
+        return answer
+
+    def _open(self) -> Any:
+        if self._client is None:
+            self._client = connected(self._scheme, self.address, self._files)
+        return self._client
+
+
+class RedisDeadLetters(DeadLetters):
+    """Appends records that cannot be trained on to a stream, as JSON in the field `value`.
+
+    Records that do not reach the stream go to `otherwise`.
+    """
+
+    def __init__(self, address: StreamAddress, key: str, files: RedisFiles, otherwise: DeadLetters) -> None:
+        self._client, self._key, self._otherwise = connected(address.scheme, address.hosts, files), key, otherwise
+
+    def write(self, letters: Iterable[dict[str, object]]) -> None:
+        left = [*letters]
+        try:
+            while left:
+                self._client.xadd(self._key, {"value": json.dumps(left[0])})
+                del left[0]
+        except (redis.RedisError, OSError) as error:
+            self._otherwise.write(left)
+            _log.error(
+                "%d bad records did not reach the stream %s and are kept in %s: %s",
+                *(len(left), self._key, self._otherwise, error),
+            )
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def connected(scheme: str, hosts: str, files: RedisFiles) -> Any:
+    """Returns a client of the first host, which connects when it is first used."""
+    host, _, port = hosts.split(",")[0].rpartition(":")
+    user, password = "", ""
+    if files.redis_auth_file:
+        try:
+            line = open(files.redis_auth_file, encoding="utf-8").readline().strip()
+        except OSError as error:
+            raise UserError(f"redis_auth_file: {files.redis_auth_file} cannot be read: {error.strerror}") from error
+        user, _, password = line.rpartition(":")
+    tls: dict[str, Any] = {}
+    if scheme == "rediss":
+        tls = {"ssl": True, "ssl_ca_certs": files.redis_ca or None}
+        tls |= {"ssl_certfile": files.redis_cert or None, "ssl_keyfile": files.redis_key or None}
+    return redis.Redis(
+        host=host,
+        port=int(port),
+        username=user or None,
+        password=password or None,
+        socket_timeout=_SECONDS,
+        socket_connect_timeout=_SECONDS,
+        **tls,
+    )
+
+
+def _offset(name: bytes) -> int:
+    milliseconds, _, sequence = name.partition(b"-")
+    return int(milliseconds) << _SEQUENCES | int(sequence)
+
+
+def _value(fields: dict[bytes, bytes]) -> bytes:
+    if len(fields) == 1:
+        return next(iter(fields.values()))
+    # Bytes that are not UTF-8 stay as they are, so that the record is found to be bad.
+    texts = {n.decode(errors="surrogateescape"): v.decode(errors="surrogateescape") for n, v in fields.items()}
+    return json.dumps(texts, ensure_ascii=False).encode(errors="surrogateescape")

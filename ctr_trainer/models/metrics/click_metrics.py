@@ -1,0 +1,255 @@
+"""The metrics of a click model, and the sums from which a line of the training log is computed."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from ctr_trainer.models.metrics.auc import roc_auc, sigmoid
+from ctr_trainer.models.metrics.score_sums import SCORES, ScoreSums, group
+
+# Number of batches that are added at once. If batches of 1,024 are added one by one, each takes 0.1 ms instead of 0.03,
+# because the code of the metrics has left the core's cache by the next batch.
+_BATCHES = 32
+LINE_SCORES = 1 << 13  # Of one line of the log; the lines of all workers are gathered.
+LINES_SCORES = 1 << 15
+_MEANS = ("xentropy_mean", "accuracy", "prob_mean", "real_mean")
+_PACE = 5  # steps/s, examples/s, workers, hits, misses
+
+
+class Mean:
+    """The weighted mean sum(weight * value) / sum(weight).
+
+    Attributes:
+      state: float64[2], the sum of weighted values and the sum of weights; the states of two workers add up.
+    """
+
+    def __init__(self) -> None:
+        self.state = np.zeros(2)
+
+    def update(self, values: np.ndarray, weights: np.ndarray) -> None:
+        """Adds float32[B] values with their weights."""
+        # Not `np.dot`: for this many values OpenBLAS starts threads, which spin on the cores that the workers need.
+        self.state += (np.multiply(values, weights, dtype=np.float64).sum(), weights.sum(dtype=np.float64))
+
+    def reset(self) -> None:
+        self.state[:] = 0
+
+    def result(self) -> float:
+        """Computes the mean; NaN if nothing was added."""
+        total, weight = self.state
+        return float(total / weight) if weight else float("nan")
+
+
+class ClickMetrics:
+    """AUC, cross entropy, accuracy, mean prediction and mean label of one label's examples.
+
+    Args:
+      limit: number of scores that are kept, see `ScoreSums`.
+
+    Attributes:
+      SUMS: length of the vector `sums`.
+    """
+
+    SUMS = 3 * LINE_SCORES + 2 * len(_MEANS)
+
+    def __init__(self, limit: int = SCORES) -> None:
+        self._scores, self._means = ScoreSums(limit), {name: Mean() for name in _MEANS}
+        self._waiting: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    @property
+    def scores(self) -> ScoreSums:
+        """The examples by score."""
+        self._add_waiting()
+        return self._scores
+
+    @property
+    def means(self) -> dict[str, Mean]:
+        """A dict of name in the log and the summaries -> mean. Their states add up over workers."""
+        self._add_waiting()
+        return self._means
+
+    def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
+        """Adds examples. Do not write to the arrays afterwards: they are kept until several batches are added at once.
+
+        Args:
+          logits: float32[B].
+          labels: float32[B].
+          weights: float32[B]; examples of weight 0 do not count.
+        """
+        self._waiting.append((logits, labels, weights))
+        if len(self._waiting) == _BATCHES:
+            self._add_waiting()
+
+    def reset(self) -> None:
+        self.scores.reset()
+        for mean in self.means.values():
+            mean.reset()
+
+    def results(self) -> dict[str, float]:
+        """Computes the metrics.
+
+        Returns:
+          dict of metric name -> float.
+        """
+        auc = roc_auc(*self.scores.sums.T[1:3])
+        return {"auc": auc, **{name: mean.result() for name, mean in self.means.items()}}
+
+    def sums(self) -> np.ndarray:
+        """Packs the metrics for `add_sums`: float64[SUMS], 192 KB, with at most `LINE_SCORES` scores."""
+        scores = np.zeros((LINE_SCORES, 3))
+        own = group(self.scores.sums, LINE_SCORES)[:, :3]
+        scores[: len(own)] = own
+        return np.concatenate([scores.reshape(-1), *(mean.state for mean in self.means.values())])
+
+    def add_sums(self, sums: np.ndarray) -> None:
+        """Adds the `sums` of other examples."""
+        scores, *means = np.split(sums, 3 * LINE_SCORES + 2 * np.arange(len(_MEANS)))
+        self.scores.add(_scores(scores))
+        for mean, state in zip(self.means.values(), means, strict=True):
+            mean.state += state
+
+    def _add_waiting(self) -> None:
+        if not self._waiting:
+            return
+        logits, labels, weights = map(np.concatenate, zip(*self._waiting, strict=True))
+        self._waiting.clear()
+        self._scores.update(logits, labels, weights)
+        _add_to(self._means, logits, labels, weights)
+
+
+def _add_to(means: dict[str, Mean], logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
+    """Adds examples to a dict of each of `_MEANS`."""
+    # float64, because the log shows eight digits.
+    means["xentropy_mean"].update(np.logaddexp(0.0, logits, dtype=np.float64) - labels * logits, weights)
+    means["accuracy"].update(_is_right(logits, labels), weights)
+    means["prob_mean"].update(sigmoid(logits), weights)
+    means["real_mean"].update(labels, weights)
+
+
+def batch_means(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+    """Computes a batch's means by name, NaN if no example counts; the arguments are those of `ClickMetrics.update`."""
+    means = {name: Mean() for name in _MEANS}
+    _add_to(means, logits, labels, weights)
+    return {name: mean.result() for name, mean in means.items()}
+
+
+def scores_of(sums: np.ndarray, labels: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns a dict of label -> the `ScoreSums.sums` in a vector of `pack` or `add_up`."""
+    starts = ClickMetrics.SUMS * np.arange(len(labels))
+    return {label: _scores(sums[at : at + 3 * LINE_SCORES]) for label, at in zip(labels, starts, strict=True)}
+
+
+def _scores(packed: np.ndarray) -> np.ndarray:
+    """Returns the `ScoreSums.sums` in a packed float64[3 * LINE_SCORES]; a label counts as 0 or 1."""
+    rows = packed.reshape(-1, 3)
+    return rows[rows[:, 1:].any(axis=1)][:, [0, 1, 2, 2]]
+
+
+def _is_right(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Returns 1 if the probability is above 0.5 exactly when the label is positive, else 0; NaN if the logit is NaN."""
+    right = ((logits > 0) == (labels > 0.5)).astype(np.float64)
+    return np.where(np.isnan(logits), np.nan, right)
+
+
+def metric_name(name: str, label: str) -> str:
+    """Returns the name of a label's metric: `auc/click` for the label `click`; `auc` for "", a model's only label."""
+    return f"{name}/{label}" if label else name
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerFigures:
+    """The figures of one worker at a step. A figure that the worker does not have is None.
+
+    Attributes:
+      lr: learning rate of the dense variables.
+      sync_ms: duration of the last sync of the rows, in milliseconds; None if another worker of the host makes the
+        syncs.
+      sync_wait_ms: milliseconds for which the worker's steps waited for that sync.
+      hits, misses: number of keys looked up so far, see `RowTotals`; they add up over workers.
+      steps_per_sec, examples_per_sec: rates of this worker since the previous line.
+      batch: dict of name -> mean over the last batch only, such as `prob_mean`, of each label.
+    """
+
+    lr: float | None = None
+    sync_ms: float | None = None
+    sync_wait_ms: float | None = None
+    hits: int = 0
+    misses: int = 0
+    steps_per_sec: float | None = None
+    examples_per_sec: float | None = None
+    batch: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """The figures of a line of the training log.
+
+    Attributes:
+      step: global step of the line.
+      of: workers that the line describes, such as `2 workers` or `rank 1`; "" for a single worker.
+      values: dict of name -> figure: the metrics of each label, and `loss`, the loss of the last step only.
+      steps_per_sec: steps per second, the mean over the workers.
+      examples_per_sec: examples per second, the sum over the workers; None for a model without labels, whose number of
+        examples is not known.
+      own: `WorkerFigures` of this worker only, at that step.
+      cache_hit_rate: share of the keys looked up so far by these workers that needed no call to the service; None
+        without a service.
+      workers: number of workers that the line describes.
+    """
+
+    step: int
+    of: str
+    values: dict
+    steps_per_sec: float
+    examples_per_sec: float | None
+    own: WorkerFigures = WorkerFigures()
+    cache_hit_rate: float | None = None
+    workers: int = 1
+
+    def figures(self) -> dict[str, float]:
+        """Returns a dict of the figures of the line that are written to files."""
+        figures = {name: getattr(self.own, name) for name in ("lr", "sync_ms", "sync_wait_ms")}
+        figures |= {"cache_hit_rate": self.cache_hit_rate, **self.values, "examples_per_sec": self.examples_per_sec}
+        return {name: value for name, value in figures.items() if value is not None}
+
+
+def pack(metrics: dict[str, ClickMetrics], loss: float, weight: float, own: WorkerFigures) -> np.ndarray:
+    """Packs a worker's figures into a vector; see `add_up`.
+
+    The length of the vector depends on the labels only.
+
+    Args:
+      metrics: dict of label -> its `ClickMetrics`.
+      loss: loss of the last step on this worker, a mean over examples.
+      weight: sum of the weights of these examples.
+    """
+    rest = [loss * weight, weight, own.steps_per_sec, own.examples_per_sec, 1.0, own.hits, own.misses]
+    return np.concatenate([*(each.sums() for each in metrics.values()), rest])
+
+
+def add_up(vectors: np.ndarray) -> np.ndarray:
+    """Returns one vector, like those of `pack`, of the examples of several: float64[n] of float64[vectors, n]."""
+    total = vectors.sum(axis=0)
+    for first in range(0, len(total) - ClickMetrics.SUMS, ClickMetrics.SUMS):
+        metrics = ClickMetrics()
+        for part in vectors[:, first : first + ClickMetrics.SUMS]:
+            metrics.add_sums(part)
+        total[first : first + ClickMetrics.SUMS] = metrics.sums()
+    return total
+
+
+def unpack(sums: np.ndarray, labels: Sequence[str], step: int, of: str, own: WorkerFigures) -> Line:
+    """Creates a `Line` from a vector of `pack` or `add_up`, with the labels in the order of `pack`."""
+    *parts, rest = np.split(sums, ClickMetrics.SUMS * np.arange(1, len(labels) + 1))
+    values: dict[str, float] = {}
+    for label, part in zip(labels, parts, strict=True):
+        metrics = ClickMetrics()
+        metrics.add_sums(part)
+        values |= {metric_name(name, label): value for name, value in metrics.results().items()}
+    loss = Mean()
+    loss.state[:], (steps_per_sec, examples_per_sec, workers, hits, misses) = np.split(rest, [-_PACE])
+    values["loss"] = loss.result()
+    rate = hits / (hits + misses) if hits + misses else None
+    examples_per_sec = examples_per_sec if labels else None
+    return Line(step, of, values, steps_per_sec / workers, examples_per_sec, own, rate, int(workers))

@@ -1,0 +1,250 @@
+"""All metrics of an evaluation, per label and within groups; the same on any number of workers."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+
+import numba
+import numpy as np
+
+from ctr_trainer.models.metrics.auc import average_precision, copc, deciles, sigmoid
+from ctr_trainer.models.metrics.click_metrics import ClickMetrics, Mean, metric_name
+from ctr_trainer.models.metrics.score_sums import SCORES
+
+Merge = Callable[[np.ndarray, str], np.ndarray]  # f(array, name) -> array; a collective.
+# Whether a greater or a smaller value is better. A metric that is not listed, such as `prob_mean`, has no direction.
+DIRECTIONS = {
+    "auc": "max",
+    "accuracy": "max",
+    "auc_pr": "max",
+    "gauc": "max",
+    "logloss": "min",
+    "loss": "min",
+    "normalized_entropy": "min",
+    "brier": "min",
+}
+
+
+class GroupedExamples:
+    """Scores, labels and groups of all examples, in the order in which the workers saw them.
+
+    Caveat: memory grows with the data: 16 bytes per example. After `gather`, each worker holds the examples of all
+    workers, and three copies of them while they are sorted: 4.8 GB for 100 million examples.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[list[np.ndarray]] = []
+
+    def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> None:
+        """Adds examples.
+
+        Args:
+          logits, labels: float32[B].
+          weights: float32[B]; examples of weight 0 are left out.
+          groups: int64[B], the group of each example.
+        """
+        counts = weights != 0
+        # The sign of the weight encodes the class, so that an example takes two numbers instead of three.
+        signed = np.where(labels > 0.5, weights, -weights)
+        self._parts.append([logits[counts].astype(np.float32), signed[counts].astype(np.float32), groups[counts]])
+
+    def gather(self, all_gather: Callable[[np.ndarray, str], np.ndarray], name: str) -> None:
+        """Collects the examples of all workers on each worker. A collective.
+
+        Args:
+          all_gather: f(array, name) -> array, the concatenated arrays of the workers.
+          name: name of the collective.
+        """
+        names = ("logits", "weights", "groups")
+        self._parts = [[all_gather(c, f"{name}.{n}") for c, n in zip(self.columns(), names, strict=True)]]
+
+    def columns(self) -> list[np.ndarray]:
+        """Returns the arguments of `grouped_auc`."""
+        empty = [np.empty(0, np.float32), np.empty(0, np.float32), np.empty(0, np.int64)]
+        return [np.concatenate(column) for column in zip(empty, *self._parts, strict=True)]
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedAUC:
+    """The mean of the groups' AUCs, weighted by the groups' sums of example weights.
+
+      GAUC = sum_g w_g AUC_g / sum_g w_g, over the groups g with both classes; w_g is the sum of the weights in g
+
+    Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 6.3.
+
+    Attributes:
+      value: float, the GAUC; NaN if no group has both classes.
+      groups: number of groups with both classes.
+      left_out: number of groups with one class only, which have no AUC.
+    """
+
+    value: float
+    groups: int
+    left_out: int
+
+
+def grouped_auc(logits: np.ndarray, signed_weights: np.ndarray, groups: np.ndarray) -> GroupedAUC:
+    """Computes the AUC within groups.
+
+    Args:
+      logits: float32[n]; NaN among them makes the value NaN.
+      signed_weights: float32[n], the weights of the examples, not 0, with a minus sign for negative examples.
+      groups: int64[n], the group of each example, in any order.
+
+    Returns:
+      `GroupedAUC`.
+    """
+    order = np.lexsort((logits, groups))
+    total, weight, both, one = _sum_groups(logits[order], signed_weights[order], groups[order])
+    value = total / weight if weight and not np.isnan(logits).any() else float("nan")
+    return GroupedAUC(value, both, one)
+
+
+@numba.njit(nogil=True, cache=True)
+def _sum_groups(logits: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> tuple[float, float, int, int]:
+    """Returns the sums of w_g AUC_g and of w_g, and the numbers of groups with both classes and with one.
+
+    The examples are sorted by group, then by logit.
+    """
+    total, total_weight, both, one = 0.0, 0.0, 0, 0
+    count, i = len(logits), 0
+    while i < count:
+        group, positive, negative, area = groups[i], 0.0, 0.0, 0.0
+        while i < count and groups[i] == group:
+            logit, positive_here, negative_here = logits[i], 0.0, 0.0
+            # The first logit is taken without a comparison, because NaN does not even equal itself.
+            while True:
+                if weights[i] > 0:
+                    positive_here += weights[i]
+                else:
+                    negative_here -= weights[i]
+                i += 1
+                if i == count or groups[i] != group or logits[i] != logit or math.isnan(logit):
+                    break
+            area += positive_here * (negative + negative_here / 2)
+            positive += positive_here
+            negative += negative_here
+        if positive > 0 and negative > 0:
+            weight = positive + negative
+            total += weight * area / (positive * negative)
+            total_weight += weight
+            both += 1
+        else:
+            one += 1
+    return total, total_weight, both, one
+
+
+def normalized_entropy(logloss: float, real_mean: float) -> float:
+    """Normalizes the cross entropy. A value below 1 is better than predicting the mean label for every example.
+
+      NE = logloss / -(p log p + (1 - p) log(1 - p)), p the mean label
+
+    Source: He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, ADKDD 2014, section 3.
+
+    Args:
+      logloss: mean cross entropy of the examples.
+      real_mean: mean label of the examples.
+
+    Returns:
+      float; NaN if all labels are of one class.
+    """
+    if not 0 < real_mean < 1:
+        return math.nan
+    return logloss / -(real_mean * math.log(real_mean) + (1 - real_mean) * math.log1p(-real_mean))
+
+
+class EvaluationMetrics:
+    """The metrics of each label. If labels have names, a metric has a name such as `auc/click`.
+
+    The metrics are `auc`, `auc_pr`, `accuracy` (a probability above 0.5 counts as positive), `logloss`,
+    `normalized_entropy`, `brier`, `copc`, `prob_mean` and `real_mean`. With groups there are also `gauc`, `gauc_groups`
+    (number of groups with both classes) and `gauc_groups_left_out` (number of groups with one class).
+
+    Args:
+      labels: names of the labels; [""] for a model with one label.
+      exact_auc: whether to keep all distinct scores, 32 bytes each, however many there are.
+      grouped: whether examples have groups, see `GroupedExamples`.
+    """
+
+    def __init__(self, labels: Iterable[str], exact_auc: bool = False, grouped: bool = False) -> None:
+        self._labels = {label: _OneLabel(exact_auc, grouped) for label in labels}
+
+    def update(
+        self, label: str, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None = None
+    ) -> None:
+        """Adds examples.
+
+        Args:
+          label: name of the label.
+          logits, labels: float32[B].
+          weights: float32[B]; examples of weight 0 do not count.
+          groups: int64[B], the group of each example; None without groups.
+        """
+        self._labels[label].update(logits, labels, weights, groups)
+
+    def merge(self, all_sum: Merge, all_gather: Merge) -> None:
+        """Merges the metrics over all workers, so that each worker has the same results. A collective.
+
+        Args:
+          all_sum: f(array, name) -> array, the sum over workers, such as `distributed.all_sum`.
+          all_gather: f(array, name) -> array, the concatenated arrays of the workers.
+        """
+        for label, metrics in self._labels.items():
+            metrics.merge(all_sum, all_gather, metric_name("metrics", label))
+
+    def results(self) -> dict[str, float]:
+        """Computes the metrics.
+
+        Returns:
+          dict of metric name -> float, or int for a count; NaN if a metric is not defined.
+        """
+        results = {label: metrics.results() for label, metrics in self._labels.items()}
+        return {metric_name(name, label): value for label, own in results.items() for name, value in own.items()}
+
+    def reliability(self) -> dict[str, list[dict[str, float]]]:
+        """Returns a dict of label name -> the rows of `deciles`."""
+        return {label: metrics.reliability() for label, metrics in self._labels.items()}
+
+
+class _OneLabel:
+    """The metrics of one label."""
+
+    def __init__(self, exact_auc: bool, grouped: bool) -> None:
+        self._click, self._brier = ClickMetrics(np.iinfo(np.int64).max if exact_auc else SCORES), Mean()
+        self._examples = GroupedExamples() if grouped else None
+
+    def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None) -> None:
+        self._click.update(logits, labels, weights)
+        self._brier.update((sigmoid(logits) - labels) ** 2, weights)
+        if self._examples is not None and groups is not None:
+            self._examples.update(logits, labels, weights, groups)
+
+    def merge(self, all_sum: Merge, all_gather: Merge, name: str) -> None:
+        means = [*self._click.means.values(), self._brier]
+        for mean, state in zip(means, all_sum(np.stack([mean.state for mean in means]), name), strict=True):
+            mean.state[:] = state
+        self._click.scores.merge(all_gather, name)
+        if self._examples is not None:
+            self._examples.gather(all_gather, name)
+
+    def reliability(self) -> list[dict[str, float]]:
+        return deciles(self._click.scores.sums)
+
+    def results(self) -> dict[str, float]:
+        click = self._click.results()
+        logloss, prob_mean, real_mean = (click[name] for name in ("xentropy_mean", "prob_mean", "real_mean"))
+        results = {
+            "auc": click["auc"],
+            "auc_pr": average_precision(*self._click.scores.sums.T[1:3]),
+            "accuracy": click["accuracy"],
+            "logloss": logloss,
+            "normalized_entropy": normalized_entropy(logloss, real_mean),
+            "brier": self._brier.result(),
+            "copc": copc(real_mean, prob_mean),
+            "prob_mean": prob_mean,
+            "real_mean": real_mean,
+        }
+        if self._examples is not None:
+            found = grouped_auc(*self._examples.columns())
+            results.update(gauc=found.value, gauc_groups=found.groups, gauc_groups_left_out=found.left_out)
+        return results

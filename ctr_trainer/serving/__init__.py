@@ -1,1 +1,0 @@
-"""Serves trained models: exports, live publications of rows, and the server that scores requests."""
