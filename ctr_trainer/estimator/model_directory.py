@@ -15,10 +15,10 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.checkpoint import BEST, RECENT, Checkpoint
 from ctr_trainer.estimator.model_selection import EvaluationHistory
+from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files import durable_file
 from ctr_trainer.system.files.lease import PathLease

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.settings.by_flag import by_flag
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.files.lease import PathLease

@@ -24,8 +24,8 @@ from ctr_trainer.estimator.train_and_evaluate import EvaluationResult, refuse_un
 from ctr_trainer.estimator.training import begin_feed, begin_graph
 from ctr_trainer.export import directory
 from ctr_trainer.export.saved_model import export_saved_model
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys, session_hooks
-from ctr_trainer.graph_notes.notes import params_as_trained
+from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys, session_hooks
+from ctr_trainer.models.params import params_as_trained
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.training_configs import MetricsConfig
@@ -124,7 +124,7 @@ class TrainedModel(NamedArguments):
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
             evaluation = Evaluation(feed, spec, metrics)
-            own = [*feed.hooks, *(spec.evaluation_hooks or ()), *session_hooks(hooks)]
+            own = [*(spec.evaluation_hooks or ()), *session_hooks(hooks)]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop() and (steps is None or evaluation.steps < steps):
                     evaluation.step(session)
@@ -158,10 +158,11 @@ class TrainedModel(NamedArguments):
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
             predictions = program.chosen_predictions(spec.predictions, predict_keys)
-            own = [*feed.hooks, *(spec.prediction_hooks or ()), *session_hooks(hooks)]
+            own = [*(spec.prediction_hooks or ()), *session_hooks(hooks)]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop():
-                    values = feed.with_columns(session.run(predictions))
+                    fed = feed.next()
+                    values = feed.with_columns(fed, session.run(predictions, fed.feed))
                     if not yield_single_examples:
                         yield values
                         continue

@@ -30,8 +30,8 @@ from ctr_trainer.export.warmup import write_warmup
 from ctr_trainer.features.columns import NEW_KEYS, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.graph_notes.notes import params_as_trained
+from ctr_trainer.models.estimator_spec import ModeKeys
+from ctr_trainer.models.params import params_as_trained
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.restoring import refusing_other_variables

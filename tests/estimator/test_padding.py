@@ -10,7 +10,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import RunConfig
 from ctr_trainer.estimator.inputs import GivenReader, PaddedInput, padded, refuse_unweighed
 from ctr_trainer.graph_notes.notes import BatchWeight, WeighedOptimizer, notes
-from ctr_trainer.graph_notes.run_length import Epochs
+from ctr_trainer.estimator.run_length import Epochs
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.measuring import latency
 from ctr_trainer.system.messages.errors import UserError

@@ -18,7 +18,7 @@ from ctr_trainer.estimator.hooks.periods import (
 )
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook, EvaluationHook, PublishHook
 from ctr_trainer.estimator.hooks.step_hook import StepHook, in_order
-from ctr_trainer.graph_notes.run_length import Epochs, RunLength
+from ctr_trainer.estimator.run_length import Epochs, RunLength
 from ctr_trainer.system.measuring import clock as clocks
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
