@@ -12,7 +12,7 @@ from ctr_trainer.estimator.built_step import BuiltStep, RowTraining, RunFacts
 from ctr_trainer.estimator.equal_variables import lone_updates, summed_over_examples
 from ctr_trainer.estimator.feed import GraphInput
 from ctr_trainer.estimator.inputs import PaddedInput
-from ctr_trainer.estimator.model_record import TrainingJob
+from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds
 from ctr_trainer.estimator.optimize import PlannedStep, next_step
 from ctr_trainer.estimator.program import call_input_fn, make_input
@@ -66,7 +66,7 @@ def build_model(job: TrainingJob, input_ends: InputEnds) -> BuiltModel:
     run = RunFacts(length, config.dense_exchange, scales_loss=config.mixed_precision == "float16")
     step = build_step(spec, inputs, run, config.embedding.learning_rate)
     if pads:
-        _refuse_unweighed(step)
+        refuse_unweighed(step)
     return BuiltModel(inputs, spec, step)
 
 
@@ -142,7 +142,7 @@ def _rows_of_loss(loss: tf.Tensor, inputs: GraphInput, learning_rate: float) -> 
     return RowTraining(by_name, tf.convert_to_tensor(learning_rate))
 
 
-def _refuse_unweighed(step: BuiltStep) -> None:
+def refuse_unweighed(step: BuiltStep) -> None:
     """Raises UserError if the current graph would train on zero-weight batches."""
     if step.exchange is None:
         raise UserError(

@@ -9,12 +9,13 @@ from typing import Any, Self
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.checkpoint.model_directory import one_job, resume_text
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
 from ctr_trainer.estimator.evaluation import no_examples
-from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
-from ctr_trainer.estimator.model_record import TrainingJob
+from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.publishing import open_publishing
+from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import training_session
 from ctr_trainer.estimator.step import TrainingSteps
@@ -180,5 +181,21 @@ def _log_start(training: Training) -> None:
     """Logs the length of a new training, and how its workers exchange gradients."""
     step = training.model.step
     if not training.job.checkpoint:
-        _log.info("%s", starting_text(step.run_length, training.model.inputs.epochs, distributed.size()))
+        _log.info("%s", _starting_text(step.run_length, training.model.inputs.epochs, distributed.size()))
     _log.info("%s", step.exchange_text if distributed.size() > 1 else dense_exchange.exchange())
+
+
+def _starting_text(length: RunLength, epochs: int | None, workers: int) -> str:
+    """Returns the first log line of a training without a checkpoint: its start at step 0, and how much it will read.
+
+    `epochs` is None if the number of epochs is unknown.
+    """
+    said, end = [], length.end()
+    if length.epochs is not None and length.epochs.rows is not None:
+        said.append(f"{length.epochs.rows:,} rows an epoch")
+    if epochs:
+        said.append(f"{epochs} epoch{'s' * (epochs > 1)}")
+    if end is not None:
+        said.append(f"{end:,} steps")
+    said.append(f"{workers} worker{'s' * (workers > 1)}")
+    return f"starting from step 0: {', '.join(said)}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
 from ctr_trainer.embedding.memory.memory_limits import tightest
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
@@ -20,7 +21,6 @@ from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.shared_table import SharedTables, published_table
-from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.embedding_config import EmbeddingConfig

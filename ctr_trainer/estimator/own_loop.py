@@ -8,8 +8,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.model_directory import newest_checkpoint, one_job, tensorflow_directory
-from ctr_trainer.estimator.model_record import ModelRecord, TrainingJob
+from ctr_trainer.checkpoint.model_directory import newest_checkpoint, one_job, tensorflow_directory
+from ctr_trainer.checkpoint.model_record import ModelRecord
+from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.step import OwnLoopHook, TrainingSteps
 from ctr_trainer.estimator.training import open_training

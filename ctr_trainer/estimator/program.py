@@ -10,10 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from ctr_trainer.checkpoint.model_directory import TrainedFeatures, features_path, load_features
 from ctr_trainer.estimator.batch_feed import BatchInput
 from ctr_trainer.estimator.feed import DatasetInput, GraphInput
 from ctr_trainer.estimator.inputs import GivenReader
-from ctr_trainer.estimator.model_directory import TrainedFeatures, features_path, load_features
 from ctr_trainer.features.columns import FORM
 from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.models.estimator_spec import EstimatorSpec

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf1
 import tqdm
 from tensorflow.core.protobuf import saved_model_pb2
 
+from ctr_trainer.checkpoint.checkpoint import MANIFEST, Checkpoint, describe_file
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.snapshot.packed_rows import pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
@@ -22,7 +23,6 @@ from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.new_keys import NewKeys
-from ctr_trainer.estimator.checkpoint import MANIFEST, Checkpoint, describe_file
 from ctr_trainer.estimator.periods import EverySeconds
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training

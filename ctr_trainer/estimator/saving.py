@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint import model_directory, retention
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import model_directory, retention
-from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.model_record import TrainingJob
+from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed

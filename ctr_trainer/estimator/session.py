@@ -6,12 +6,12 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator import model_directory
-from ctr_trainer.estimator.checkpoint import Checkpoint
+from ctr_trainer.checkpoint import model_directory
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
+from ctr_trainer.checkpoint.restoring import refusing_other_variables
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.messages.restoring import refusing_other_variables
 
 
 def training_session(

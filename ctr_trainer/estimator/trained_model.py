@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint import model_directory
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
+from ctr_trainer.checkpoint.model_directory import load_features
+from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.worker.new_keys import NewKeys
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import model_directory, program
-from ctr_trainer.estimator.checkpoint import Checkpoint
+from ctr_trainer.estimator import program
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.model_directory import load_features
-from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.open_store import open_evaluation_store
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of

@@ -11,19 +11,19 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.checkpoint import model_directory, retention
+from ctr_trainer.checkpoint.warm_start import NoWarmStart, warm_start_of
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.estimator import model_directory, retention
 from ctr_trainer.estimator.built_model import BuiltModel, build_model
 from ctr_trainer.estimator.built_step import BuiltStep
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.model_record import TrainingJob
+from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds, observed_phases
 from ctr_trainer.estimator.open_store import open_store
 from ctr_trainer.estimator.periods import EventClock, EveryEpochs, EverySeconds, EverySteps
 from ctr_trainer.estimator.row_sync import RowSync
 from ctr_trainer.estimator.saving import Saving
-from ctr_trainer.estimator.warm_start import NoWarmStart, warm_start_of
 from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.ranks.mean_optimizer import average_of_ranks

@@ -104,5 +104,5 @@ class Meetings:
         now, (before, since) = self._clock(), self._last or (step, 0.0)
         self._last = step, now
         pace = (step - before) / max(now - since, 1e-9)
-        steps = min(max(int(_SECONDS * pace), 1), _MOST_TIMES * self._steps)
+        steps = min(max(round(_SECONDS * pace), 1), _MOST_TIMES * self._steps)
         return min(steps, self._most_steps or steps)

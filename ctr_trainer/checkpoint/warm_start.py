@@ -14,12 +14,12 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 import tqdm
 
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.embedding.snapshot import parquet_rows, snapshot, snapshot_writer
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.row_space import InitialRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
