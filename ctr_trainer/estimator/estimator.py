@@ -10,12 +10,12 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
 from ctr_trainer.estimator.evaluation import no_examples
+from ctr_trainer.estimator.extensions import ExtensionHook, open_publishing
 from ctr_trainer.estimator.hooks.ending_hooks import StopHook
 from ctr_trainer.estimator.hooks.step_hook import in_order
 from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
 from ctr_trainer.estimator.model_record import TrainingJob
 from ctr_trainer.estimator.model_selection import is_over
-from ctr_trainer.estimator.publishing import open_publishing
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import training_session
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult, refuse_unless_positive
@@ -151,10 +151,10 @@ class Estimator(TrainedModel):
             if distributed.is_chief():
                 _log_start(training)
             stop = StopHook(self.config.grace_secs, lambda: training.save.path)
-            publishing = open_publishing(training, stop)
-            published = [publishing.publisher.status_line] if publishing else []
+            publishing = open_publishing(training, lambda: stop.is_asked)
+            published = [publishing.status_line] if publishing else []
             own, measuring = training_hooks(training, [*published, *training.feed.status_lines])
-            own += [stop, publishing.hook] if publishing else [stop]
+            own += [stop, ExtensionHook(publishing)] if publishing else [stop]
             tried = False
             evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else None
             with (
@@ -184,7 +184,7 @@ class Estimator(TrainedModel):
                     raise no_examples("train on")
             results = measured(training, measuring)
         evaluated = evaluations.results() if evaluations else {}
-        publication = publishing.publisher.results() if publishing else None
+        publication = publishing.results() if publishing else None
         return TrainResult(**results, **evaluated, **training.warm_start.results(), publication=publication)
 
     def _log_nothing_to_do(self, job: TrainingJob, why: str) -> None:

@@ -13,7 +13,7 @@ from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.features.columns import Label, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.live.scoring import answers, served_model
-from ctr_trainer.live.scoring.raw_inputs import PredictionFailed
+from ctr_trainer.live.scoring.refusals import PredictionFailed
 from tests.scoring import trained
 from tests.scoring.conftest import Client, exchanged, probabilities, running
 

@@ -14,19 +14,11 @@ import pyarrow as pa
 import pytest
 
 from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
+from ctr_trainer.live.publication.raw_inputs import NUMBER, RawFeature, RawInputs
 from ctr_trainer.live.scoring import http_connection, http_server
 from ctr_trainer.live.scoring.batcher import Batcher
 from ctr_trainer.live.scoring.examples import Examples
-from ctr_trainer.live.scoring.raw_inputs import (
-    NUMBER,
-    TEXT,
-    TEXTS,
-    QueueFull,
-    RawFeature,
-    RawInputs,
-    RequestRefused,
-    TookTooLong,
-)
+from ctr_trainer.live.scoring.refusals import TEXT, TEXTS, QueueFull, RequestRefused, TookTooLong
 from ctr_trainer.live.scoring.request_forms import of_instances, of_json
 from ctr_trainer.live.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits

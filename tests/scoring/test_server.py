@@ -12,8 +12,7 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.embedding.worker.new_keys import NewKeys
-from ctr_trainer.estimator import publishing
-from ctr_trainer.live.publication import records
+from ctr_trainer.live.publication import from_checkpoint, records
 from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.settings.command_flags import ScoreLimits
 from ctr_trainer.system.messages.errors import UserError
@@ -250,7 +249,7 @@ def test_a_record_that_is_not_finite_is_refused_and_the_one_before_stays(small_m
         assert client.figures()[refused] == 1
         with pytest.raises(UserError, match="is not finite: the training diverged"):
             tower = records.generation_path(tmp_path, 1) / records.dense_name(1)
-            publishing.refuse_not_finite(str(tower), newer)
+            from_checkpoint.refuse_not_finite(str(tower), newer)
         trained.publish(tmp_path, estimator, newer, epoch=2)
         until(lambda: client.ask("/healthz")[1]["epoch"] == 2, "the next epoch")
         assert_serves(2)

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from ctr_trainer.live.stream.reader import dead_letters, opener
+from ctr_trainer.live.stream.opening import dead_letters, opener
 from ctr_trainer.live.stream.source import StreamAddress, Unavailable
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages.errors import UserError

@@ -15,8 +15,9 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.figures import Figures, serve
 from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
+from ctr_trainer.live.stream.opening import opener
 from ctr_trainer.live.stream.plan import Report, StreamPosition, Window
-from ctr_trainer.live.stream.reader import StreamReader, opener
+from ctr_trainer.live.stream.reader import StreamReader
 from ctr_trainer.live.stream.source import DeadLetters, FileDeadLetters, Range, StreamAddress
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages.errors import UserError

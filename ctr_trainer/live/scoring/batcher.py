@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from ctr_trainer.live.publication.raw_inputs import RawInputs
 from ctr_trainer.live.scoring.examples import Examples
-from ctr_trainer.live.scoring.raw_inputs import NotReady, QueueFull, RawInputs, RequestRefused, TookTooLong
+from ctr_trainer.live.scoring.refusals import NotReady, QueueFull, RequestRefused, TookTooLong
 from ctr_trainer.live.scoring.served_model import Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 

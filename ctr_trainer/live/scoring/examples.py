@@ -1,21 +1,29 @@
-"""The examples of a request, or of several requests together."""
+"""The examples of a request, or of several requests together, and the checks of their values."""
 
+import base64
+import binascii
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.live.scoring import raw_inputs
-from ctr_trainer.live.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge, Where
+from ctr_trainer.live.publication.raw_inputs import NUMBER, RawFeature, RawInputs
+from ctr_trainer.live.scoring.refusals import RequestRefused, TooLarge, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
 # The explanation of the limits of bytes and values in messages.
 LIMIT = "a limit that grows with max_examples"
+# f(number of an example in a request) -> the example's name in a message.
+Where = Callable[[int], str]
+_WEIGHT = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MOST = float(np.finfo(np.float32).max)
 # float32[B] of numbers, object[B] of bytes, or B lists of bytes.
 Column = np.ndarray | list[list[bytes]]
 
@@ -83,12 +91,12 @@ def _example(place: int) -> str:
 
 
 def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Where = _example) -> Column:
-    """Converts the JSON values of a feature, see `raw_inputs`. A list may have at most `most` values."""
+    """Converts the JSON values of a feature. A list may have at most `most` values."""
     if feature.kind == NUMBER:
-        return raw_inputs.numbers(feature, values, where)
+        return _numbers(feature, values, where)
     if feature.is_list:
-        return raw_inputs.lists(feature, values, most, where)
-    return raw_inputs.texts(feature, values, where)
+        return _lists(feature, values, most, where)
+    return _json_texts(feature, values, where)
 
 
 def _repeated(column: Column, count: int) -> Column:
@@ -115,7 +123,7 @@ def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: 
             raise _wrong_type(feature, kind)
         values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
         if np.isinf(values).any():
-            raise raw_inputs.refuse(feature, "inf", int(np.isinf(values).argmax()), where)
+            raise _refuse(feature, "inf", int(np.isinf(values).argmax()), where)
         return values
     if not feature.is_list:
         return np.array(_texts(feature, column, kind).to_pylist() or [], object)
@@ -126,7 +134,7 @@ def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: 
     longest = pc.max(pc.list_value_length(column)).as_py() or 0
     if longest > limits.max_list_length:
         place = pc.index(pc.list_value_length(column), longest).as_py()
-        raw_inputs.check_length(feature, longest, place, limits.max_list_length, where)
+        _check_length(feature, longest, place, limits.max_list_length, where)
     if len(column) * longest > limits.max_values:
         raise TooLarge(
             f"column {feature.name!r}: {len(column)} lists of up to {longest} values are over {limits.max_values} "
@@ -135,7 +143,7 @@ def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: 
     values = _texts(feature, _decoded(feature, column.flatten()), kind)
     ends, values = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy()), values.to_pylist()
     rows = [values[end - length : end] for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)]
-    raw_inputs.check_weights(feature, rows, where)
+    _check_weights(feature, rows, where)
     return rows
 
 
@@ -165,3 +173,92 @@ def _texts(feature: RawFeature, values: pa.Array, kind: pa.DataType) -> pa.Array
 
 def _wrong_type(feature: RawFeature, kind: pa.DataType) -> RequestRefused:
     return RequestRefused(f"column {feature.name!r}: type {kind}: expected {feature.expected}")
+
+
+def _refuse(
+    feature: RawFeature, value: object, place: int, where: Where, expected: str | None = None
+) -> RequestRefused:
+    """Returns the error for a value of example number `place`. `expected` replaces the description of the feature."""
+    wanted = expected or feature.expected
+    return RequestRefused(f"{where(place)}, feature {feature.name!r}: {shown(value)} is not {wanted}")
+
+
+def _numbers(feature: RawFeature, values: Sequence[Any], where: Where) -> np.ndarray:
+    """Returns a column of JSON numbers as float32[B], NaN for null. Refuses a value that is not a float32 number."""
+    for place, value in enumerate(values):
+        if value is not None and (type(value) not in (float, int) or not _fits(value)):
+            raise _refuse(feature, value, place, where)
+    return np.array([math.nan if value is None else value for value in values], np.float32)
+
+
+def _json_texts(feature: RawFeature, values: Sequence[Any], where: Where) -> np.ndarray:
+    """Returns a column of JSON texts as object[B] of bytes, b"" for null. Refuses a value that is not a text."""
+    found = np.empty(len(values), object)
+    try:
+        found[:] = list(map(str.encode, values))  # Nearly all columns contain only strings.
+    except (TypeError, UnicodeEncodeError):
+        for place, value in enumerate(values):
+            found[place] = _bytes(feature, value, value, place, where)
+    return found
+
+
+def _lists(feature: RawFeature, values: Sequence[Any], most: int, where: Where) -> list[list[bytes]]:
+    """Returns a column of JSON lists, each of at most `most` values, as lists of bytes; [] for null.
+
+    Raises:
+      RequestRefused: a value is not a list of texts, a list has more values, or a weight is not a number.
+    """
+    found = []
+    for place, value in enumerate(values):
+        if value is None:
+            value = []
+        if not isinstance(value, list):
+            raise _refuse(feature, value, place, where)
+        _check_length(feature, len(value), place, most, where)
+        found.append([_bytes(feature, each, value, place, where) for each in value])
+    _check_weights(feature, found, where)
+    return found
+
+
+def _check_length(feature: RawFeature, length: int, place: int, most: int, where: Where) -> None:
+    """Refuses a list of example `place` that has more than `most` values."""
+    if length > most:
+        said = f"{length} values, above the {most} of max_list_length"
+        raise RequestRefused(f"{where(place)}, feature {feature.name!r}: {said}")
+
+
+def _check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]], where: Where) -> None:
+    """Refuses lists of bytes in which a weight is not a number, if the feature has weights."""
+    if feature.separator is None:
+        return
+    separator = feature.separator.encode()
+    for place, value in enumerate(values):
+        for each in value:
+            _, has_weight, weight = each.rpartition(separator)
+            if has_weight and not (_WEIGHT.fullmatch(weight) and _fits(float(weight))):
+                raise _refuse(feature, each.decode(errors="replace"), place, where, "a text whose weight is a number")
+
+
+def _fits(value: float) -> bool:
+    try:
+        return math.isnan(value) or abs(float(value)) <= _MOST
+    except OverflowError:
+        return False
+
+
+def _bytes(feature: RawFeature, value: object, whole: object, place: int, where: Where) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise _refuse(feature, whole, place, where, "a text of whole characters") from None
+    if type(value) is int:
+        return str(value).encode()
+    if isinstance(value, dict) and value.keys() == {"b64"}:
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise _refuse(feature, value, place, where, "base64") from None
+    raise _refuse(feature, whole, place, where)

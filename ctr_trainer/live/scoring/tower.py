@@ -20,7 +20,7 @@ from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import FORM, NEW_KEYS, TYPICAL, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
-from ctr_trainer.live.scoring.raw_inputs import RawInputs
+from ctr_trainer.live.publication.raw_inputs import RawInputs
 from ctr_trainer.system.messages.errors import UserError, reason
 
 _SECONDS = 60

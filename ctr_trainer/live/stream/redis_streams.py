@@ -19,6 +19,7 @@ from ctr_trainer.live.stream.source import (
     Message,
     Range,
     StreamAddress,
+    StreamSource,
     Unavailable,
     cut_text,
     lost_text,
@@ -249,3 +250,17 @@ def _value(fields: dict[bytes, bytes]) -> bytes:
     # Bytes that are not UTF-8 stay as they are, so that the record is found to be bad.
     texts = {n.decode(errors="surrogateescape"): v.decode(errors="surrogateescape") for n, v in fields.items()}
     return json.dumps(texts, ensure_ascii=False).encode(errors="surrogateescape")
+
+
+def source_opener(
+    address: StreamAddress, kafka_config: str, files: RedisFiles, group: str
+) -> Callable[[], StreamSource]:
+    """Implements `opening.opener`."""
+    return lambda: RedisSource(address, files, group)
+
+
+def dead_letters(
+    address: StreamAddress, kafka_config: str, files: RedisFiles, otherwise: DeadLetters, group: str
+) -> DeadLetters:
+    """Implements `opening.dead_letters`."""
+    return RedisDeadLetters(address, address.dead_letters, files, otherwise)
