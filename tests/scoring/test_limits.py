@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
-from ctr_trainer.live.publication.raw_inputs import NUMBER, RawFeature, RawInputs
-from ctr_trainer.live.scoring import http_connection, http_server
+from ctr_trainer.live.publication.raw_inputs import NUMBER, TEXT, TEXTS, RawFeature, RawInputs
+from ctr_trainer.live.scoring import http_server
 from ctr_trainer.live.scoring.batcher import Batcher
 from ctr_trainer.live.scoring.examples import Examples
-from ctr_trainer.live.scoring.refusals import TEXT, TEXTS, QueueFull, RequestRefused, TookTooLong
+from ctr_trainer.live.scoring.refusals import QueueFull, RequestRefused, TookTooLong
 from ctr_trainer.live.scoring.request_forms import of_instances, of_json
 from ctr_trainer.live.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
@@ -72,7 +72,7 @@ def test_half_a_character_is_refused_wherever_it_stands(client, small_model, nam
 @pytest.mark.parametrize(
     ("start", "part", "status"),
     [
-        ("GET /", b"a" * 1000, 414),
+        ("GET /", b"a" * 1000, 431),
         (_PREDICT + "A: ", b"a" * 1000, 431),
         (_PREDICT, b"A: b\r\n", 431),
         (_PREDICT + "Transfer-Encoding: chunked\r\n\r\n0\r\nA: ", b"a" * 1000, None),
@@ -98,8 +98,8 @@ def test_a_head_that_is_too_long_is_answered_with_its_status(server, path, heade
 
 @pytest.mark.parametrize("start", ["GET /healthz HTTP/1.1\r\nA: ", _PREDICT + "Content-Length: 10\r\n\r\n{"])
 def test_a_request_that_never_ends_is_answered_408(publication, monkeypatch, start):
-    monkeypatch.setattr(http_connection, "_HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(http_connection, "_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "_HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "_BODY_SECONDS", 0.2)
     with running(publication) as server, _connected(server.port) as connection:
         connection.sendall(start.encode())
         assert _read_all(connection).startswith(b"HTTP/1.1 408 ")

@@ -10,7 +10,7 @@ import socket
 import numpy as np
 import pytest
 
-from ctr_trainer.live.scoring import http_connection
+from ctr_trainer.live.scoring import http_server
 from tests.scoring import trained
 from tests.scoring.conftest import Client, probabilities, running
 
@@ -57,7 +57,7 @@ def test_pipelined_requests_beyond_the_limit_get_429_after_the_others(publicatio
     with running(publication) as server, caplog.at_level(logging.INFO):
         for _ in range(3):
             *answered, (status, headers, body) = _answers(server.port, sent)
-            assert len(answered) > http_connection._MOST_PIPELINED
+            assert len(answered) > http_server._MOST_PIPELINED
             _assert_right(answered, small_model)
             assert status == 429 and headers["connection"] == "close" and b"wait for their answers" in body
         with contextlib.closing(Client(server.port)) as client:
@@ -72,8 +72,8 @@ def test_pipelined_requests_beyond_the_limit_get_429_after_the_others(publicatio
     [
         (b"GARBAGE\r\n\r\n", 400),
         (_HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
-        (b"GET /" + b"a" * 9000, 414),
-        (_HEAD + b"A: b\r\n" * 200, 431),
+        (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
+        (_HEAD + b"A: b\r\n" * 200 + b"\r\n", 431),
         (_HEAD + b"A: " + b"a" * 40_000, 408),
         (_HEAD + b"Content-Length: 10\r\n\r\n{", 408),
     ],
@@ -82,8 +82,8 @@ def test_pipelined_requests_beyond_the_limit_get_429_after_the_others(publicatio
 def test_a_refused_request_leaves_the_earlier_ones_their_answers(
     server, small_model, monkeypatch, caplog, earlier, sent, status
 ):
-    monkeypatch.setattr(http_connection, "_HEAD_SECONDS", 0.5)
-    monkeypatch.setattr(http_connection, "_BODY_SECONDS", 0.5)
+    monkeypatch.setattr(http_server, "_HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(http_server, "_BODY_SECONDS", 0.5)
     requests = b"".join(map(_request, small_model.instances[:earlier]))
     *answered, last = _answers(server.port, requests + sent)
     assert len(answered) == earlier and last[0] == status and last[1]["connection"] == "close"
