@@ -1,6 +1,5 @@
 """The dense tower of a model in training: a SavedModel without rows, which is written again with each publication."""
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,16 +11,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.export import saved_model
-from ctr_trainer.export.ranking import NotRankable, RankedRows, ranking_signatures
-from ctr_trainer.export.receivers import RowInputs
 from ctr_trainer.export.saved_model import TrainedFeatures
-from ctr_trainer.export.warmup import write_warmup
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.live.publication.raw_inputs import RawInputs
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.temporary import temporary_directory
 
-_log = logging.getLogger(__name__)
 _VARIABLES = "variables"
 
 
@@ -39,7 +34,7 @@ class DenseTower:
         self._trained_features, self._new_keys = trained_features, new_keys
         with temporary_directory() as parent:
             draft = os.path.join(parent, "tower")
-            self.variables = _export(draft, model_fn, params, trained_features)
+            self.variables = saved_model.write_tower(draft, model_fn, params, trained_features)
             self.inputs = inputs_of(draft, trained_features[0])
             names = [name for name in LocalPath(draft).files() if not name.startswith(f"{_VARIABLES}{os.sep}")]
             self._files = {name: (LocalPath(draft) / name).read_bytes() for name in names}
@@ -69,30 +64,6 @@ class DenseTower:
 
     def close(self) -> None:
         self._session.close()
-
-
-def _export(
-    path: str, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures, ranks: bool = True
-) -> dict[str, tuple[tf.TensorShape, tf.DType]]:
-    """Writes a SavedModel with arbitrary variable values. Returns a dict of variable name -> (shape, dtype)."""
-    with tf.Graph().as_default():
-        tf1.train.get_or_create_global_step()
-        features = RowInputs(*trained_features)
-        signatures = saved_model.signatures_of(model_fn, params, features, features.receivers)
-        signatures |= saved_model.keys_signature(trained_features, features.receivers)
-        if ranks:
-            try:
-                ranked = RankedRows(*trained_features, features.receivers)
-                signatures |= ranking_signatures(model_fn, params, ranked)
-            except NotRankable as error:
-                _log.warning("exported without the signature for ranking: %s", error)
-                return _export(path, model_fn, params, trained_features, ranks=False)
-        variables = tf1.global_variables()
-        with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-            session.run(tf1.global_variables_initializer())
-            saved_model.build(path, session, signatures, tf1.train.Saver())
-        write_warmup(path, signatures)
-        return {each.op.name: (each.shape, each.dtype.base_dtype) for each in variables}
 
 
 def inputs_of(tower: str, spec: FeatureSpec) -> dict[str, str]:

@@ -217,9 +217,7 @@ class Tower:
         self._keys = signatures[SIGNATURE] if SIGNATURE in signatures else None
         self.rows = tuple(name for name in self._tower.inputs if name.partition("/")[0] in _ROWS and "/" in name)
         if self.rows and self._keys is None:
-            raise UserError(
-                f"{path}: it has no signature {SIGNATURE!r}, which an older export lacks: export and publish it again"
-            )
+            raise UserError(f"{path}: it takes rows, and has no signature {SIGNATURE!r}: publish the model again")
         dense = [name for name in self._tower.inputs if name not in self.rows]
         self.inputs = RawInputs.of(self.spec, {*dense, *(self._keys.inputs if self._keys else ())})
         self.outputs = tuple(sorted(self._tower.outputs))
@@ -235,7 +233,7 @@ class Tower:
 
     @property
     def ranks(self) -> bool:
-        """Whether the export has the signatures for ranking. Earlier versions of ctr_trainer did not write them."""
+        """Whether the export has the signatures for ranking, which a `model_fn` of one's own may not support."""
         return RANKING in self._run
 
     def keys(self, arrays: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
