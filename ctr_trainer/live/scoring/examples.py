@@ -51,10 +51,7 @@ class Examples:
 
     @classmethod
     def merged(cls, parts: Sequence["Examples"]) -> "Examples":
-        """Concatenates the examples of parts, which have the same `inputs`.
-
-        A part with a context must be the only part.
-        """
+        """Concatenates the examples of parts, each of which `may_join` the others."""
         if len(parts) == 1:
             return parts[0]
         columns: dict[str, Column] = {}
@@ -62,6 +59,10 @@ class Examples:
             values = [part.columns[feature.name] for part in parts]
             columns[feature.name] = list(itertools.chain(*values)) if feature.is_list else np.concatenate(values)
         return cls(parts[0].inputs, sum(part.count for part in parts), columns)
+
+    def may_join(self, other: "Examples") -> bool:
+        """Whether these examples can be merged with others: both have no context, and the same `inputs`."""
+        return self.inputs == other.inputs and not self.context and not other.context
 
     def expanded(self) -> "Examples":
         """Returns the same examples, each with its own copy of the context's values."""

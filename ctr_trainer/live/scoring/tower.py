@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import config_pb2
 from ctr_trainer.embedding.index.key_kernels import DistinctKeys
 from ctr_trainer.embedding.worker.lookup import Bag, Lookup
 from ctr_trainer.export.ranking import CANDIDATES, COLUMNS, CONTEXT, RANKING, RANKING_KEYS
-from ctr_trainer.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS, flat_order, packed_inputs
+from ctr_trainer.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS, flat_order
 from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import FORM, NEW_KEYS, TYPICAL, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
@@ -240,9 +240,7 @@ class Tower:
         """Returns the keys of the values that `Examples.arrays` returned; see `raw_keys.key_outputs`."""
         if self._keys is None:
             return {}
-        if is_ranked:
-            return self._run[RANKING_KEYS]({**arrays, **packed_inputs(self.spec, arrays)})
-        return self._run[SIGNATURE](arrays)
+        return self._run[RANKING_KEYS if is_ranked else SIGNATURE](arrays)
 
     def predict(self, arrays: Arrays, rows: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
         """Returns array[B, ...] by output, the predictions for the results of `Examples.arrays` and `look_up`."""
