@@ -62,7 +62,7 @@ def publish(store, tmp_path):
     publishers = []
 
     def publish(delivery=None, **settings):
-        spool, tower = Spool(tmp_path / "spool", "deepfm", store, [CONFIG], "float32"), Tower()
+        spool, tower = Spool(tmp_path / "spool", "deepfm", store.publish, [CONFIG], "float32"), Tower()
         config = PublishConfig(to="there", **{"secs": 0.1, **settings})
         publishers.append(Publisher(spool, tower.write, delivery, config))
         return publishers[-1], spool, tower

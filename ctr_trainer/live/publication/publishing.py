@@ -134,7 +134,7 @@ def open_publishing(
     spool = Spool(
         path_of(model_dir) / DIRECTORY,
         model_name,
-        store,
+        store.publish,
         tables,
         config.dtype,
         stream_state,

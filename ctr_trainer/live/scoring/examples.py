@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.live.publication.raw_inputs import NUMBER, RawFeature, RawInputs
-from ctr_trainer.live.scoring.refusals import RequestRefused, TooLarge, shown
+from ctr_trainer.live.scoring.refusals import RequestRefused, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
 # The explanation of the limits of bytes and values in messages.
@@ -117,63 +117,18 @@ def _array(column: Column) -> np.ndarray:
 
 def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where) -> Column:
     """Converts the Arrow column of a feature, see `request_forms.of_flight`."""
-    column = _decoded(feature, column)
-    kind = column.type
-    if feature.kind == NUMBER:
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-            raise _wrong_type(feature, kind)
-        values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
-        if np.isinf(values).any():
-            raise _refuse(feature, "inf", int(np.isinf(values).argmax()), where)
-        return values
-    if not feature.is_list:
-        return np.array(_texts(feature, column, kind).to_pylist() or [], object)
-    if pa.types.is_null(kind):
-        return [[] for _ in range(len(column))]
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        raise _wrong_type(feature, kind)
-    longest = pc.max(pc.list_value_length(column)).as_py() or 0
-    if longest > limits.max_list_length:
-        place = pc.index(pc.list_value_length(column), longest).as_py()
-        _check_length(feature, longest, place, limits.max_list_length, where)
-    if len(column) * longest > limits.max_values:
-        raise TooLarge(
-            f"column {feature.name!r}: {len(column)} lists of up to {longest} values are over {limits.max_values} "
-            f"values, {LIMIT}: send fewer examples at a time, or shorter lists"
-        )
-    values = _texts(feature, _decoded(feature, column.flatten()), kind)
-    ends, values = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy()), values.to_pylist()
-    rows = [values[end - length : end] for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)]
-    _check_weights(feature, rows, where)
-    return rows
-
-
-def _decoded(feature: RawFeature, column: pa.Array) -> pa.Array:
-    """Decodes a column if it is dictionary-encoded."""
-    if not pa.types.is_dictionary(column.type):
-        return column
-    kind = column.type.value_type
-    if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise _wrong_type(feature, column.type)
-    return column.dictionary_decode()
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(each(kind) for each in is_text)
-
-
-def _texts(feature: RawFeature, values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns the values as large binary, b"" for null."""
-    if pa.types.is_integer(values.type):
-        values = values.cast(pa.string())
-    if not (pa.types.is_null(values.type) or _is_text(values.type)):
-        raise _wrong_type(feature, kind)
-    return pc.fill_null(values.cast(pa.large_binary()), b"")
-
-
-def _wrong_type(feature: RawFeature, kind: pa.DataType) -> RequestRefused:
-    return RequestRefused(f"column {feature.name!r}: type {kind}: expected {feature.expected}")
+    if feature.kind != NUMBER:
+        try:
+            return column_of(feature, column.to_pylist(), limits.max_list_length, where)
+        except (ValueError, OverflowError) as error:  # A text that is not UTF-8, or a time that Python does not have.
+            raise RequestRefused(f"column {feature.name!r}: {error}: expected {feature.expected}") from None
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+        raise RequestRefused(f"column {feature.name!r}: type {kind}: expected {feature.expected}")
+    values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+    if np.isinf(values).any():
+        raise _refuse(feature, "inf", int(np.isinf(values).argmax()), where)
+    return values
 
 
 def _refuse(
@@ -250,6 +205,8 @@ def _fits(value: float) -> bool:
 def _bytes(feature: RawFeature, value: object, whole: object, place: int, where: Where) -> bytes:
     if value is None:
         return b""
+    if isinstance(value, bytes):  # Of Arrow; JSON has none.
+        return value
     if isinstance(value, str):
         try:
             return value.encode()
