@@ -288,7 +288,7 @@ def test_a_record_of_the_future_is_trained_and_does_not_move_event_time(cluster,
 
 def test_prometheus_reads_the_figures_of_a_stream():
     figures = Figures()
-    window = Window([[Range(0, 0, 3)]], {0: 3}, 3, {0: Report(3, [(0, 0, 0, 0)], [], 1000.5, {})})
+    window = Window([[Range(0, 0, 3)]], {0: 3}, 3, {0: Report(3, [(0, 0, 0, 0)], [], 1000.5)})
     figures.add(window)
     figures.begin(window)
     figures.lag_records, figures.new_keys = 7, NewKeys(["user"], samples=True)
