@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import http.client
+import io
 import json
 import logging
 import socket
@@ -23,7 +24,7 @@ from ctr_trainer.live.scoring.request_forms import of_instances, of_json
 from ctr_trainer.live.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
-from tests.scoring.conftest import Client, exchanged, running, until
+from tests.scoring.conftest import Client, exchanged, probabilities, running, until
 
 _SECONDS = 60
 _HALF = b'"\\ud800"'
@@ -105,6 +106,61 @@ def test_a_request_that_never_ends_is_answered_408(publication, monkeypatch, sta
         assert _read_all(connection).startswith(b"HTTP/1.1 408 ")
 
 
+def _request(instance):
+    body = json.dumps({"instances": [instance]}).encode()
+    return _PREDICT.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def _answers(port, sent):
+    """Sends bytes on one connection until the server closes it; returns (status, headers, body) of each answer."""
+    with socket.create_connection(("127.0.0.1", port), _SECONDS) as connection:
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            sending = threads.submit(connection.sendall, sent)
+            parts = []
+            with contextlib.suppress(ConnectionResetError):
+                while part := connection.recv(1 << 16):
+                    parts.append(part)
+        with contextlib.suppress(OSError):
+            sending.result()
+    file, answers = io.BytesIO(b"".join(parts)), []
+    while line := file.readline():
+        headers = {}
+        while header := file.readline().strip():
+            name, _, value = header.decode().partition(": ")
+            headers[name] = value
+        answers.append((int(line.split()[1]), headers, file.read(int(headers["content-length"]))))
+    return answers
+
+
+def _are_right(answers, model):
+    """Whether each answer is of status 200 and has the prediction of its own request."""
+    found = np.concatenate([probabilities(json.loads(body)) for _, _, body in answers])
+    expected = np.resize(model.expected[0], len(answers))
+    return {status for status, _, _ in answers} == {200} and np.allclose(found, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GARBAGE\r\n\r\n", 400),
+        (_PREDICT.encode() + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (_PREDICT.encode() + b"A: " + b"a" * 40_000, 408),
+        (_PREDICT.encode() + b"Content-Length: 10\r\n\r\n{", 408),
+        (b"GET /healthz HTTP/1.1\r\n\r\n" * 1000, 429),
+    ],
+    ids=["garbage", "broken body", "half a head", "half a body", "too many"],
+)
+def test_a_refused_request_leaves_the_earlier_ones_their_answers(
+    server, small_model, monkeypatch, caplog, sent, status
+):
+    monkeypatch.setattr(http_server, "_HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(http_server, "_BODY_SECONDS", 0.5)
+    *answered, last = _answers(server.port, b"".join(map(_request, small_model.instances[:5])) + sent)
+    assert len(answered) >= 5 and _are_right(answered[:5], small_model)
+    assert last[0] == status and last[1]["connection"] == "close"
+    assert not any(record.exc_info for record in caplog.records)
+
+
 def test_silent_connections_do_not_keep_others_out(publication, monkeypatch):
     monkeypatch.setattr(http_server, "_MOST_CONNECTIONS", 8)
     with running(publication) as server, contextlib.ExitStack() as stack:
@@ -134,7 +190,7 @@ def test_a_request_to_another_host_is_refused_on_loopback_without_a_token(server
             assert client.ask("/healthz")[0] == status
 
 
-def test_long_lists_and_many_empty_values_are_refused_before_they_are_laid_out(client, small_model):
+def test_long_lists_and_many_empty_values_are_refused(client, small_model):
     short, long = ({**small_model.instances[0], "tags": ["t"] * count} for count in (1, 1000))
     status, answer, _ = client.predict(instances=[long, *[short] * 900])
     assert status == 413 and "901 examples have" in answer["error"] and "grows with max_examples" in answer["error"]
@@ -142,7 +198,7 @@ def test_long_lists_and_many_empty_values_are_refused_before_they_are_laid_out(c
     assert status == 413 and "commas and brackets" in answer["error"]
 
 
-def test_plain_values_of_a_model_with_one_feature_are_counted_before_they_are_laid_out():
+def test_plain_values_of_a_model_with_one_feature_are_counted_first():
     inputs = RawInputs((RawFeature("user", TEXT),), frozenset())
     for form in ("instances", "inputs"):
         examples, _ = of_json(inputs, json.dumps({form: ["u1", None]}).encode(), ScoreLimits())

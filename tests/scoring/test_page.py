@@ -72,6 +72,12 @@ def test_the_form_gives_predicts_number_its_freshness_and_its_latency(browser, s
     assert " ms" in browser.find_element(By.ID, "latency").text and "rows" in browser.find_element(By.ID, "server").text
     assert "trained to step 19, " in _until(browser, "state", " ago")
     assert not [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+    price = browser.find_element(By.NAME, "price")
+    price.clear()
+    price.send_keys("dear")
+    browser.find_element(By.ID, "predict").click()
+    _until(browser, "status", "400, refused")
+    assert "feature 'price': \"dear\" is not a number" in browser.find_element(By.ID, "answer").text
 
 
 def test_the_page_shows_how_far_a_stream_is_trained(browser, small_model, tmp_path):
@@ -82,7 +88,7 @@ def test_the_page_shows_how_far_a_stream_is_trained(browser, small_model, tmp_pa
         assert "newest event 17 minutes old, 1,234 records waited" in _until(browser, "state", "newest event")
 
 
-def test_several_examples_are_predicted_at_a_time_and_fields_start_with_typical_values(browser, server, small_model):
+def test_several_examples_are_predicted_and_fields_start_with_typical_values(browser, server, small_model):
     _open(browser, server)
     _until(browser, "name", trained.NAME)
     assert browser.find_element(By.NAME, "age_group").get_attribute("value") == "40"
@@ -100,15 +106,6 @@ def test_several_examples_are_predicted_at_a_time_and_fields_start_with_typical_
     browser.find_element(By.ID, "predict").click()
     _until(browser, "status", "200, predicted")
     assert browser.find_element(By.ID, "answer").text.count("probabilities") == 2
-
-
-def test_a_refusal_names_the_feature(browser, server):
-    _open(browser, server)
-    _until(browser, "name", trained.NAME)
-    browser.find_element(By.NAME, "price").send_keys("dear")
-    browser.find_element(By.ID, "predict").click()
-    _until(browser, "status", "400, refused")
-    assert "feature 'price': \"dear\" is not a number" in browser.find_element(By.ID, "answer").text
 
 
 @pytest.mark.parametrize("width", [375, 1280])

@@ -61,6 +61,9 @@ class MemorySource:
         for each in ranges:
             yield [Message(each.partition, at, 0.0, b"{}") for at in range(each.start, each.stop)]
 
+    def watermarks(self):
+        return {}
+
     def commit(self, offsets):
         self.committed = offsets
 
@@ -95,7 +98,7 @@ class Reading:
                 self.ranges += share
                 rows = sum(each.stop - each.start for each in share)
                 cuts = [(0, share[0].start, 0, 0)] * -(-rows // 4)
-                self.coordinator.report(number, Report(rows, cuts, [], 0.0))
+                self.coordinator.report(number, Report(rows, cuts, [], 0.0, {}))
 
     def directives(self):
         number = 0
@@ -108,7 +111,7 @@ class Reading:
         return sorted((each.partition, at) for each in self.ranges for at in range(each.start, each.stop))
 
 
-def test_records_that_retention_removed_end_the_training_at_its_start_and_later():
+def test_records_that_retention_removed_end_the_training():
     source = MemorySource(20)
     source.first[0] = 7
     reading = Reading(source, StreamConfig(), StreamPosition("memory", "checkpoint", {0: 3}))
@@ -179,7 +182,7 @@ def test_what_is_left_of_a_window_is_what_its_cuts_say():
     shares = [[Range(0, 0, 10), Range(1, 0, 4)], [Range(1, 4, 9)]]
     cuts = [[(0, 0, 0, 0), (0, 6, 0, 1), (1, 2, 3, 1)], [(0, 4, 0, 0)]]
     bad = [{"offset": 5}], [{"offset": 8}]
-    reports = {rank: Report(rows, cuts[rank], bad[rank], 0.0) for rank, rows in ((0, 12), (1, 4))}
+    reports = {rank: Report(rows, cuts[rank], bad[rank], 0.0, {}) for rank, rows in ((0, 12), (1, 4))}
     window = Window(shares, {0: 10, 1: 9}, 19, reports)
     assert window.steps(5) == 3
     assert window.left_after(1) == [Range(0, 6, 10), Range(1, 0, 4)] and window.bad_before(1) == 2

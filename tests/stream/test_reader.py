@@ -193,14 +193,14 @@ def test_more_bad_records_than_allowed_end_every_worker_by_name(cluster, spec):
         assert "kafka topic worse, partition 0, offset 9" in each and "max_bad_rows=0" in each
 
 
-def test_a_quiet_stream_gives_batches_without_examples_and_a_partial_batch_after_the_wait(cluster, spec):
+def test_a_quiet_stream_gives_padding_and_a_partial_batch_after_the_wait(cluster, spec):
     brokers.produce(cluster, "quiet", records(0, 3), 1)
     workers = Workers(f"kafka://{cluster}/quiet", spec, 2, StreamConfig(wait_secs=0.2), batches=3).finish()
     assert workers.trained == [0, 1, 2]
     assert [len(of_rank) for of_rank in workers.numbers] == [3, 3] and sum(map(len, workers.numbers[0][1:])) == 0
 
 
-def test_new_records_and_partitions_are_read_and_a_lost_broker_is_waited_for(spec):
+def test_new_records_are_read_and_a_lost_broker_is_waited_for(spec):
     with brokers.tansu() as broker:
         brokers.make_topic(broker.address, "clicks", 1)
         brokers.produce(broker.address, "clicks", records(0, 20), 1)
@@ -288,7 +288,7 @@ def test_a_record_of_the_future_is_trained_and_does_not_move_event_time(cluster,
 
 def test_prometheus_reads_the_figures_of_a_stream():
     figures = Figures()
-    window = Window([[Range(0, 0, 3)]], {0: 3}, 3, {0: Report(3, [(0, 0, 0, 0)], [], 1000.5)})
+    window = Window([[Range(0, 0, 3)]], {0: 3}, 3, {0: Report(3, [(0, 0, 0, 0)], [], 1000.5, {})})
     figures.add(window)
     figures.begin(window)
     figures.lag_records, figures.new_keys = 7, NewKeys(["user"], samples=True)

@@ -60,6 +60,7 @@ class Coordinator:
         self._first = 0  # Number of the first directive in `_directives`.
         self._batches = 0  # Number of batches of all directives so far.
         self._start: StreamPosition | None = None
+        self._hints: dict[int, int] = {}
         self._rates: dict[int, tuple[int, int]] = {}  # Messages and rows up to a window, by its number.
         self._first_rows = 0.0  # Number of rows of the first message.
         self._bad_rows = position.bad_rows if position else 0
@@ -82,6 +83,8 @@ class Coordinator:
         with self._changed:
             found = self._windows[window]
             found.reports[rank] = report
+            for partition, offset in report.watermarks.items():
+                self._hints[partition] = max(self._hints.get(partition, 0), offset)
             while self._error is None and self._is_read(self._released):
                 self._release(self._released)
             self._changed.notify_all()
@@ -248,13 +251,13 @@ class Coordinator:
                 self._wait_for(lambda: self._planned < self._begun + _AHEAD and self._planned < self._released + 2)
                 if self._is_closed:
                     return
-                rows_per_message = self._rows_per_message()
+                hints, rows_per_message = dict(self._hints), self._rows_per_message()
             if not rows_per_message:
-                first = planner.first()
+                first = planner.first(hints)
                 # Without this number, the first window could have millions of rows.
                 record = self._record(first) if first else None
                 rows_per_message = self._first_rows = rows_in(record.value) if record else float(first is not None)
-            window = planner.next(rows_per_message or 1.0)
+            window = planner.next(hints, rows_per_message or 1.0)
             if window is not None:
                 self._add(window)
             elif not planner.is_over:

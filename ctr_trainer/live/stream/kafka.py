@@ -133,6 +133,15 @@ class KafkaSource:
                         *(self.name, self.address, places, now - last, self._trouble.after("")),
                     )
 
+    def watermarks(self) -> dict[int, int]:
+        found = {}
+        for partition in self._assigned:
+            place = confluent_kafka.TopicPartition(self._topic, partition)
+            _, high = self._consumer.get_watermark_offsets(place, cached=True)
+            if high >= 0:
+                found[partition] = high
+        return found
+
     def commit(self, offsets: dict[int, int]) -> None:
         places = [confluent_kafka.TopicPartition(self._topic, p, offset) for p, offset in offsets.items()]
         self._asked(lambda: self._open_consumer().commit(offsets=places, asynchronous=False), "a commit of positions")

@@ -76,9 +76,10 @@ class CoordinatorServer:
         if what == "directive":
             return dataclasses.asdict(self._coordinator.directive(number, rank))
         assert report is not None
+        watermarks = {int(p): offset for p, offset in report["watermarks"].items()}
         cuts = [(place[0], place[1], place[2], place[3]) for place in report["cuts"]]
         marks = {int(p): Mark(*mark) for p, mark in report["marks"].items()}
-        told = {**report, "cuts": cuts, "marks": marks}
+        told = {**report, "cuts": cuts, "watermarks": watermarks, "marks": marks}
         self._coordinator.report(number, Report(**told), rank)
         return None
 

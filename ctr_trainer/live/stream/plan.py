@@ -70,6 +70,7 @@ class Report:
     Attributes:
       cuts: for each number of batches, from 0 on, the place of the next row.
       seconds: the newest event time; 0 without a record.
+      watermarks: for each partition, the offset after its last record, if this worker has seen it.
       marks: for each partition, the last record that was read.
     """
 
@@ -77,6 +78,7 @@ class Report:
     cuts: list[Cut]
     bad: list[dict[str, Any]]
     seconds: float
+    watermarks: dict[int, int]
     marks: dict[int, Mark] = dataclasses.field(default_factory=dict)
 
 

@@ -90,8 +90,11 @@ class Planner:
         self._stops = self._stop_offsets()
         return dataclasses.replace(position, since=start, identity=self._identity), self._plan_left(position)
 
-    def next(self, rows_per_message: float) -> Window | None:
+    def next(self, hints: dict[int, int], rows_per_message: float) -> Window | None:
         """Returns the next window; None if too few records are available, or if all are planned (`is_over`).
+
+        Args:
+          hints: for each partition, an offset up to which a worker has seen records.
 
         Raises:
           UserError: records were removed before they were read.
@@ -102,7 +105,7 @@ class Planner:
             self._look_for_partitions()
         if self._stops is None and self._config.until and time.time() >= (seconds_of(self._config.until) or 0.0):
             self._stops = self._stop_offsets()
-        ends = self._ends()
+        ends = self._ends(hints)
         step = max(1, int(self._workers * self._batch_size / rows_per_message))
         counts = self._patiently(functools.partial(self._counts, ends, _BATCHES * step))
         self._figures.lag_records = sum(counts.values())
@@ -121,9 +124,9 @@ class Planner:
         self.is_over = is_last and not there
         return None
 
-    def first(self) -> Range | None:
-        """Returns the range of the next record; None if no record is available."""
-        ends = self._ends()
+    def first(self, hints: dict[int, int]) -> Range | None:
+        """Returns the range of the next record; None if no record is available. For `hints`, see `next`."""
+        ends = self._ends(hints)
         for partition, count in self._counts(ends, 1).items():
             if count:
                 start = self._next[partition]
@@ -153,12 +156,12 @@ class Planner:
         shares = self._patiently(lambda: share_out(self._source, pieces, self._workers))
         return Window(shares, dict(self._next), sum(counts))
 
-    def _ends(self) -> dict[int, int]:
+    def _ends(self, hints: dict[int, int]) -> dict[int, int]:
         """Returns, for each partition, the offset up to which records are available."""
         if self._stops is not None:  # Records exist up to these offsets, even if the brokers report lower ends.
             return {p: max(self._stops.get(p, 0), self._next[p]) for p in self._partitions}
         latest = self._patiently(functools.partial(self._source.latest, self._partitions))
-        return {p: max(end, self._at_start.get(p, 0), self._next[p]) for p, end in latest.items()}
+        return {p: max(end, hints.get(p, 0), self._at_start.get(p, 0), self._next[p]) for p, end in latest.items()}
 
     def _counts(self, ends: dict[int, int], most: int) -> dict[int, int]:
         """Returns, for each partition, the number of records that are not planned yet, up to `most`."""

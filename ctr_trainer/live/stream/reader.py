@@ -188,7 +188,7 @@ class StreamReader:
         seconds = self._event_seconds(source, [message for _, message in read])
         last = {message.partition: message for _, message in read}
         marks = {partition: Mark.of(message) for partition, message in last.items()}
-        return decoded.rows, Report(rows, cuts, letters, seconds, marks)
+        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks(), marks)
 
     def _event_seconds(self, source: StreamSource, messages: list[Message]) -> float:
         """Returns the newest event time of messages that is not too far ahead of the clock; 0 without one."""

@@ -129,6 +129,9 @@ class RedisSource:
                 ]
                 at = _offset(entries[-1][0]) + 1
 
+    def watermarks(self) -> dict[int, int]:
+        return {}
+
     def commit(self, offsets: dict[int, int]) -> None:
         def ask() -> None:
             for partition, offset in offsets.items():

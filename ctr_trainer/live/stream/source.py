@@ -132,6 +132,9 @@ class StreamSource(Protocol):
           UserError: a record no longer exists.
         """
 
+    def watermarks(self) -> dict[int, int]:
+        """Returns, for each partition, the end that `read` has seen, without a request to the brokers."""
+
     def commit(self, offsets: dict[int, int]) -> None:
         """Commits offsets to the brokers, whose tools show them. The training does not depend on these offsets."""
 
