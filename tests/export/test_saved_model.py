@@ -68,9 +68,7 @@ def _raw(path):
 
 
 @pytest.mark.parametrize("name", ["lr", "deepfm", "history"])
-def test_an_export_gives_predicts_numbers_and_asks_for_what_the_model_reads(
-    trained, estimators, tmp_path, name
-):
+def test_an_export_gives_predicts_numbers_and_asks_for_what_the_model_reads(trained, estimators, tmp_path, name):
     (directory, _), estimator = trained, estimators[name]
     path = estimator.export_to(tmp_path / "export")
     (tmp_path / "rows.json").write_text(json.dumps(_raw(directory / "served.csv")))

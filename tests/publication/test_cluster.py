@@ -128,9 +128,7 @@ def test_a_rollback_is_a_new_generation_and_the_rows_of_the_old_one_go(url, tmp_
     assert sum(cluster.ask(port, "DBSIZE") for port in cluster.primaries()) == 45 + 3 + cluster_keys.BUCKETS
 
 
-def test_a_second_publisher_is_refused_and_takes_over_from_a_suspended_one(
-    url, tmp_path
-):
+def test_a_second_publisher_is_refused_and_takes_over_from_a_suspended_one(url, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     first = Published(tmp_path / "a", holder="a")
@@ -151,20 +149,6 @@ def test_a_second_publisher_is_refused_and_takes_over_from_a_suspended_one(
         with pytest.raises(UserError, match="may no longer write"):
             deliver_all(tmp_path / "a", target)
         assert_there(url, second)
-
-
-def test_a_full_cluster_says_what_to_do_and_takes_the_epoch_later(url, tmp_path, cluster):
-    published = Published(tmp_path)
-    with target_of(url) as target:
-        deliver_all(tmp_path, target)
-        published.epoch(range(1, 2000))
-        cluster.ask_all("CONFIG", "SET", "maxmemory", "1mb")
-        with pytest.raises(UserError, match="the cluster is full .*raise maxmemory"):
-            Delivery(tmp_path, target).step()
-        assert "raise maxmemory" in read_status(tmp_path).problem
-        cluster.ask_all("CONFIG", "SET", "maxmemory", "0")
-        deliver_all(tmp_path, target)
-    assert_there(url, published)
 
 
 def test_the_grace_of_a_generation_begins_when_the_next_one_is_committed(url, tmp_path, monkeypatch):

@@ -202,9 +202,7 @@ def test_a_training_after_one_killed_in_its_first_record_begins_a_generation(sto
     assert records.read_publication(spool.path).generation == 3 and not unfinished.exists()
 
 
-def test_all_rows_are_published_after_a_record_that_may_be_delivered(
-    store, publish, monkeypatch
-):
+def test_all_rows_are_published_after_a_record_that_may_be_delivered(store, publish, monkeypatch):
     publisher, spool, _ = publish()
     _push(store, 1, 4, 0)
     _published(publisher, spool, 1)

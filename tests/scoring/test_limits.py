@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
 from ctr_trainer.live.publication.raw_inputs import NUMBER, TEXT, TEXTS, RawFeature, RawInputs
 from ctr_trainer.live.scoring import http_server
 from ctr_trainer.live.scoring.batcher import Batcher
@@ -230,34 +229,6 @@ def test_flight_refuses_what_decodes_to_too_much_and_shows_no_traceback(server, 
     with pytest.raises(pa.ArrowInvalid, match="a limit that grows with max_examples"):
         exchanged(server, rows.set_column(batch.schema.names.index("tags"), "tags", tags))
     assert exchanged(server, batch).num_rows == 2
-
-
-def test_broken_arrow_messages_are_refused():
-    sink = pa.BufferOutputStream()
-    batch = pa.record_batch({"a": ["x", "y"], "b": pa.array(["u", "v"]).dictionary_encode()})
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
-        stream.write_batch(batch)
-    parts = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
-    whole = [(part.metadata.to_pybytes(), part.body.to_pybytes() if part.body else b"") for part in parts]
-    messages = ArrowMessages(1000, 100, "a limit")
-    assert [messages.read(*each) for each in whole][-1].equals(batch)
-    random, refused = np.random.default_rng(0), 0
-    for _ in range(300):
-        messages = ArrowMessages(1000, 100, "a limit")
-        with contextlib.suppress(BadArrow):
-            for header, body in whole:
-                broken = bytearray(header)
-                broken[random.integers(len(broken))] = random.integers(256)
-                refused += 1
-                messages.read(bytes(broken), body)
-                refused -= 1
-    assert refused > 0
-    with pytest.raises(BadArrow, match="before its schema"):
-        ArrowMessages(1000, 100, "a limit").read(*whole[-1])
-    with pytest.raises(BadArrow, match="over 1, a limit"):
-        messages = ArrowMessages(1, 100, "a limit")
-        for each in whole:
-            messages.read(*each)
 
 
 def _examples(count):

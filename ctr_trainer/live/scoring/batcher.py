@@ -38,8 +38,9 @@ class _Waiting:
 class Batcher:
     """A queue of examples, and threads that score batches of them.
 
-    A batch consists of whole requests, in order of arrival. If a batch fails, each of its requests is scored alone. A
-    request is not scored if its deadline has passed or its future was cancelled.
+    A free thread scores the waiting requests as one batch, so batches grow with the load. A batch consists of whole
+    requests, in order of arrival. If it fails, each of its requests is scored alone. A request is not scored if its
+    deadline has passed or its future was cancelled.
 
     Args:
       on_batch: f(scored, number of examples, seconds that the first request waited), called after each batch.
@@ -145,13 +146,6 @@ class Batcher:
                 if self._closed:
                     return None
                 self._changed.wait()  # For a request or `close`, without a time limit.
-            until = self._queue[0].arrived + self._limits.batch_delay_ms / 1000
-            while not self._closed and self._examples < self._limits.max_batch_size:
-                if not self._queue:
-                    return []  # Another thread has taken the requests.
-                if (left := until - time.monotonic()) <= 0:
-                    break
-                self._changed.wait(left)
             self._drop_late()
             batch = self._first_of_queue()
             if self._queue:
