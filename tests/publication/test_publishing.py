@@ -14,7 +14,7 @@ class Offers:
     """Keeps what it is offered."""
 
     def __init__(self):
-        self.offers, self.waited = [], None
+        self.offers, self.waited, self.status_line = [], None, None
 
     def offer(self, step, values):
         self.offers.append((step, {name: float(value) for name, value in values.items()}))

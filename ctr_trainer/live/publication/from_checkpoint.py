@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
+from ctr_trainer.checkpoint.checkpoint import MANIFEST, Checkpoint
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.snapshot.packed_rows import ROWS, pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
 from ctr_trainer.embedding.store.store import FileEntry
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
-from ctr_trainer.estimator.checkpoint import MANIFEST, Checkpoint
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.export.saved_model import load_spec
 from ctr_trainer.live.publication.dense_tower import inputs_of

@@ -1,4 +1,4 @@
-"""Publishes a model while it trains: an extension of a training, see `estimator.extensions`."""
+"""Publishes a model while it trains: an extension of a training, see `estimator.extension`."""
 
 import functools
 import os
@@ -56,6 +56,7 @@ class Publishing:
         self._publisher, self._variables, self._secs, self._clock = publisher, variables, secs, clock
         self._is_stopping, self._grace_secs, self._catch_up = is_stopping, grace_secs, catch_up
         self._tower, self._offered = tower, 0.0
+        self.status_lines = [publisher.status_line]
 
     def begin(self, session: tf1.Session, step: int) -> None:
         """Makes the first offer."""
@@ -75,11 +76,7 @@ class Publishing:
 
     def results(self) -> dict[str, Any]:
         """Returns the figures of the publication for the training summary."""
-        return self._publisher.results()
-
-    def status_line(self) -> str:
-        """Returns the `[RunStatus]` line."""
-        return self._publisher.status_line()
+        return {"publication": self._publisher.results()}
 
     def close(self) -> None:
         """Ends the publication. Also called after an error."""
