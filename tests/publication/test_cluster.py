@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ctr_trainer.live.publication import cluster_contents, cluster_keys, cluster_rows, cluster_target, records
-from ctr_trainer.live.publication.cluster import credentials_of
 from ctr_trainer.live.publication.cluster_target import GRACE_SECONDS, ClusterTarget
 from ctr_trainer.live.publication.delivery import Delivery
 from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.live.publication.reading import RowsAhead, RowsLost
 from ctr_trainer.live.publication.spool import NeedsBase, read_status
+from ctr_trainer.live.redis_files import credentials_of
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
 from tests import redis_cluster

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ctr_trainer.live.redis_files import credentials_of, tls_of
 from ctr_trainer.live.stream.source import (
     DeadLetters,
     Message,
@@ -217,25 +218,13 @@ class RedisDeadLetters(DeadLetters):
 def connected(scheme: str, hosts: str, files: RedisFiles) -> Any:
     """Returns a client of the first host, which connects when it is first used."""
     host, _, port = hosts.split(",")[0].rpartition(":")
-    user, password = "", ""
-    if files.redis_auth_file:
-        try:
-            line = open(files.redis_auth_file, encoding="utf-8").readline().strip()
-        except OSError as error:
-            raise UserError(f"redis_auth_file: {files.redis_auth_file} cannot be read: {error.strerror}") from error
-        user, _, password = line.rpartition(":")
-    tls: dict[str, Any] = {}
-    if scheme == "rediss":
-        tls = {"ssl": True, "ssl_ca_certs": files.redis_ca or None}
-        tls |= {"ssl_certfile": files.redis_cert or None, "ssl_keyfile": files.redis_key or None}
     return redis.Redis(
         host=host,
         port=int(port),
-        username=user or None,
-        password=password or None,
         socket_timeout=_SECONDS,
         socket_connect_timeout=_SECONDS,
-        **tls,
+        **credentials_of(files),
+        **(tls_of(scheme, files) if scheme == "rediss" else {}),  # Otherwise they are for a publication.
     )
 
 
