@@ -84,13 +84,11 @@ class Cluster:
             found = [self.client.nodes_manager.get_node_from_slot(slot) for slot in cluster_keys.SLOTS]
             replicas = [len(self.client.nodes_manager.slots_cache[slot]) - 1 for slot in cluster_keys.SLOTS]
             control = self.client.get_node_from_key(cluster_keys.control_name(self.name, "state"))
+        # Another thread may be reading these attributes, so each is replaced as a whole.
         self._nodes: list[ClusterNode] = [*found, control]  # `CONTROL` is the index of the last node.
-        self.primaries: dict[str, int] = {}
-        self.replicas: dict[str, int] = {}
-        for bucket, node in enumerate(found):
-            self.primaries.setdefault(node.name, bucket)
-            self.replicas[node.name] = replicas[bucket]
-        self.replicas.setdefault(control.name, 0)
+        buckets = range(len(found))
+        self.primaries: dict[str, int] = {found[bucket].name: bucket for bucket in reversed(buckets)}
+        self.replicas: dict[str, int] = {control.name: 0} | {found[at].name: replicas[at] for at in buckets}
 
     def run(self, commands: Sequence[tuple[int, Sequence[Any]]]) -> list[Any]:
         """Sends commands to the nodes of their buckets, one message per node, and waits for all answers.
