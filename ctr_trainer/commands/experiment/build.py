@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -12,13 +12,12 @@ from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.open_source import open_source, open_stream
 from ctr_trainer.data.class_weight import BALANCED, NegativeSampling, balanced_weight
 from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.estimator import Estimator, EvalSpec
 from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.live.stream.reader import StreamReader
-from ctr_trainer.live.stream.source import is_stream
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import WAIT
 from ctr_trainer.models.registry import find_model
@@ -28,6 +27,9 @@ from ctr_trainer.settings.setting import declared
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
+
+if TYPE_CHECKING:
+    from ctr_trainer.live.stream.reader import StreamReader
 
 _log = logging.getLogger(__name__)
 
@@ -173,7 +175,7 @@ def progress(what: str, batches: BatchReader) -> list[ProgressHook]:
     return [ProgressHook(what, batches.steps_per_epoch)] if distributed.is_chief() else []
 
 
-def training_reader(experiment: Experiment, position: Any) -> BatchReader | NegativeSampling | StreamReader:
+def training_reader(experiment: Experiment, position: Any) -> "BatchReader | NegativeSampling | StreamReader":
     """Returns this rank's batches of --train_data, with only the negative examples that --negative_sampling keeps."""
     if is_stream(experiment.data.train_data):
         return open_stream(experiment, position)

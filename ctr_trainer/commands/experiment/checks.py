@@ -17,9 +17,9 @@ _CHECKPOINTS = ("checkpoints", "best")
 def require_data(path: str, experiment: Experiment) -> None:
     """Raises UserError if this --train_data or --eval_data has no data, or the feature spec does not exist."""
     from ctr_trainer.data.dataset import FILE
+    from ctr_trainer.data.input_schemes import is_stream
     from ctr_trainer.data.source import ConvertedData
     from ctr_trainer.features.spec import FeatureSpec
-    from ctr_trainer.live.stream.source import is_stream
 
     data, model = experiment.data, experiment.model
     if data.feature_spec:
@@ -36,8 +36,9 @@ def require_data(path: str, experiment: Experiment) -> None:
 
 def _require_stream(url: str, experiment: Experiment) -> None:
     """Raises UserError if a stream's URL or settings are wrong, or a required package is missing."""
-    from ctr_trainer.live.stream.reader import opener
-    from ctr_trainer.live.stream.source import StreamAddress, is_stream
+    from ctr_trainer.data.input_schemes import is_stream
+    from ctr_trainer.live.stream.opening import opener
+    from ctr_trainer.live.stream.source import StreamAddress
 
     address = StreamAddress.parse(url)
     opener(address, experiment.stream.kafka_config, experiment.run.publish.redis, "ctr_trainer")

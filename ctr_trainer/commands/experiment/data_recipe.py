@@ -15,7 +15,7 @@ from ctr_trainer.commands.experiment.open_source import open_source
 from ctr_trainer.commands.experiment.recipes import Facts, choices, text_of
 from ctr_trainer.commands.reports.training_run import FLAGS_FILE
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.live.stream.source import is_stream
+from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.by_flag import by_flag, replaced
