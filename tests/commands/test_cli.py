@@ -264,7 +264,7 @@ def test_commands_show_at_most_150_flags_besides_streams_and_leaderboards():
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict", "export", "publish"])
-def test_a_command_of_a_trained_model_takes_few_flags_and_ignores_what_only_training_uses(capsys, command):
+def test_a_command_of_a_trained_model_takes_few_flags(capsys, command):
     module = importlib.import_module(f"ctr_trainer.commands.{command}")
     shown = {flag.name for group in flags.shown(module, is_full=True).values() for flag in group}
     assert shown == set(module.TAKES)
@@ -274,7 +274,7 @@ def test_a_command_of_a_trained_model_takes_few_flags_and_ignores_what_only_trai
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_help_shows_the_command_examples_and_at_most_40_flags_by_group_and_helpfull_all(capsys, command):
+def test_help_shows_examples_and_at_most_40_flags_and_helpfull_all(capsys, command):
     module = importlib.import_module(f"ctr_trainer.commands.{command}")
     assert cli.main([command, "--help"]) == 0
     text = capsys.readouterr().out
@@ -294,7 +294,7 @@ def test_help_shows_the_command_examples_and_at_most_40_flags_by_group_and_helpf
         }
 
 
-def test_predictions_are_calibrated_for_the_share_of_negatives_that_training_kept(tmp_path, data, capsys, caplog):
+def test_predictions_are_calibrated_for_the_kept_share_of_negatives(tmp_path, data, capsys, caplog):
     def predicted(*more):
         assert cli.main(["predict", flagfile, f"--output={tmp_path / 'p.parquet'}", *more]) == 0
         return pq.read_table(tmp_path / "p.parquet")["logits"].to_numpy()
@@ -378,7 +378,7 @@ def test_a_mistake_is_named_before_anything_starts(tmp_path, data, monkeypatch, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_flag_has_a_help_text_and_no_two_groups_of_an_experiment_share_one():
+def test_every_flag_has_a_help_text_and_belongs_to_one_group():
     values = flags.define(flags.EXPERIMENT)
     assert all(values[name].help for name in values)
 
@@ -416,7 +416,7 @@ _WITHOUT_TENSORFLOW = [
 ]
 
 
-def test_help_and_wrong_paths_are_answered_without_tensorflow_which_takes_seconds_to_import(tmp_path):
+def test_help_and_wrong_paths_are_answered_without_tensorflow(tmp_path):
     program = f"""
 import sys
 from ctr_trainer import cli

@@ -37,14 +37,14 @@ def test_each_choice_is_a_flag_of_train_with_an_accepted_value(rows, keys, valid
     assert {name: taken[name] for name in values} == values
 
 
-def test_the_more_rows_the_larger_the_batch_and_large_data_keep_the_fixed_defaults():
+def test_more_rows_get_larger_batches_and_large_data_keep_the_defaults():
     assert choices(dataclasses.replace(SMALL, rows=recipes.LARGE_ROWS + 1)) == []
     middle = _values(dataclasses.replace(SMALL, rows=recipes.LARGE_ROWS))
     assert _values(SMALL)["batch_size"] < middle["batch_size"] < 1024
     assert _values(SMALL)["dropout"] > middle["dropout"] > 0
 
 
-def test_without_validation_data_nothing_is_evaluated_and_of_several_labels_the_loss_decides():
+def test_without_validation_data_nothing_is_evaluated():
     assert {"eval_epochs", "best_metric"}.isdisjoint(_values(dataclasses.replace(SMALL, has_validation=False)))
     assert _values(dataclasses.replace(SMALL, several_labels=True))["best_metric"] == "loss"
 
@@ -64,7 +64,7 @@ def test_without_validation_data_nothing_is_evaluated_and_of_several_labels_the_
         (40_000, 50, 6),
     ],
 )
-def test_without_validation_data_the_epochs_fall_with_the_square_root_of_the_rows(rows, keys, epochs):
+def test_without_validation_data_epochs_fall_with_the_root_of_the_rows(rows, keys, epochs):
     assert _values(Facts(rows=rows, keys=keys))["epochs"] == epochs
     assert _values(Facts(rows=50_001, keys=keys))["epochs"] == 3
 
@@ -85,15 +85,13 @@ def test_tiny_data_have_more_epochs_between_evaluations():
     ("rows", "keys", "is_near_linear"),
     [(2_000, 50, True), (2_000, None, True), (2_001, 200, False), (2_001, 201, True), (2_001, None, False)],
 )
-def test_data_of_few_rows_or_of_rare_keys_have_a_small_network_and_rows_of_small_steps(
-    rows, keys, is_near_linear, has_validation
-):
+def test_few_rows_or_rare_keys_get_a_small_network_and_small_row_steps(rows, keys, is_near_linear, has_validation):
     values = _values(Facts(rows=rows, keys=keys, has_validation=has_validation))
     chosen = values["embedding_optimizer"], values["dropout"], values.get("hidden_units")
     assert chosen == (("adam", 0.5, (128,)) if is_near_linear else ("adagrad", 0.3, None))
 
 
-def test_data_whose_keys_occur_once_have_small_first_steps_and_the_fewer_the_rows_the_smaller():
+def test_keys_that_occur_once_get_small_first_steps():
     tiny, small, rare = (
         _values(Facts(rows=rows, keys=keys)) for rows, keys in ((2_000, 6_001), (2_001, 6_004), (2_001, 6_003))
     )
@@ -103,9 +101,7 @@ def test_data_whose_keys_occur_once_have_small_first_steps_and_the_fewer_the_row
     assert tiny["hidden_units"] == small["hidden_units"] == rare["hidden_units"]
 
 
-def test_a_chosen_network_stays_that_of_the_model_directory_and_a_warm_start_has_that_of_the_other_model(
-    tmp_path, data, capsys
-):
+def test_a_directory_keeps_its_network_and_a_warm_start_takes_the_others(tmp_path, data, capsys):
     def train(name, *more):
         own = [f"--train_data={data}", f"--model_dir={tmp_path / name}", "--threads=1", "--epochs=1"]
         own += [f"--eval_data={data}"]

@@ -201,7 +201,7 @@ def _forget(checkpoint):
         json.dump(values, file)
 
 
-def test_a_checkpoint_of_an_earlier_version_is_read_as_the_flags_say_with_a_warning(data, tmp_path, caplog, capsys):
+def test_a_checkpoint_of_an_earlier_version_is_read_by_flags_with_a_warning(data, tmp_path, caplog, capsys):
     model = tmp_path / "model"
     flags = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={model}", "--threads=1", "--hidden_units=8"]
     assert cli.main(["train", *flags, "--model=wide_deep", "--max_steps=1"]) == 0

@@ -50,9 +50,7 @@ def _flags(path):
     return [line for line in path.read_text().splitlines() if not line.startswith("#")]
 
 
-def test_the_first_trial_is_as_given_a_second_start_continues_and_the_flagfile_trains(
-    tmp_path, data, capsys, warm_python
-):
+def test_the_first_trial_is_as_given_and_a_second_start_continues(tmp_path, data, capsys, warm_python):
     arguments = _arguments(tmp_path, data, "--minutes=0")
     assert cli.main([*arguments, "--budget_rows=320"]) == 0
     (first,) = _trials(tmp_path).values()
@@ -95,7 +93,7 @@ def test_a_trial_that_fails_is_recorded_and_the_search_continues(tmp_path, data,
     assert kept == [str(found["best_trial"])]  # The best trial alone keeps its model.
 
 
-def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_that_it_interrupted(tmp_path, data, warm_python):
+def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_later(tmp_path, data, warm_python):
     arguments = _arguments(tmp_path, data, "--minutes=10")
     command = [sys.executable, "-m", "ctr_trainer", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))

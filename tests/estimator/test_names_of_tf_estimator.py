@@ -185,7 +185,7 @@ def test_a_training_begins_with_the_variables_of_a_checkpoint_of_tensorflow(tmp_
     assert estimator.get_variable_value("w").tolist() == [1.0, 2.0, 3.0]
 
 
-def test_each_evaluation_is_of_the_whole_dataset_and_exporters_export_the_best_the_latest_and_the_last_model(tmp_path):
+def test_each_evaluation_covers_all_data_and_exporters_get_their_models(tmp_path):
     estimator = make(tmp_path / "m", {"rate": 0.5}, save_checkpoints_steps=2)
     receive = tf_estimator.export.build_raw_serving_input_receiver_fn({"x": tf1.placeholder(tf.float32, [None, 3])})
     worse = tf_estimator.BestExporter("worst", receive, compare_fn=lambda best, now: now["loss"] > best["loss"])
@@ -209,7 +209,7 @@ def test_each_evaluation_is_of_the_whole_dataset_and_exporters_export_the_best_t
     assert found == {"best_exporter": 4, "latest": 1, "final": 1, "worst": 1}  # The loss falls.
 
 
-def test_an_export_has_a_greater_version_than_all_others_whatever_the_clock_says(tmp_path, monkeypatch):
+def test_an_export_has_the_greatest_version_whatever_the_clock_says(tmp_path, monkeypatch):
     estimator = make(tmp_path / "m", {"rate": 0.5})
     receive = tf_estimator.export.build_raw_serving_input_receiver_fn({"x": tf1.placeholder(tf.float32, [None, 3])})
     exporter, parent = tf_estimator.LatestExporter("latest", receive, exports_to_keep=2), tmp_path / "exports"

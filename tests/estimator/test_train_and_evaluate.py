@@ -83,7 +83,7 @@ def test_evaluations_leave_training_as_it_is_to_the_bit_and_make_no_row(data, tm
         np.testing.assert_array_equal(with_evaluations[name], value, name)
 
 
-def test_checkpoints_and_evaluations_come_at_the_ends_of_epochs_also_of_runs_that_go_on_within_one(data, tmp_path):
+def test_checkpoints_and_evaluations_come_at_the_ends_of_epochs(data, tmp_path):
     """320 rows in batches of 32: 10 steps an epoch; of accumulated pairs 5, and 20 with batches of 16."""
     by_epoch = dict(save_checkpoints_epochs=1, keep_checkpoint_max=0)
     spec = _eval_spec(data, every_n_epochs=2)

@@ -166,7 +166,7 @@ def test_what_was_added_to_an_export_keeps_it_from_being_replaced(tmp_path):
     assert warmup.read_text() == "mine" and (tmp_path / "1" / "saved_model.pb").read_text() == "first"
 
 
-def test_a_saved_model_of_others_and_the_directory_of_the_versions_are_never_replaced(tmp_path):
+def test_another_saved_model_and_the_versions_directory_are_never_replaced(tmp_path):
     (tmp_path / "keras").mkdir()
     (tmp_path / "keras" / "saved_model.pb").write_text("of Keras")
     with pytest.raises(UserError, match="keras holds files that `export` did not write .saved_model.pb."):
@@ -184,7 +184,7 @@ def test_a_saved_model_of_others_and_the_directory_of_the_versions_are_never_rep
     assert (tmp_path / "file.tmp").read_text() == "mine"
 
 
-def test_an_export_that_fails_or_is_killed_leaves_the_one_before_and_the_next_one_cleans_up(tmp_path):
+def test_a_failed_export_leaves_the_previous_one_and_the_next_cleans_up(tmp_path):
     export(tmp_path / "1", "first")
     with pytest.raises(ZeroDivisionError), directory.replacing(str(tmp_path / "1")) as draft:
         pathlib.Path(draft).mkdir()
@@ -200,7 +200,7 @@ def test_an_export_that_fails_or_is_killed_leaves_the_one_before_and_the_next_on
     assert (tmp_path / "1" / "saved_model.pb").read_text() == "second" and os.listdir(tmp_path) == ["1"]
 
 
-def test_the_latest_exporter_removes_old_exports_only_and_never_what_others_wrote(tmp_path, caplog):
+def test_the_latest_exporter_removes_only_its_own_old_exports(tmp_path, caplog):
     class Estimator:
         def export_saved_model(self, parent, receive, checkpoint_path, assets_extra):
             path = os.path.join(parent, checkpoint_path)

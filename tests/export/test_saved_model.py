@@ -70,9 +70,7 @@ def _raw(path):
 
 
 @pytest.mark.parametrize("name", ["lr", "deepfm", "history"])
-def test_gives_predicts_numbers_from_raw_values_unknown_keys_included_and_asks_for_what_the_model_reads(
-    trained, estimators, tmp_path, name
-):
+def test_raw_values_score_as_predict_does_also_for_unknown_keys(trained, estimators, tmp_path, name):
     (directory, _), estimator = trained, estimators[name]
     path = estimator.export_to(tmp_path / "export")
     (tmp_path / "rows.json").write_text(json.dumps(_raw(directory / "served.csv")))
@@ -162,7 +160,7 @@ def test_the_dense_tower_turns_raw_values_into_the_keys_of_its_rows(trained, est
     assert found["splits/words"].dtype == np.int32 and "weights/tags" not in found
 
 
-def test_replaces_an_earlier_export_refuses_another_directory_and_makes_a_new_one_below_a_base(estimators, tmp_path):
+def test_an_earlier_export_is_replaced_and_another_directory_refused(estimators, tmp_path):
     estimator = estimators["lr"]
     first = estimator.export_to(tmp_path / "export")
     assert estimator.export_to(tmp_path / "export") == first

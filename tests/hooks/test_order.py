@@ -48,7 +48,7 @@ def test_a_step_is_trained_before_it_is_handed_on_saved_evaluated_and_counted():
     assert _sorted_names(*names) == list(names)
 
 
-def test_hooks_of_users_act_once_all_is_saved_and_before_evaluations_in_their_own_order():
+def test_users_hooks_act_in_their_order_after_saves_before_evaluations():
     class Mine(tf1.train.SessionRunHook):
         pass
 

@@ -70,7 +70,7 @@ class StepSeconds(StepHook):
         self.now += 1
 
 
-def test_one_worker_saves_when_the_time_is_over_counted_from_the_last_checkpoint():
+def test_one_worker_saves_when_the_time_since_the_last_checkpoint_is_over():
     clock = StepSeconds()
 
     def takes_long():
@@ -81,7 +81,7 @@ def test_one_worker_saves_when_the_time_is_over_counted_from_the_last_checkpoint
     assert saved.steps == [3, 6, 8]
 
 
-def test_a_clock_of_event_time_starts_with_the_first_event_and_stands_still_where_no_event_time_is_known():
+def test_an_event_clock_starts_at_the_first_event_and_stops_without_times():
     times = iter([0.0, 1000.0, 1000.0, 1600.0])
     clock = EventClock(lambda: next(times))
     assert [clock() for _ in range(4)] == [0.0, 0.0, 0.0, 600.0]
@@ -146,7 +146,7 @@ def test_a_stream_that_falls_quiet_puts_off_a_checkpoint_by_one_step_at_most(fas
     assert max(after - before for before, after in zip(times, times[1:], strict=False)) <= period_seconds + 4.0
 
 
-def test_steps_that_become_slower_put_a_checkpoint_off_by_a_part_of_its_period_and_not_for_good():
+def test_slower_steps_delay_a_checkpoint_by_a_part_of_its_period():
     """Steps of 0.1 s are of 0.2 s after the 100th: told after 150, by when the time is over, all save at once."""
     saved, _ = _save_by_rank_0s_clock(lambda step: 0.1 if step <= 100 else 0.2, 10, steps=250)[0]
     assert saved == [100, 150, 200, 250]

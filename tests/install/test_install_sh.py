@@ -315,7 +315,7 @@ def checkout(tmp_path):
     return Checkout(tmp_path)
 
 
-def test_an_installation_has_the_package_and_what_it_needs_and_a_finished_one_is_left_alone_until_its_recipe_changes(
+def test_a_finished_installation_is_left_alone_until_its_recipe_changes(
     checkout,
 ):
     status, stderr = checkout.install()

@@ -192,7 +192,7 @@ def test_an_end_that_is_not_delivered_is_said_in_time(publish, caplog):
     )
 
 
-def test_a_new_training_begins_another_generation_after_one_that_was_killed_in_its_first_record(store, publish):
+def test_a_training_killed_in_its_first_record_is_followed_by_a_generation(store, publish):
     _, spool, _ = publish()
     spool.write(1, lambda path: Tower().write(path, _values(1)))
     unfinished = records.generation_path(spool.path, 2)
@@ -202,9 +202,7 @@ def test_a_new_training_begins_another_generation_after_one_that_was_killed_in_i
     assert records.read_publication(spool.path).generation == 3 and not unfinished.exists()
 
 
-def test_after_a_record_of_which_it_is_not_known_whether_it_was_delivered_all_rows_are_published(
-    store, publish, monkeypatch
-):
+def test_after_a_record_of_unknown_delivery_all_rows_are_published(store, publish, monkeypatch):
     publisher, spool, _ = publish()
     _push(store, 1, 4, 0)
     _published(publisher, spool, 1)

@@ -35,7 +35,7 @@ def _record(url, generation=3, epoch=2, kind="epoch"):
     return Record("deepfm", generation, epoch, kind, 100, 1.5, "float32", tables, files, dense, tower)
 
 
-def test_a_record_is_read_as_it_was_written_and_its_checksum_depends_on_each_file_and_on_their_order(tmp_path):
+def test_a_record_is_read_as_written_and_its_checksum_covers_all_files(tmp_path):
     record = _record(tmp_path)
     records.write_record(tmp_path, record)
     read = records.read_record(tmp_path, 3, "epoch", 2)

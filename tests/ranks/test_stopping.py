@@ -73,7 +73,7 @@ def test_all_ranks_stop_after_the_same_step_if_one_is_asked(asked):
     assert [each.stopping.asked for each in trainings] == 3 * [[asked]]
 
 
-def test_ranks_that_do_not_wait_for_each_other_stop_after_the_step_of_the_furthest():
+def test_ranks_that_do_not_wait_stop_after_the_step_of_the_furthest():
     trainings = _train([0.001, 0.01])
     time.sleep(0.2)
     trainings[1].stopping.ask(signal.SIGINT)
@@ -83,7 +83,7 @@ def test_ranks_that_do_not_wait_for_each_other_stop_after_the_step_of_the_furthe
     assert asked_at <= trainings[0].step < LAST
 
 
-def test_ranks_leave_together_that_nobody_asks_or_that_are_asked_in_their_last_step():
+def test_ranks_leave_together_unasked_or_asked_in_their_last_step():
     trainings = _train([0.0, 0.001], last=20)
     _join(trainings)
     assert [(each.step, each.signal, each.stopping.asked) for each in trainings] == 2 * [(20, 0, [])]
@@ -107,7 +107,7 @@ def _shut_down(told):
 
 
 @pytest.mark.parametrize(("all_sum", "is_lost"), [(_shut_down, False), (None, True)], ids=["ended", "lost"])
-def test_a_rank_whose_others_have_ended_or_are_lost_goes_on_to_meet_the_error_that_says_so(all_sum, is_lost):
+def test_a_rank_whose_others_are_lost_continues_to_the_error_that_says_so(all_sum, is_lost):
     watchdog = Watchdog("rank 0", timeout=60.0)
     stopping = Stopping(0, 2, "0", Board(), all_sum, watchdog, lambda: is_lost, period=0.01)
     stopping.begin(1)

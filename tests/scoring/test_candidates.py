@@ -100,7 +100,7 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
             exchanged(server, batch, context=given)
 
 
-def test_a_table_that_is_read_only_for_its_sequence_needs_no_keys_of_other_features():
+def test_a_table_read_only_for_its_sequence_needs_no_other_keys():
     user, history = (
         SparseFeature("user", "user", 2, "u"),
         SparseFeature("history", "history", 2, "h", combiner="none", max_length=3),

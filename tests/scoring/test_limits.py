@@ -150,7 +150,7 @@ def test_long_lists_and_many_empty_values_are_refused_before_they_are_laid_out(c
     assert status == 413 and "commas and brackets" in answer["error"]
 
 
-def test_plain_values_of_a_model_with_one_feature_are_counted_before_they_are_laid_out():
+def test_plain_values_of_one_feature_are_counted_before_they_are_allocated():
     inputs = RawInputs((RawFeature("user", TEXT),), frozenset())
     for form in ("instances", "inputs"):
         examples, _ = of_json(inputs, json.dumps({form: ["u1", None]}).encode(), ScoreLimits())

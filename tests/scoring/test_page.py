@@ -82,7 +82,7 @@ def test_the_page_shows_how_far_a_stream_is_trained(browser, small_model, tmp_pa
         assert "newest event 17 minutes old, 1,234 records waited" in _until(browser, "state", "newest event")
 
 
-def test_several_examples_are_predicted_at_a_time_and_fields_start_with_typical_values(browser, server, small_model):
+def test_several_examples_are_predicted_and_fields_start_with_typical_values(browser, server, small_model):
     _open(browser, server)
     _until(browser, "name", trained.NAME)
     assert browser.find_element(By.NAME, "age_group").get_attribute("value") == "40"

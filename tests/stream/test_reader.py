@@ -192,7 +192,7 @@ def test_more_bad_records_than_allowed_end_every_worker_by_name(cluster, spec):
         assert "kafka topic worse, partition 0, offset 9" in each and "max_bad_rows=0" in each
 
 
-def test_a_quiet_stream_gives_batches_without_examples_and_a_partial_batch_after_the_wait(cluster, spec):
+def test_a_quiet_stream_gives_empty_and_partial_batches_after_the_wait(cluster, spec):
     brokers.produce(cluster, "quiet", records(0, 3), 1)
     workers = Workers(f"kafka://{cluster}/quiet", spec, 2, StreamConfig(wait_secs=0.2), batches=3).finish()
     assert workers.trained == [0, 1, 2]
