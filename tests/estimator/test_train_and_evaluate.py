@@ -1,6 +1,5 @@
 """Evaluations on the way: what they find, what they leave alone, and what comes of them."""
 
-import dataclasses
 import json
 import os
 
@@ -203,8 +202,6 @@ def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(t
         ),
         (dict(save_checkpoints_secs=60, save_checkpoints_epochs=1), "save_checkpoints_epochs=1 exclude each other"),
         (dict(save_checkpoints_secs=-1), "save_checkpoints_secs=-1 must be at least 0"),
-        (dict(save_checkpoint_secs=-1), "save_checkpoints_secs=-1 must be at least 0"),
-        (dict(save_checkpoints_secs=9, save_checkpoint_secs=9), "is another name of save_checkpoints_secs=9"),
     ],
 )
 def test_periods_of_checkpoints_that_cannot_be_are_refused(settings, message):
@@ -223,12 +220,6 @@ def test_periods_of_checkpoints_that_cannot_be_are_refused(settings, message):
 )
 def test_checkpoints_come_by_steps_unless_another_period_is_given(settings, steps):
     assert RunConfig(**settings).checkpoint_steps == steps
-
-
-def test_the_name_of_monitored_training_session_for_the_seconds_is_taken():
-    config = RunConfig(save_checkpoint_secs=7)
-    assert config == RunConfig(save_checkpoints_secs=7)
-    assert dataclasses.replace(config, save_checkpoints_secs=8).save_checkpoints_secs == 8
 
 
 @pytest.mark.parametrize(
