@@ -65,7 +65,6 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "optimizer of the embedding rows; a dense_ optimizer updates all rows at each step, the others only the rows "
         "of the batch",
         flag="embedding_optimizer",
-        params_flag="embedding_optimizer_params",
         hints=NO_ROW_OPTIMIZERS,
     )
     learning_rate: float = setting(

@@ -13,7 +13,7 @@ _DECAYS = ("linear", "cosine", "exponential", "step", "cooldown")
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule(Settings, title="Schedule of the learning rate"):
+class Schedule(Settings, title="Schedule of the learning rate", params_flag="lr_schedule_params"):
     """The factor of a learning rate at optimizer step t, counted from 0: warm-up, then decay.
 
         factor(t) = min(1, (t + 1) / warmup_steps) * decay(max(t - first, 0) / steps)
@@ -48,18 +48,22 @@ class Schedule(Settings, title="Schedule of the learning rate"):
         "constant",
         "how the learning rate of the dense variables changes after the warm-up. cooldown: constant, then falls to 0 "
         "over the last fifth of the run; linear, cosine: falls over the whole run; exponential: falls a little at each "
-        "step; step: falls in stairs; piecewise: changes at --lr_boundaries; plateau: falls when --best_metric does "
+        "step; step: falls in stairs; piecewise: changes at boundaries; plateau: falls when --best_metric does "
         "not improve",
         choices=("constant", "linear", "cosine", "exponential", "step", "piecewise", "cooldown", "plateau"),
         flag="lr_schedule",
     )
     warmup_steps: float = setting(
-        0, "warm-up: steps or epochs over which the learning rates rise from 0; 0 has none", "--lr_unit", minimum=0.0
+        0,
+        "warm-up: steps or epochs over which the learning rates rise from 0; 0 has none",
+        "--lr_unit",
+        minimum=0.0,
+        flag="warmup_steps",
     )
     decay_steps: float = setting(
         0,
         "steps or epochs over which the rate falls; 0: the whole run, or its last fifth with cooldown. With "
-        "exponential and step: steps or epochs per factor of --decay_rate",
+        "exponential and step: steps or epochs per factor of decay_rate",
         "--lr_unit",
         minimum=0.0,
         of=_DECAYS,
@@ -79,7 +83,6 @@ class Schedule(Settings, title="Schedule of the learning rate"):
         minimum=0.0,
         maximum=1.0,
         of=(*_DECAYS, "plateau"),
-        flag=None,
     )
     patience: int = setting(
         0,
@@ -87,11 +90,10 @@ class Schedule(Settings, title="Schedule of the learning rate"):
         "times",
         minimum=0,
         of=("plateau",),
-        flag="plateau_patience",
     )
     unit: str = setting(
         "step",
-        "unit of --warmup_steps, --decay_steps and --lr_boundaries: optimizer steps, or epochs, which may be fractions "
+        "unit of --warmup_steps, decay_steps and boundaries: optimizer steps, or epochs, which may be fractions "
         "such as 0.5",
         choices=("step", "epoch"),
         flag="lr_unit",
@@ -102,16 +104,14 @@ class Schedule(Settings, title="Schedule of the learning rate"):
         "--lr_unit",
         above=0.0,
         of=("piecewise",),
-        flag="lr_boundaries",
         example=(1000.0, 2000.0),
     )
     factors: tuple[float, ...] = setting(
         (),
-        "shares of the learning rate before, between and after the --lr_boundaries; one more than boundaries",
+        "shares of the learning rate before, between and after the boundaries; one more than boundaries",
         "factor",
         minimum=0.0,
         of=("piecewise",),
-        flag="lr_factors",
         example=(1.0, 0.1, 0.01),
     )
 
@@ -170,5 +170,5 @@ def check_plateau(patience: int, evaluation: EvaluationConfig | None) -> None:
     if 0 < evaluation.early_stopping_patience <= patience:
         raise UserError(
             f"early_stopping_patience={evaluation.early_stopping_patience} would end the training before "
-            f"plateau_patience={patience} lowers a learning rate: give early stopping the greater patience"
+            f"patience={patience} of the schedule lowers a learning rate: give early stopping the greater patience"
         )

@@ -71,7 +71,6 @@ class TrainSettings(Settings, title="Training"):
         Adagrad(),
         DENSE_OPTIMIZERS,
         "optimizer of the dense variables, that is, of all variables but the embedding rows",
-        params_flag="optimizer_params",
     )
     learning_rate: float = setting(
         0.02,

@@ -14,6 +14,7 @@ from ctr_trainer.settings.by_flag import by_flag, replaced
 from ctr_trainer.settings.training_configs import EvaluationConfig
 from tests.parallel import launch
 
+PARAMS = "lr_schedule_params="
 SMALL = Facts(rows=8_000, rarer=80, keys=5_000, has_validation=True)
 
 
@@ -32,7 +33,7 @@ def _train(data, model_dir, *more):
 @pytest.mark.parametrize("keys", [None, 100, 10_000_000])
 def test_each_choice_is_a_flag_of_train_with_an_accepted_value(rows, keys, validation):
     values = _values(Facts(rows=rows, keys=keys, has_validation=validation))
-    assert values.keys() <= set(flags.define(flags.TRAINING))
+    assert {name.partition("=")[0] for name in values} <= set(flags.define(flags.TRAINING))
     taken = by_flag(replaced(Experiment(), values)) | by_flag(replaced(EvaluationConfig(), values))
     assert {name: taken[name] for name in values} == values
 
@@ -95,8 +96,8 @@ def test_keys_that_occur_once_get_small_first_steps():
     tiny, small, rare = (
         _values(Facts(rows=rows, keys=keys)) for rows, keys in ((2_000, 6_001), (2_001, 6_004), (2_001, 6_003))
     )
-    assert (tiny["embedding_optimizer"], tiny["embedding_initial_accumulator"]) == ("adagrad", 1e-2)
-    assert (small["embedding_optimizer"], small["embedding_initial_accumulator"]) == ("adagrad", 1e-3)
+    assert (tiny["embedding_optimizer"], tiny["embedding_optimizer_params=initial_accumulator"]) == ("adagrad", 1e-2)
+    assert (small["embedding_optimizer"], small["embedding_optimizer_params=initial_accumulator"]) == ("adagrad", 1e-3)
     assert rare["embedding_optimizer"] == "adam"
     assert tiny["hidden_units"] == small["hidden_units"] == rare["hidden_units"]
 
@@ -227,10 +228,13 @@ def test_a_given_flag_overrides_a_recipe_wherever_it_stands(given, tmp_path):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("--lr_schedule=constant", {"lr_schedule": "constant", "decay_rate": 0.0, "plateau_patience": 0}),
+        ("--lr_schedule=constant", {"lr_schedule": "constant", f"{PARAMS}decay_rate": 0.0, f"{PARAMS}patience": 0}),
         ("--eval_steps=7", {"eval_steps": 7, "eval_epochs": 0}),
         ("--max_steps=7", {"max_steps": 7, "epochs": 1}),
-        ("--plateau_patience=2", {"lr_schedule": "plateau", "decay_rate": 0.1, "plateau_patience": 2}),
+        (
+            "--lr_schedule_params=patience=2",
+            {"lr_schedule": "plateau", f"{PARAMS}decay_rate": 0.1, f"{PARAMS}patience": 2},
+        ),
     ],
 )
 def test_what_depends_on_an_overridden_flag_is_not_set_either(given, expected):

@@ -17,14 +17,14 @@ RECIPES: dict[str, dict[str, str]] = {
         **{"optimizer": "adam", "learning_rate": "0.001", "embedding_optimizer": "dense_adam"},
         **{"embedding_learning_rate": "0.001", "embedding_lr_schedule": "same", "embedding_stddev": "0.0001"},
         **{"clip_norm": "10", "batch_norm_momentum": "0.9", "batch_norm_epsilon": "1e-05"},
-        **{"lr_schedule": "plateau", "decay_rate": "0.1", "plateau_patience": "1"},
+        **{"lr_schedule": "plateau", "lr_schedule_params=decay_rate": "0.1", "lr_schedule_params=patience": "1"},
         **{"eval_epochs": "1", "best_metric": "auc", "early_stopping_patience": "2"},
         **{"epochs": "100", "shuffle_buffer": "1000000"},
     },
 }
 # Flags that a recipe does not set if another flag, the value, is given.
 REPLACED_BY = {
-    **{"decay_rate": "lr_schedule", "plateau_patience": "lr_schedule"},
+    **{"lr_schedule_params=decay_rate": "lr_schedule", "lr_schedule_params=patience": "lr_schedule"},
     **{"eval_epochs": "eval_steps", "epochs": "max_steps"},
 }
 # The limits of the sizes by which the recipe `data` chooses, in rows.
@@ -150,8 +150,8 @@ def _batch(facts: Facts) -> Choice:
 
 
 def _length(facts: Facts) -> Choice:
-    schedule = ("lr_schedule", "embedding_lr_schedule", "decay_rate", "decay_steps", "plateau_patience")
-    others = ("max_steps", "eval_steps", "eval_batches", "lr_unit", "lr_boundaries", "lr_factors", *schedule)
+    schedule = ("lr_schedule", "embedding_lr_schedule", "lr_schedule_params")
+    others = ("max_steps", "eval_steps", "eval_batches", "lr_unit", *schedule)
     passes = -(-_STEPS_BETWEEN // -(-facts.rows // _BATCH[facts.size]))
     if not facts.has_validation:
         values = {"epochs": _epochs_unseen(facts, passes), "lr_schedule": "linear", "embedding_lr_schedule": "same"}
@@ -161,7 +161,8 @@ def _length(facts: Facts) -> Choice:
     metric = "loss" if facts.several_labels else "logloss" if is_rare else "auc"
     values = {
         **{"epochs": 40 * passes, "eval_epochs": passes, "best_metric": metric, "early_stopping_patience": 3},
-        **{"lr_schedule": "plateau", "plateau_patience": 1, "decay_rate": 0.2, "embedding_lr_schedule": "same"},
+        **{"lr_schedule": "plateau", "lr_schedule_params=patience": 1, "lr_schedule_params=decay_rate": 0.2},
+        **{"embedding_lr_schedule": "same"},
     }
     fact = f"validation data, {facts.rarer:,} of the rarer label" if is_rare else "validation data"
     return Choice(values, "passes until validation stops to improve; the best is kept", fact, others)
@@ -182,20 +183,22 @@ def _epochs_unseen(facts: Facts, passes: int) -> int:
 
 def _dense_rate(facts: Facts) -> Choice:
     values = {"optimizer": "adam", "learning_rate": 1e-3}
-    return Choice(values, "full steps from the first on", facts.counted, ("optimizer_params", "weight_decay"))
+    return Choice(values, "full steps from the first on", facts.counted, ("optimizer_params",))
 
 
 def _row_rate(facts: Facts) -> Choice:
-    others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
+    others = ("embedding_optimizer_params", "embedding_l2")
     values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_l2": 1e-3}
     if facts.keys_occur_once:
         why, first = "small first steps: most keys occur once", 1e-2 if facts.is_tiny else 1e-3
-        return Choice({**values, "embedding_initial_accumulator": first}, why, f"{facts.keys:,} keys", others)
+        return Choice(
+            {**values, "embedding_optimizer_params=initial_accumulator": first}, why, f"{facts.keys:,} keys", others
+        )
     if facts.is_near_linear:
         values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
         return Choice(values, "small steps: each example is seen many times", facts.few, others)
     why = "full steps from the first on, smaller ones for frequent keys"
-    return Choice({**values, "embedding_initial_accumulator": 1e-5}, why, facts.counted, others)
+    return Choice({**values, "embedding_optimizer_params=initial_accumulator": 1e-5}, why, facts.counted, others)
 
 
 def _regularization(facts: Facts) -> list[Choice]:
