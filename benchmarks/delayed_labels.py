@@ -82,7 +82,7 @@ def scores(method: Method, train: pa.Table, test: pa.Table, seed: int, work: pat
     flags = [f"--model_dir={work / 'model'}", "--batch_size=512", "--recipe=none"]
     own = [f"--train_data={work / 'train.parquet'}", f"--feature_spec={work / 'spec.toml'}", "--label=click"]
     own += [
-        "--noshuffle",
+        "--shuffle_buffer=0",
         f"--seed={seed}",
         "--embedding_optimizer_params=initial_accumulator=1e-3",
         f"--delayed_labels={method.flag}",

@@ -22,7 +22,7 @@ from ctr_trainer.estimator.hooks.measuring_hooks import (
     SessionClockHook,
 )
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MergedLines, MetricsHook, OwnLines
-from ctr_trainer.estimator.hooks.periods import EventClock, EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
+from ctr_trainer.estimator.hooks.periods import EventClock, EverySeconds, EverySteps, SecondsOfChief
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
 from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
@@ -152,9 +152,6 @@ def checkpoint_period(config: RunConfig, feed: Feed) -> EverySteps:
     """
     if config.save_checkpoints_event_secs and not feed.is_live:
         raise config.refused("{save_checkpoints_event_secs}: only a stream has event times; choose another period")
-    if config.save_checkpoints_epochs:
-        flags = "save_checkpoints_epochs", "save_checkpoints_steps"
-        return EveryEpochs(config.save_checkpoints_epochs, notes().run_length, flags)
     seconds = config.save_checkpoints_secs or config.save_checkpoints_event_secs
     clock = EventClock(feed.event_seconds) if config.save_checkpoints_event_secs else time.monotonic
     if seconds and distributed.size() == 1:

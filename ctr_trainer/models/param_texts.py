@@ -11,6 +11,7 @@ from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import MODELS, find_model, summary
 from ctr_trainer.settings import by_flag
 from ctr_trainer.settings.by_flag import EXPECTED
+from ctr_trainer.settings.setting import declared
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -55,7 +56,8 @@ def accepted(params_class: type[ModelParams]) -> list[str]:
     for field in fields.values():
         kind = _kind(params_class, field)
         expected = "|".join(typing.get_args(kind)) if _is_choice(kind) else EXPECTED.get(kind, "a text")
-        text = f"{help_of(params_class, field.name)} [{expected}]; default {by_flag.written(field.default) or 'none'}"
+        about = declared(field).help if declared(field) else help_of(params_class, field.name)
+        text = f"{about} [{expected}]; default {by_flag.written(field.default) or 'none'}"
         lines.append(f"  {field.name:<26}{text}")
     return lines
 

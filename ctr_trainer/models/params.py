@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ctr_trainer.settings.setting import SettingError, Settings, setting
+from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of, setting
 
 # An outcome with a smaller share is rare. With 0.2% and 3% of positive examples, a bias that starts at their log odds
 # is better; with 25%, it is not better on all data.
@@ -62,16 +62,17 @@ class ModelParams(Settings, title="Network and loss"):
         below=1.0,
     )
     batch_norm: bool = setting(False, "batch normalization of the hidden layers, before their activation")
-    batch_norm_momentum: float | None = setting(
-        None,
-        "share of the moving statistics of --batch_norm that a step keeps; if not given, they average over a tenth of "
+    batch_norm_momentum: float = setting(
+        0.0,
+        "share of the moving statistics of --batch_norm that a step keeps; with 0, they average over a tenth of "
         "an epoch, at least 10 and at most 100 steps",
         "share",
         minimum=0.0,
         below=1.0,
+        flag=None,
     )
     batch_norm_epsilon: float = setting(
-        1e-3, "number that --batch_norm adds to the variance before it divides by its root", minimum=0.0
+        1e-3, "number that --batch_norm adds to the variance before it divides by its root", minimum=0.0, flag=None
     )
     activation: str = setting("relu", "activation of the hidden layers", choices=typing.get_args(Activation))
     label: str = setting("", "label that a model of one label predicts; needed if the data has several", "name")
@@ -171,8 +172,12 @@ class ModelParams(Settings, title="Network and loss"):
         return f"--{name}={text}" if name in SHARED else f"--model_params={name}={text}"
 
 
-# The params that all models have. Each is a flag of its own, except for `train_op_fn` and `label_means`.
-SHARED = frozenset(field.name for field in dataclasses.fields(ModelParams))
+# The params of all models that are not given as `--model_params`: `train_op_fn`, `label_means`, and those with flags.
+SHARED = frozenset(
+    field.name
+    for field in dataclasses.fields(ModelParams)
+    if declared(field) is None or flag_of(ModelParams, field) is not None
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,9 +17,8 @@ class SecurityFiles(Settings, title="Security of the embedding service"):
         "", "PEM file of the authority that signed the certificate of the service; turns on TLS", "path", alike=False
     )
     service_cert: str = setting(
-        "", "PEM file of the certificate of this client, if the service requires one", "path", alike=False
+        "", "PEM file of this client's certificate and key, if the service requires them", "path", alike=False
     )
-    service_key: str = setting("", "PEM file of the key of --service_cert", "path", alike=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +121,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "longest time to retry an embedding service that does not answer; after it training ends with an error",
         "seconds",
         minimum=0.0,
+        flag=None,
     )
     service_shards: int = setting(
         1,

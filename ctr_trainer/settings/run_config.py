@@ -10,10 +10,7 @@ from ctr_trainer.settings.training_configs import PublishConfig
 
 PLAIN_NAMES, GRAPH_NAMES = "plain", "graph"
 LOG_NAMES = (PLAIN_NAMES, GRAPH_NAMES)
-_PERIODS = (
-    *("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_epochs"),
-    "save_checkpoints_event_secs",
-)
+_PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_event_secs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +23,6 @@ class RunConfig(Settings, title="Run"):
         model has a checkpoint.
       save_checkpoints_steps: steps between checkpoints; None means 1000 if no other period is given.
       save_checkpoints_secs: seconds between checkpoints, see `periods.SecondsOfChief`.
-      save_checkpoints_epochs: epochs between checkpoints, counted from the model's first epoch.
       grace_secs: seconds that a training may take to end after a signal, see `StopHook`.
       keep_checkpoint_max: number of newest checkpoints to keep, see `retention`.
       full_checkpoint_every: number of checkpoints from one full checkpoint to the next; 1 always writes all rows. A
@@ -85,9 +81,6 @@ class RunConfig(Settings, title="Run"):
         "steps between checkpoints; 0 saves at the end only. 1000 if no other --save_checkpoints_ flag is given",
         "steps",
         minimum=0,
-    )
-    save_checkpoints_epochs: int = setting(
-        0, "epochs between checkpoints; 0 for another --save_checkpoints_ flag", "epochs", minimum=0
     )
     save_checkpoints_secs: float = setting(
         0.0,
@@ -200,7 +193,7 @@ class RunConfig(Settings, title="Run"):
         if self.save_checkpoints_secs:
             raise self.refused(
                 "with {deterministic:name} equal runs save at equal steps, and {save_checkpoints_secs} goes by the "
-                "clock: use {save_checkpoints_steps:name} or {save_checkpoints_epochs:name}"
+                "clock: use {save_checkpoints_steps:name}"
             )
         if self.embedding.overlap_lookup:
             raise self.embedding.refused(

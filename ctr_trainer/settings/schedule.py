@@ -56,15 +56,14 @@ class Schedule(Settings, title="Schedule of the learning rate", params_flag="lr_
     warmup_steps: float = setting(
         0,
         "warm-up: steps or epochs over which the learning rates rise from 0; 0 has none",
-        "--lr_unit",
+        "unit",
         minimum=0.0,
-        flag="warmup_steps",
     )
     decay_steps: float = setting(
         0,
         "steps or epochs over which the rate falls; 0: the whole run, or its last fifth with cooldown. With "
         "exponential and step: steps or epochs per factor of decay_rate",
-        "--lr_unit",
+        "unit",
         minimum=0.0,
         of=_DECAYS,
     )
@@ -93,15 +92,14 @@ class Schedule(Settings, title="Schedule of the learning rate", params_flag="lr_
     )
     unit: str = setting(
         "step",
-        "unit of --warmup_steps, decay_steps and boundaries: optimizer steps, or epochs, which may be fractions "
+        "unit of warmup_steps, decay_steps and boundaries: optimizer steps, or epochs, which may be fractions "
         "such as 0.5",
         choices=("step", "epoch"),
-        flag="lr_unit",
     )
     boundaries: tuple[float, ...] = setting(
         (),
         "steps or epochs at which the rate changes, counted from the first step of the model",
-        "--lr_unit",
+        "unit",
         above=0.0,
         of=("piecewise",),
         example=(1000.0, 2000.0),

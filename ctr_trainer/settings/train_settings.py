@@ -86,7 +86,9 @@ class TrainSettings(Settings, title="Training"):
         "--accumulation_steps, or its square root. Try sqrt or none if training diverges with many workers",
         choices=("linear", "sqrt", "none", "linear_batches", "sqrt_batches"),
     )
-    fp16_allreduce: bool = setting(False, "send dense gradients as float16, in half the bytes; for slow networks")
+    fp16_allreduce: bool = setting(
+        False, "with --dense_exchange=horovod: send dense gradients as float16, in half the bytes; for slow networks"
+    )
     schedule: Schedule = Schedule("cooldown")
     embedding_lr_schedule: str = setting(
         "auto",
@@ -112,8 +114,8 @@ class TrainSettings(Settings, title="Training"):
     )
     overlap_allreduce: bool = setting(
         False,
-        "exchange the dense gradients of a step while the next step runs, and apply them one step late (staleness 1); "
-        "hides the time of the exchange",
+        "with --dense_exchange=horovod: exchange the dense gradients of a step while the next step runs, and apply "
+        "them one step late (staleness 1); hides the time of the exchange",
     )
     clip_norm: float = same_as(EmbeddingConfig, "clip_norm")
     l2: float = setting(

@@ -45,7 +45,7 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
         flag="eval_epochs",
     )
     steps: int | None = setting(
-        0, "batches per worker in an evaluation while training; 0 takes all", "batches", minimum=0, flag="eval_batches"
+        0, "batches per worker in an evaluation while training; 0 takes all", "batches", minimum=0, flag=None
     )
     best_metric: str | None = setting(
         "",
@@ -94,9 +94,8 @@ class RedisFiles(Settings, title="Redis or Valkey cluster"):
         "", "PEM file of the authority that signed the certificates of a rediss:// cluster", "path", alike=False
     )
     redis_cert: str = setting(
-        "", "PEM file of the certificate of this client, if the cluster requires one", "path", alike=False
+        "", "PEM file of this client's certificate and key, if the cluster requires them", "path", alike=False
     )
-    redis_key: str = setting("", "PEM file of the key of --redis_cert", "path", alike=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +165,7 @@ class StreamConfig(Settings, title="Stream"):
         "how far the time of a record may be ahead of the clock; a later record is trained, but its time is ignored",
         "seconds",
         minimum=0.0,
-        flag="stream_ahead_secs",
+        flag=None,
     )
     max_bad_rows: int = setting(
         0,

@@ -26,7 +26,7 @@ def test_an_axis_leaves_out_the_value_that_is_there_already():
     names = [variant.name for variant in settings.variants("sync_steps", _experiment("--sync_steps=10"))]
     assert names == ["sync_steps=1", "sync_steps=30", "sync_steps=100"]
     (half,) = settings.variants("fp16_allreduce", _experiment())
-    assert half.flags == ("--fp16_allreduce=true",)
+    assert half.flags == ("--fp16_allreduce=true", "--dense_exchange=horovod")
 
 
 @pytest.mark.parametrize("axis", settings.FLAG_AXES)
@@ -58,11 +58,11 @@ def test_each_setting_trains_on_as_many_examples(variant, expected):
 
 
 def test_flags_that_are_handed_on_are_those_that_differ_but_for_the_jobs_own():
-    found = _experiment("--batch_size=64", "--max_steps=9", "--model_dir=m", "--eval_data=e", "--nopin_cores")
-    assert job_flags(found) == ("--batch_size=64", "--pin_cores=False")
-    assert job_flags(found, evaluate=True) == ("--eval_data=e", "--batch_size=64", "--pin_cores=False")
+    found = _experiment("--batch_size=64", "--max_steps=9", "--model_dir=m", "--eval_data=e", "--num_readers=2")
+    assert job_flags(found) == ("--batch_size=64", "--num_readers=2")
+    assert job_flags(found, evaluate=True) == ("--eval_data=e", "--batch_size=64", "--num_readers=2")
     assert _experiment(*job_flags(found)).data.batch_size == 64
-    assert not _experiment(*job_flags(found)).workers.pin_cores
+    assert _experiment(*job_flags(found)).data.num_readers == 2
 
 
 @pytest.mark.parametrize(

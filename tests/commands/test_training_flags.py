@@ -7,10 +7,10 @@ import pytest
 
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.build import make_train_op, reader
-from ctr_trainer.commands.experiment.checks import check_training, way_of_exchange
+from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.optimizers import Adagrad, Ftrl, Lamb, Momentum
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.training_configs import EvaluationConfig
@@ -28,24 +28,11 @@ def _train_op(*arguments):
     return make_train_op(_experiment(*arguments))
 
 
-def _way_of_exchange(*arguments):
-    return way_of_exchange(_experiment(*arguments))
-
-
-@pytest.mark.parametrize("flag", ["--fp16_allreduce", "--overlap_allreduce", "--autotune_log=a.csv"])
-def test_what_is_about_horovods_exchange_has_it_through_horovod(flag):
-    assert _way_of_exchange() == "auto"
-    assert _way_of_exchange(flag) == "horovod"
-    with pytest.raises(UserError, match=f"{flag.partition('=')[0]}: of an exchange by Horovod"):
-        _way_of_exchange(flag, "--dense_exchange=shared_memory")
-
-
-def test_shared_memory_is_refused_for_workers_on_several_hosts(monkeypatch):
-    monkeypatch.setattr(distributed, "size", lambda: 4)
-    monkeypatch.setattr(distributed, "local_size", lambda: 2)
-    with pytest.raises(UserError, match="2 of 4 are on this host: leave it out"):
-        dense_exchange.choose("shared_memory")
-    assert not dense_exchange.is_in_memory()
+@pytest.mark.parametrize("flag", ["--fp16_allreduce", "--overlap_allreduce", "--autotune", "--autotune_log=a.csv"])
+def test_an_option_of_horovods_exchange_needs_it(flag):
+    check_training(_experiment(flag, "--dense_exchange=horovod"), EvaluationConfig())
+    with pytest.raises(UserError, match=f"{flag.partition('=')[0]}: .*give --dense_exchange=horovod"):
+        check_training(_experiment(flag), EvaluationConfig())
 
 
 def test_num_readers_threads_read_the_data(tmp_path):
@@ -76,8 +63,7 @@ def test_every_setting_has_its_flag():
         *("--learning_rate=0.1", "--embedding_learning_rate=0.2", "--scale_lr=sqrt", "--fp16_allreduce"),
         *(
             "--lr_schedule=exponential",
-            "--warmup_steps=1",
-            "--lr_schedule_params=decay_steps=2,decay_rate=0.5",
+            "--lr_schedule_params=warmup_steps=1,decay_steps=2,decay_rate=0.5",
         ),
         *("--embedding_lr_schedule=constant", "--accumulation_steps=3"),
         *("--overlap_allreduce", "--clip_norm=4", "--l2=5", "--lr_groups=mlp:0.5,linear:2"),
@@ -116,7 +102,8 @@ def test_every_setting_has_its_flag():
         "same",
     )
     assert _train_op(
-        *("--lr_schedule=piecewise", "--lr_unit=epoch", "--warmup_steps=0.5"),
+        "--lr_schedule=piecewise",
+        "--lr_schedule_params=unit=epoch,warmup_steps=0.5",
         "--lr_schedule_params=boundaries=1:2.5,factors=1:0.1:0.01",
     ).schedule == Schedule("piecewise", 0.5, unit="epoch", boundaries=(1.0, 2.5), factors=(1.0, 0.1, 0.01))
     assert _train_op("--optimizer=momentum", "--optimizer_params=momentum=0.5").optimizer == Momentum(momentum=0.5)
@@ -152,7 +139,7 @@ def test_a_param_of_an_optimizer_is_a_number_in_its_range():
 @pytest.mark.parametrize("other", ["--save_checkpoints_secs=5", "--overlap_lookup", "--autotune"])
 def test_a_deterministic_run_refuses_what_depends_on_time(other):
     with pytest.raises(UserError, match=f"{other}.*: (use|leave out)"):
-        check_training(_experiment("--deterministic", other), EvaluationConfig())
+        check_training(_experiment("--deterministic", "--dense_exchange=horovod", other), EvaluationConfig())
 
 
 @pytest.mark.parametrize("value", ["0.9", "0.5"])

@@ -127,7 +127,7 @@ def test_rates_by_epoch_are_refused_for_an_input_without_epochs(data, tmp_path):
             self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
 
     estimator = deepfm.estimator(tmp_path, TrainOp("adagrad", RATE, 0.3, schedule=IN_EPOCHS))
-    with pytest.raises(UserError, match="count in steps, lr_unit=step"):
+    with pytest.raises(UserError, match="count in steps, unit=step"):
         estimator.train(lambda: Unknown(BatchReader(data, 16)))
 
 

@@ -160,7 +160,7 @@ def streams(tmp_path_factory):
 
 def _train(directory, model_dir, data, flag, *more):
     flags = [f"--model_dir={model_dir}", f"--train_data={data}", f"--feature_spec={directory / 'spec.toml'}"]
-    flags += ["--model=lr", "--label=click", "--batch_size=128", "--embedding_learning_rate=1", "--noshuffle"]
+    flags += ["--model=lr", "--label=click", "--batch_size=128", "--embedding_learning_rate=1", "--shuffle_buffer=0"]
     assert cli.main(["train", *flags, f"--delayed_labels={flag}", *more]) == 0
 
 

@@ -26,7 +26,10 @@ GROUPS = [
     *service.GROUPS,
     WorkerFlags,
 ]
-NEEDED = {"lr_unit": ["--warmup_steps=1"], "min_np": ["--np=2"]}  # By flag, what it is not accepted without.
+NEEDED = {
+    "lr_schedule_params=unit": ["--lr_schedule_params=warmup_steps=1"],
+    "min_np": ["--np=2"],
+}  # By flag, what it is not accepted without.
 
 
 def _kinds(kind):

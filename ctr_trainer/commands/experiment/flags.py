@@ -27,7 +27,7 @@ TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 EXPERIMENT: Groups = (*TRAINING, CheckpointFlags, SavedModelFlags, PredictFlags)
 # The flags of commands that use a trained model, and the further flags of those that also read data.
 OF_MODELS = ("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format", "log_ranks")
-OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
+OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches")
 
 
 def flags_of(groups: Iterable[type[Settings]]) -> dict[str, list[Flag]]:

@@ -16,7 +16,7 @@ RECIPES: dict[str, dict[str, str]] = {
     "bars": {
         **{"optimizer": "adam", "learning_rate": "0.001", "embedding_optimizer": "dense_adam"},
         **{"embedding_learning_rate": "0.001", "embedding_lr_schedule": "same", "embedding_stddev": "0.0001"},
-        **{"clip_norm": "10", "batch_norm_momentum": "0.9", "batch_norm_epsilon": "1e-05"},
+        **{"clip_norm": "10", "model_params": "batch_norm_momentum=0.9,batch_norm_epsilon=1e-05"},
         **{"lr_schedule": "plateau", "lr_schedule_params=decay_rate": "0.1", "lr_schedule_params=patience": "1"},
         **{"eval_epochs": "1", "best_metric": "auc", "early_stopping_patience": "2"},
         **{"epochs": "100", "shuffle_buffer": "1000000"},
@@ -151,7 +151,7 @@ def _batch(facts: Facts) -> Choice:
 
 def _length(facts: Facts) -> Choice:
     schedule = ("lr_schedule", "embedding_lr_schedule", "lr_schedule_params")
-    others = ("max_steps", "eval_steps", "eval_batches", "lr_unit", *schedule)
+    others = ("max_steps", "eval_steps", *schedule)
     passes = -(-_STEPS_BETWEEN // -(-facts.rows // _BATCH[facts.size]))
     if not facts.has_validation:
         values = {"epochs": _epochs_unseen(facts, passes), "lr_schedule": "linear", "embedding_lr_schedule": "same"}

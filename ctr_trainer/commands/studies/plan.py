@@ -23,7 +23,7 @@ GROUPS = (Experiment, EvaluationConfig, MetricsConfig)
 OBJECTIVE = "logloss"
 # Settings that each trial sets itself. A trial needs only its best evaluation, so it saves no periodic checkpoints.
 _OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "autotune", "summary_steps")
-_PERIODS = ("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs")
+_PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs")
 # Number of evaluations per epoch if the user does not set it.
 _EVALUATIONS = 2
 # The recipe by which `train` chooses settings for the data. The first trial uses it; the other trials have the fixed

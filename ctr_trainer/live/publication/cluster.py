@@ -260,12 +260,10 @@ def credentials_of(redis: RedisFiles) -> dict[str, str]:
 
 
 def _tls(scheme: str, redis: RedisFiles) -> dict[str, Any]:
-    files = dict(ssl_ca_certs=redis.redis_ca, ssl_certfile=redis.redis_cert, ssl_keyfile=redis.redis_key)
+    files = dict(ssl_ca_certs=redis.redis_ca, ssl_certfile=redis.redis_cert)
     files = {name: file for name, file in files.items() if file}
     if scheme == "rediss":
         return {"ssl": True, **files}
     if files:
-        raise UserError(
-            "redis_ca, redis_cert and redis_key are for TLS: name the cluster by rediss:// and not redis://"
-        )
+        raise UserError("redis_ca and redis_cert are for TLS: name the cluster by rediss:// and not redis://")
     return {}

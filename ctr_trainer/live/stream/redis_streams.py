@@ -174,7 +174,7 @@ class RedisSource:
                     f"{text}. Correct the user and the password in the file that redis_auth_file names"
                 ) from error
             if not self._has_answered and isinstance(error.__context__, ssl.SSLError):
-                raise UserError(f"{text}. Correct the files that redis_ca, redis_cert and redis_key name") from error
+                raise UserError(f"{text}. Correct the files that redis_ca and redis_cert name") from error
             raise Unavailable(text) from error
         except redis.ResponseError as error:
             raise UserError(f"{self.name} at {self.address}, request for {what}: {error}") from error
@@ -226,7 +226,7 @@ def connected(scheme: str, hosts: str, files: RedisFiles) -> Any:
     tls: dict[str, Any] = {}
     if scheme == "rediss":
         tls = {"ssl": True, "ssl_ca_certs": files.redis_ca or None}
-        tls |= {"ssl_certfile": files.redis_cert or None, "ssl_keyfile": files.redis_key or None}
+        tls |= {"ssl_certfile": files.redis_cert or None}
     return redis.Redis(
         host=host,
         port=int(port),
