@@ -30,7 +30,6 @@ MAIN = (
     *("train_data", "eval_data", "feature_spec", "batch_size", "epochs", "max_steps"),
     *("optimizer", "learning_rate", "embedding_optimizer", "embedding_learning_rate", "embedding_l2"),
     *(
-        "optimizer_params",
         "embedding_optimizer_params",
         "lr_schedule_params",
         "scale_lr",

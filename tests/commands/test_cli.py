@@ -250,7 +250,7 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
     assert f"{history['best']['value']:.5f} @{history['best']['step']}" in text
 
 
-def test_commands_show_at_most_120_flags_besides_streams_and_leaderboards():
+def test_commands_show_at_most_135_flags_besides_streams_and_leaderboards():
     commands = [importlib.import_module(f"ctr_trainer.commands.{name}") for name in cli.COMMANDS]
     shown = [flags.shown(command, is_full=True).values() for command in commands]
     names = {flag.name for sections in shown for section in sections for flag in section}
@@ -259,7 +259,7 @@ def test_commands_show_at_most_120_flags_besides_streams_and_leaderboards():
     # What other libraries set in their configurations, and --recipe sets in one word.
     of_leaderboards = {"recipe", "shuffle_buffer"}
     search = {"minutes", "budget_rows", "storage", "space"}
-    assert len(names - streams - of_leaderboards - search) <= 120
+    assert len(names - streams - of_leaderboards - search) <= 135
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict", "export", "publish"])
