@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of, setting
@@ -103,7 +103,6 @@ class ModelParams(Settings, title="Network and loss"):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_widths("hidden_units")
-        self._check_delayed_labels()
         for name, kind in typing.get_type_hints(type(self)).items():
             choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
             if choices and getattr(self, name) not in choices:
@@ -136,15 +135,14 @@ class ModelParams(Settings, title="Network and loss"):
         weight = 1.0 if isinstance(self.positive_weight, str) else self.positive_weight
         return math.log(share / (1 - share)) + math.log(weight) - math.log(self.negative_sampling or 1.0)
 
-    def _check_delayed_labels(self) -> None:
+    def conflicts(self) -> Iterator[str]:
         if self.delayed_labels == WAIT:
             return
         if self.several_labels:
-            raise self.refused("{delayed_labels}: is for models of one label, and this model predicts several")
-        if self.positive_weight != 1.0:
-            raise self.refused("{delayed_labels}: {positive_weight} would spoil its weights; leave one of them out")
-        if self.negative_sampling not in (None, 1.0):
-            raise self.refused("{delayed_labels}: {negative_sampling} would spoil its weights; leave one of them out")
+            yield "{delayed_labels}: is for models of one label, and this model predicts several"
+        for name, usual in (("positive_weight", (1.0,)), ("negative_sampling", (None, 1.0))):
+            if getattr(self, name) not in usual:
+                yield f"{{delayed_labels}}: {{{name}}} would spoil its weights; leave one of them out"
 
     def require_at_least(self, minimum: float, *names: str) -> None:
         """Raises UserError if a named field is less than `minimum`."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
@@ -173,35 +174,29 @@ class RunConfig(Settings, title="Run"):
     model_dir: str | None = None
     session_config: Any = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         periods = [f"{{{name}}}" for name in _PERIODS if getattr(self, name)]
         if len(periods) > 1:
-            raise self.refused(f"{' and '.join(periods)} exclude each other: give one of them")
+            yield f"{' and '.join(periods)} exclude each other: give one of them"
         if self.phase_steps == 1:
-            raise self.refused(
-                "{phase_steps} would trace every step, and a traced one tells no times: name 2 or more, or 0"
-            )
+            yield "{phase_steps} would trace every step, and a traced one tells no times: name 2 or more, or 0"
         steps = self.profile_steps
         if steps and not (len(steps) == 2 and steps[0] < steps[1]):
-            raise self.refused("{profile_steps}: expected the first and a later last step to profile, as 100,200")
-
-        if self.deterministic:
-            self._refuse_what_depends_on_time()
-
-    def _refuse_what_depends_on_time(self) -> None:
+            yield "{profile_steps}: expected the first and a later last step to profile, as 100,200"
+        if not self.deterministic:
+            return
         if self.save_checkpoints_secs:
-            raise self.refused(
-                "with {deterministic:name} equal runs save at equal steps, and {save_checkpoints_secs} goes by the "
-                "clock: use {save_checkpoints_steps:name}"
+            yield (
+                "with {deterministic:name} identical runs save at the same steps, and {save_checkpoints_secs} goes by "
+                "the clock: use {save_checkpoints_steps:name}"
             )
         if self.embedding.overlap_lookup:
-            raise self.embedding.refused(
+            yield (
                 "{overlap_lookup:name} trains the rows of a step while the next step runs, and a deterministic run "
                 "trains them in a fixed order: leave out one of the two"
             )
         if self.embedding.sync_compression != "none":
-            raise self.embedding.refused(
+            yield (
                 "{sync_compression} rounds what a sync sends, by the moment of the sync, and a deterministic run sends "
                 "exact rows: leave out one of the two"
             )

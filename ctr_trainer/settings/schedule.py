@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 from ctr_trainer.settings.setting import Settings, declared, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig
@@ -113,43 +114,40 @@ class Schedule(Settings, title="Schedule of the learning rate", params_flag="lr_
         example=(1.0, 0.1, 0.01),
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         for field in dataclasses.fields(self):
             of = declared(field).of
             if of and getattr(self, field.name) and self.name not in of:
                 users = " and ".join(filter(None, (", ".join(of[:-1]), of[-1])))
-                raise self.refused(f"{{{field.name}}} is for {{name:name}}={users}, not {self.name}: leave it out")
-        self._refuse_missing()
-        self._refuse_units()
+                yield f"{{{field.name}}} is for {{name:name}}={users}, not {self.name}: leave it out"
+        yield from self._missing()
+        yield from self._wrong_units()
 
-    def _refuse_missing(self) -> None:
+    def _missing(self) -> Iterator[str]:
         if self.name in ("exponential", "step") and not self.decay_steps:
-            raise self.refused(
-                "{name} needs {decay_steps:name}, the optimizer steps or epochs that one {decay_rate:name} takes"
-            )
+            yield ("{name} needs {decay_steps:name}, the optimizer steps or epochs that one {decay_rate:name} takes")
         if self.name in ("exponential", "step", "plateau") and not self.decay_rate:
-            raise self.refused("{name} needs a {decay_rate:name} between 0 and 1")
+            yield "{name} needs a {decay_rate:name} between 0 and 1"
         if self.name == "plateau" and not self.patience:
-            raise self.refused("{name} needs {patience:name}, the evaluations without an improvement that it waits for")
+            yield "{name} needs {patience:name}, the evaluations without an improvement that it waits for"
         if self.name == "piecewise":
             if not self.boundaries or len(self.factors) != len(self.boundaries) + 1:
-                raise self.refused(
+                yield (
                     "{name} needs {boundaries:name} and one more of {factors:name}, as {boundaries:name}=1000,2000 "
                     f"{{factors:name}}=1,0.1,0.01; there are {len(self.boundaries)} and {len(self.factors)}"
                 )
             if list(self.boundaries) != sorted(set(self.boundaries)):
-                raise self.refused("{boundaries}: expected ascending numbers above 0")
+                yield "{boundaries}: expected ascending numbers above 0"
 
-    def _refuse_units(self) -> None:
+    def _wrong_units(self) -> Iterator[str]:
         warmup, decay = (self.warmup_steps,), (self.decay_steps,)
         counted = {"warmup_steps": warmup, "decay_steps": decay, "boundaries": self.boundaries}
         if self.unit == "epoch" and not any(map(any, counted.values())):
             names = ", ".join(f"{{{name}:name}}" for name in counted)
-            raise self.refused(f"{{unit}} is the unit of {names}: give one of them, or leave it out")
+            yield f"{{unit}} is the unit of {names}: give one of them, or leave it out"
         for name, values in counted.items():
             if self.unit == "step" and not all(math.floor(value) == value for value in values):
-                raise self.refused(f"{{{name}}}: steps are whole; with {{unit:name}}=epoch it is in epochs")
+                yield f"{{{name}}}: steps are whole; with {{unit:name}}=epoch it is in epochs"
 
     @property
     def depends_on_end(self) -> bool:

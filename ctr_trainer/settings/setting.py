@@ -16,7 +16,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ctr_trainer.system.messages.errors import NamedArguments, UserError, masked
@@ -199,38 +199,51 @@ class Settings(NamedArguments):
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            found = declared(field)
-            if found is None:
-                continue
-            value = getattr(self, field.name)
-            if found.kinds is not None:
-                self._choose(field.name, found, value)
-                continue
-            if isinstance(value, list) and typing.get_origin(field.type) is tuple:
-                object.__setattr__(self, field.name, tuple(value))
-                value = tuple(value)
-            problem = found.problem(field.type, field.default, value)
-            if problem:
-                raise self.refused(f"{{{field.name}}}{problem}")
+            if found := declared(field):
+                problem = self._problem(field, found, getattr(self, field.name))
+                if problem:
+                    raise self.refused(f"{{{field.name}}}{problem}")
+        for text in self.conflicts():
+            raise self.refused(text)
 
-    def _choose(self, name: str, found: Setting, value: Any) -> None:
-        """Replaces the name of a kind by an instance of it."""
-        if type(value) in found.kinds.values():
-            return
-        if not isinstance(value, str) or value not in found.kinds:
-            raise self.refused(f"{{{name}}}{found.unknown_kind(value)}")
-        object.__setattr__(self, name, found.kinds[value]())
+    def conflicts(self) -> Iterator[str]:
+        """Yields what is wrong with settings of which each alone is accepted, as texts for `refused`."""
+        return iter(())
+
+    def _problem(self, field: dataclasses.Field[Any], found: Setting, value: Any) -> str:
+        """Returns the problem with a value; replaces a list by a tuple, and the name of a kind by an instance of it."""
+        if found.kinds is not None:
+            if type(value) in found.kinds.values():
+                return ""
+            if not isinstance(value, str) or value not in found.kinds:
+                return found.unknown_kind(value)
+            value = found.kinds[value]()
+        elif isinstance(value, list) and typing.get_origin(field.type) is tuple:
+            value = tuple(value)
+        object.__setattr__(self, field.name, value)
+        return "" if found.kinds is not None else found.problem(field.type, field.default, value)
 
     def refused(self, text: str, **others: object) -> SettingError:
         """Returns the `SettingError` of these settings.
 
         Args:
-          text: the message, in which `{name}` is replaced by a setting and its value, `{name:name}` by the setting.
+          text: the message, in which `{name}` is replaced by a setting and its value, `{name:name}` by the setting; the
+            settings are those of this object and of the `Settings` in it.
           **others: further values to insert into the text by name.
         """
-        fields = [field for field in dataclasses.fields(self) if declared(field)]
-        spelled = {each.name: (flag_of(type(self), each) or each.name, getattr(self, each.name)) for each in fields}
-        return _refused(text, spelled, others)
+        return _refused(text, self._spelled(), others)
+
+    def _spelled(self) -> dict[str, tuple[str, object]]:
+        """Returns (flag, value) by the names of these settings and of the `Settings` in them."""
+        own: dict[str, tuple[str, object]] = {}
+        inner: dict[str, tuple[str, object]] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if declared(field):
+                own[field.name] = (flag_of(type(self), field) or field.name, value)
+            elif isinstance(value, Settings):
+                inner |= value._spelled()
+        return inner | own
 
 
 def refused(text: str, settings: Mapping[str, object], **others: object) -> SettingError:

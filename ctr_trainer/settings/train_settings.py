@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
@@ -138,12 +138,15 @@ class TrainSettings(Settings, title="Training"):
         super().__post_init__()
         if self.accumulation_steps == 0:  # Another name of 1; all users divide by it or compare it.
             object.__setattr__(self, "accumulation_steps", 1)
+
+    def conflicts(self) -> Iterator[str]:
         if self.overlap_allreduce and self.dense_sync_steps > 1:
-            raise self.refused(
+            yield (
                 "{overlap_allreduce:name} is about the exchange of each step, and {dense_sync_steps} has none: leave "
                 "out one of the two"
             )
         try:
             LrGroups.parse(self.lr_groups)
         except ValueError as error:
-            raise self.refused("{lr_groups}: {problem}", problem=error) from None
+            problem = str(error).replace("{", "{{").replace("}", "}}")
+            yield f"{{lr_groups}}: {problem}"

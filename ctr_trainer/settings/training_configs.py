@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+from collections.abc import Iterator
 
 from ctr_trainer.settings.setting import Settings, setting
 
@@ -68,10 +69,9 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
         0.0, "smallest change of --best_metric that counts as an improvement", minimum=0.0, flag=None
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         if self.every_n_steps and self.every_n_epochs:
-            raise self.refused("{every_n_steps} and {every_n_epochs} exclude each other: leave out one of the two")
+            yield "{every_n_steps} and {every_n_epochs} exclude each other: leave out one of the two"
 
     @property
     def evaluates(self) -> bool:
@@ -188,12 +188,11 @@ class StreamConfig(Settings, title="Stream"):
         alike=False,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         for name, value, words in (("start", self.start, FROM), ("until", self.until, ("", *UNTIL))):
             if value not in words and seconds_of(value) is None:
                 known = ", ".join(word for word in words if word)
-                raise self.refused(f"{{{name}}}: expected {known} or a time, as 2026-11-23T10:00:00Z")
+                yield f"{{{name}}}: expected {known} or a time, as 2026-11-23T10:00:00Z"
 
 
 def seconds_of(text: str) -> float | None:
