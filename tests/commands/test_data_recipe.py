@@ -125,7 +125,7 @@ def test_a_small_training_takes_what_suits_its_rows_and_says_so(tmp_path, data, 
 
 
 def test_evaluate_takes_the_best_checkpoint_if_the_recipe_chose_to_keep_it(tmp_path, data, capsys, monkeypatch):
-    length = Choice({"epochs": 3, "eval_epochs": 1, "best_metric": "auc"}, "", "")
+    length = Choice({"epochs": 3, "eval_epochs": 1, "best_metric": "auc"})
     monkeypatch.setattr(data_recipe, "choices", lambda facts: [length])
     still = ("--learning_rate=0", "--embedding_learning_rate=0", "--batch_size=100")  # So the first stays the best.
     _train(data, tmp_path / "model", f"--eval_data={data}", *still)
