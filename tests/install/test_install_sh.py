@@ -25,9 +25,9 @@ MODULES_OF_INSTALLATION = (
     "system/messages/errors",
     "system/processes/child",
     "system/processes/hardware",
-    "installation/horovod_patches",
-    "installation/build_horovod",
-    "installation/compile_kernels",
+    "system/installation/horovod_patches",
+    "system/installation/build_horovod",
+    "system/installation/compile_kernels",
 )
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHELL_TOOLS = ["bash", "env", "cat", "chmod", "cksum", "cp", "dirname", "grep", "mkdir", "mv", "rm"]
@@ -64,7 +64,7 @@ class Machine:
             "pyproject.toml",
             "setup.py",
             "constraints.txt",
-            "ctr_trainer/system.installation/build_tools.txt",
+            "ctr_trainer/system/installation/build_tools.txt",
             *(f"ctr_trainer/{m}.py" for m in ("__init__", *MODULES_OF_INSTALLATION)),
         ):
             target = self.checkout / name
@@ -231,7 +231,7 @@ if "--check_tools" not in sys.argv:
         self.wheels.mkdir()
         package = self.checkout / "ctr_trainer"
         horovod = self.HOROVOD.format(built=str(self.built), fail=str(self.fail))
-        (package / "installation" / "build_horovod.py").write_text(horovod)
+        (package / "system" / "installation" / "build_horovod.py").write_text(horovod)
         (package / "kernel.py").write_text(self.KERNEL.format(compiled=str(self.compiled)))
         _write_wheel_of_setuptools(self.wheels)
         for name, version in {("wheel", "1"), *_requirements()}:  # An old pip asks for `wheel`.
