@@ -84,17 +84,17 @@ def _balanced(experiment: Experiment) -> float:
 
 
 def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int = 1) -> str | None:
-    """Starts Horovod for a training, see `distributed.init`, and selects the exchange of the dense variables.
+    """Starts Horovod for a training, see `distributed.init`.
 
     Returns:
       the path of Horovod's autotune log, from `autotune.prepare`, or None.
 
     Raises:
-      UserError: settings of the exchange exclude each other, or cannot work on these hosts.
+      UserError: see `distributed.init` and `autotune.prepare`.
     """
     workers = experiment.workers
     tuning = autotune.prepare(workers.autotune, workers.autotune_log, experiment.model.model_dir)
-    exchange = workers.dense_exchange
+    exchange = experiment.run.dense_exchange
     distributed.init(
         workers.stall_timeout,
         pin_cores=True,
@@ -106,7 +106,6 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
         deterministic=experiment.run.deterministic,
         sums_by_host=exchange == "auto",
     )
-    dense_exchange.choose(exchange)
     return tuning
 
 

@@ -97,6 +97,6 @@ def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None
         )
     values = vars(experiment.train) | vars(experiment.workers)
     given = [name for name in _OF_HOROVOD if values[name]]
-    if given and experiment.workers.dense_exchange != "horovod":
+    if given and experiment.run.dense_exchange != "horovod":
         names = " and ".join(f"--{name}" for name in given)
         raise UserError(f"{names}: an option of Horovod's exchange: give --dense_exchange=horovod as well")

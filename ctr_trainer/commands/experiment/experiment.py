@@ -112,13 +112,6 @@ class WorkersSettings(Settings, title="Workers"):
         minimum=0.0,
         flag=None,
     )
-    dense_exchange: str = setting(
-        "auto",
-        "how workers exchange dense gradients. auto: through memory that the CPU workers of a host share, and between "
-        "hosts or GPUs by hvd.DistributedOptimizer; horovod: by hvd.DistributedOptimizer alone. The log names the "
-        "choice and its reason",
-        choices=("auto", "horovod"),
-    )
     autotune: bool = setting(
         False,
         "with --dense_exchange=horovod: have Horovod search for its fastest settings; --autotune_log gets them",
