@@ -81,7 +81,12 @@ def scores(method: Method, train: pa.Table, test: pa.Table, seed: int, work: pat
     pq.write_table(records(test, METHODS["oracle"], seed), work / "test.parquet")
     flags = [f"--model_dir={work / 'model'}", "--batch_size=512", "--recipe=none"]
     own = [f"--train_data={work / 'train.parquet'}", f"--feature_spec={work / 'spec.toml'}", "--label=click"]
-    own += ["--noshuffle", f"--seed={seed}", "--embedding_initial_accumulator=1e-3", f"--delayed_labels={method.flag}"]
+    own += [
+        "--shuffle_buffer=0",
+        f"--seed={seed}",
+        "--embedding_optimizer_params=initial_accumulator=1e-3",
+        f"--delayed_labels={method.flag}",
+    ]
     command("train", *flags, *own)
     found = last_json(command("evaluate", *flags, f"--eval_data={work / 'test.parquet'}"))
     return {name: found[f"{name}/click"] for name in METRICS}

@@ -21,7 +21,7 @@ _TRACE_STEPS = 20
 # Settings that each `Job` sets itself.
 _OF_JOBS = (
     *("model_dir", "max_steps", "epochs", "phase_steps", "summary_steps"),
-    *("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs"),
+    *("save_checkpoints_steps", "save_checkpoints_secs"),
 )
 _LEAST_WARMUP = 2
 # With Horovod's defaults a search takes at least 1,200 steps; with these values it takes 135.
@@ -215,7 +215,7 @@ def equal_examples(flags: Sequence[str], bench: BenchFlags, experiment: Experime
 
 def autotune_flags(log: str | os.PathLike[str]) -> tuple[str, ...]:
     """Returns the flags of `train` with which Horovod searches for its best settings and writes them to a log."""
-    return ("--autotune", f"--autotune_log={log}")
+    return ("--autotune", f"--autotune_log={log}", "--dense_exchange=horovod")
 
 
 def autotune_pace() -> tuple[tuple[str, str], ...]:

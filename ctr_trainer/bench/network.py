@@ -47,7 +47,7 @@ _ACCUMULATION_STEPS = 5
 # The names of `--ways` except autotune, which selects two ways: the search, and a job with its best settings.
 WAYS = {
     "plain": (),
-    "fp16": ("--fp16_allreduce",),
+    "fp16": ("--fp16_allreduce", "--dense_exchange=horovod"),
     "accumulation": (f"--accumulation_steps={_ACCUMULATION_STEPS}",),
     "sync": ("--dense_sync_steps=30", "--sync_steps=30"),
 }
@@ -152,7 +152,7 @@ def _of_way(way: str, log: pathlib.Path) -> dict[str, Any]:
     """Returns the arguments of `_job` for a way. The way SEARCHING writes the log, TUNED reads it."""
     if way == SEARCHING:
         return dict(more=autotune_flags(log), least_steps=AUTOTUNE_LEAST_STEPS, environment=autotune_pace())
-    return dict(more=(f"--autotune_log={log}",) if way == TUNED else WAYS[way])
+    return dict(more=(f"--autotune_log={log}", "--dense_exchange=horovod") if way == TUNED else WAYS[way])
 
 
 def summarize(

@@ -109,7 +109,8 @@ def variants(axis: str, experiment: Experiment) -> list[Variant]:
         return [Variant(name, _BY_HOROVOD, ((f"HOROVOD_{variable}", f"{value}"),)) for name, value in rows.items()]
     own = by_flag(experiment)[axis]
     values = [value for value in FLAG_AXES[axis] if value != own]
-    return [Variant(f"{axis}={_text(value)}", (f"--{axis}={_text(value)}",)) for value in values]
+    more = _BY_HOROVOD if axis == "fp16_allreduce" else ()
+    return [Variant(f"{axis}={_text(value)}", (f"--{axis}={_text(value)}", *more)) for value in values]
 
 
 def _text(value: object) -> str:
@@ -216,7 +217,7 @@ def _tuned(
         failed[AUTOTUNE] = str(error)
         return []
     notes.append(f"autotune found {autotune.format_row(found)}: --autotune_log={log}")
-    return [_job(Variant(AUTOTUNE, (f"--autotune_log={log}",)), bench, experiment, workers)]
+    return [_job(Variant(AUTOTUNE, (f"--autotune_log={log}", *_BY_HOROVOD)), bench, experiment, workers)]
 
 
 def lines(

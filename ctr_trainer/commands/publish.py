@@ -27,7 +27,7 @@ class PublishFlags(Settings, title="Publish"):
 
 
 GROUPS = (Experiment, CheckpointFlags, PublishFlags)
-_REDIS = ("redis_auth_file", "redis_ca", "redis_cert", "redis_key")
+_REDIS = ("redis_auth_file", "redis_ca", "redis_cert")
 TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "change_inputs", *_REDIS)
 GIVEN = True
 EXAMPLES = (

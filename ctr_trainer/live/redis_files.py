@@ -28,12 +28,12 @@ def credentials_of(redis: RedisFiles) -> dict[str, Any]:
 
 def tls_of(scheme: str, redis: RedisFiles) -> dict[str, Any]:
     """Returns the settings of TLS as keyword arguments of redis-py; {} for the scheme `redis`."""
-    files = dict(ssl_ca_certs=redis.redis_ca, ssl_certfile=redis.redis_cert, ssl_keyfile=redis.redis_key)
+    files = dict(ssl_ca_certs=redis.redis_ca, ssl_certfile=redis.redis_cert)
     files = {name: file for name, file in files.items() if file}
     if scheme == "rediss":
         return {"ssl": True, **files}
     if files:
         raise UserError(
-            "redis_ca, redis_cert and redis_key are for TLS: name the cluster by rediss:// and not redis://"
+            "redis_ca and redis_cert are for TLS: name the cluster by rediss:// and not redis://"
         )
     return {}

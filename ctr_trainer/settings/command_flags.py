@@ -222,6 +222,10 @@ class ExportFlags(Settings, title="Export"):
     export_dir: str = setting(
         "", "directory, or its URL, of the SavedModel to write; `train` writes it at its end", "path"
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportRows(Settings, title="Export"):
     export_rows: str = setting(
         "all",
         "embedding rows in the SavedModel. all: the SavedModel predicts from raw features; none: it has the dense "

@@ -40,7 +40,7 @@ def test_equal_examples_make_fewer_steps_and_equal_steps_read_more_examples():
     assert [each.optimizer_steps for each in found["examples"]] == [220, 110, 55]
 
 
-def test_one_batch_a_step_is_always_measured_and_examples_that_do_not_divide_are_told_as_they_are():
+def test_one_batch_a_step_is_always_measured_and_a_remainder_is_told():
     one, eight = _settings((8,), "examples")["examples"]
     assert (one.batches, eight.batches) == (1, 8)
     assert (eight.optimizer_steps, eight.examples) == (28, 28 * 8 * 2048)  # 27.5 steps would be equal
@@ -54,14 +54,14 @@ def test_what_is_to_be_equal_is_examples_or_steps(equal):
 
 
 @pytest.mark.parametrize(("evaluations", "every"), [(1, 28), (5, 6), (28, 1), (100, 1)])
-def test_evaluations_are_evenly_spaced_and_no_more_than_asked_for_but_one_a_step(evaluations, every):
+def test_evaluations_are_evenly_spaced_and_at_most_one_a_step(evaluations, every):
     (_, setting) = _settings((8,), "examples")["examples"]
     job = accumulation.job(setting, _experiment("--batch_size=64"), 2, evaluations)
     assert job.flags == ("--batch_size=64", "--accumulation_steps=8", f"--eval_steps={every}")
     assert (job.workers, job.steps, job.warmup) == (2, 26, 2)
 
 
-def test_the_time_is_of_all_examples_at_the_rate_of_all_workers_and_the_best_auc_of_all_evaluations():
+def test_the_time_covers_all_examples_and_the_best_auc_all_evaluations():
     rounds = [_round(0.70, 0.60, (150.0, 50.0), (0.65, 0.72)), _round(0.71, 0.62, (60.0, 40.0), (0.6, 0.7))]
     found = accumulation.summarize(rounds, 1000)
     assert found["together"].values == (200.0, 100.0)
@@ -75,7 +75,7 @@ def test_the_time_is_of_all_examples_at_the_rate_of_all_workers_and_the_best_auc
     assert (found["logloss"].values, found["copc"].values) == ((0.5, 0.5), (1.1, 1.1))
 
 
-def test_the_change_at_equal_examples_is_that_by_larger_batches_and_that_by_fewer_steps():
+def test_the_change_at_equal_examples_is_by_larger_batches_and_fewer_steps():
     one = Figure((0.80, 0.81))
     aucs = {"examples": {1: one, 4: Figure((0.77, 0.79))}, "steps": {1: one, 4: Figure((0.79, 0.82))}}
     (four,) = accumulation.auc_changes(aucs).values()

@@ -45,7 +45,7 @@ def test_the_title_of_a_table_says_that_the_machine_was_busy_before_it(tmp_path,
 ALONE, FOUR = Job("alone", 1, (), 4, 2), Job("four", 4, (), 4, 2)
 
 
-def test_four_workers_on_two_cores_count_as_two_runs_of_one_and_the_pace_is_that_of_the_runs_so_far():
+def test_four_workers_on_two_cores_count_as_two_runs_of_one():
     seconds = iter([100.0, 110.0, 200.0, 250.0])
     progress = Progress([ALONE, FOUR], 2, cores=2, clock=lambda: next(seconds))
     assert progress.seconds_left() == 2 * (1 + 2) * 12.0  # A guess, as nothing has run.

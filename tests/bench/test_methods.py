@@ -76,9 +76,7 @@ class _Ones(Features):
         (0, 2, "", {"/device:CPU:0"}),
     ],
 )
-def test_the_session_of_a_process_with_towers_sees_every_card_that_its_graph_asks_for(
-    monkeypatch, gpus, towers, visible, asked
-):
+def test_a_session_with_towers_sees_every_card_that_its_graph_uses(monkeypatch, gpus, towers, visible, asked):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * gpus)
     found = set()
 

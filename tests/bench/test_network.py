@@ -55,7 +55,7 @@ def _column(**settings):
     return network_columns.measure(rounds, [ranks(80.0)], 1000, "eth0", **settings)
 
 
-def test_a_column_has_times_for_equal_data_phases_and_gigabits_of_the_jobs_own_interface():
+def test_a_column_has_times_phases_and_gigabits_of_the_jobs_interface():
     found = _column(batches=5)
     assert found.total_seconds.values == (5.0,) and found.percent.values == (40.0,)
     assert found.batch_ms.values == pytest.approx((3.0,))  # 15 ms a step of five batches.
@@ -219,7 +219,7 @@ def test_nothing_is_left_where_the_kernel_refuses(can_make_machines):
     assert not any(name.startswith(f"ctr-bench-{os.getpid()}-") for name in _namespaces())
 
 
-def test_machines_reach_each_other_by_ssh_at_the_speed_asked_for_and_leave_nothing(can_make_machines, tmp_path):
+def test_machines_reach_each_other_by_ssh_at_the_given_speed(can_make_machines, tmp_path):
     cores = sorted(os.sched_getaffinity(0))
     with namespaces.machines(2, cores) as found, network_job.ssh_daemons(found, tmp_path) as programs:
         login = [programs / "ssh", found[1].name, "ip -4 -brief address; hostname; taskset -cp $$"]

@@ -49,7 +49,7 @@ def test_phases_are_the_mean_of_the_workers_and_the_load_is_of_rank_0s_machine()
     assert alone.service_cpu is alone.service_resident_bytes is alone.gpu_busy is None
 
 
-def test_a_step_of_several_batches_has_its_time_divided_and_without_one_worker_there_is_no_efficiency():
+def test_a_step_of_several_batches_has_its_time_divided():
     found = summarize(TWO, None, batches=5)
     assert found.batch_ms.values == pytest.approx((2.4, 5.0))
     assert found.efficiency is None

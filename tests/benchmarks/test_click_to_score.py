@@ -67,7 +67,7 @@ def test_each_part_calls_what_measures_it_with_arguments_that_it_takes(monkeypat
     assert found["failed"] == [] and sum(key.partition(".")[2].startswith("measure") for key in found) == 7
 
 
-def test_the_labels_follow_from_the_values_by_log_odds_that_are_the_same_for_all_seeds():
+def test_the_log_odds_of_the_labels_are_the_same_for_all_seeds():
     rows = [[*itertools.islice(loop.clicks(seed, 8, 2, f"of {seed}"), 5000)] for seed in (1, 2)]
     assert [row["own"] for row in rows[1][:2]] == ["of 2 0", "of 2 1"]
     assert len({row["own"] for row in rows[0]}) == 5000  # More than one block.

@@ -14,7 +14,7 @@ def streams():
     return labels, {name: delayed_labels.records(table, each, 7) for name, each in delayed_labels.METHODS.items()}
 
 
-def test_a_late_click_follows_the_negative_record_of_its_impression_and_each_click_comes_once(streams):
+def test_a_late_click_follows_its_negative_record_and_comes_once(streams):
     labels, found = streams
     for name in ("ignore", "es_dfm", "ignore_at_once", "fake_negative"):
         place, click, late = (found[name][column].to_numpy() for column in ("place", "click", "late"))

@@ -96,7 +96,7 @@ def test_one_flagfile_is_chosen_by_validation_of_those_of_both_specs(measured, t
     assert len(measured.calls) == 2
 
 
-def test_every_flagfile_that_the_part_best_names_chooses_by_validation_and_none_is_left_out():
+def test_every_flagfile_of_the_part_best_chooses_by_validation():
     known = set()
     for data, models in itertools.chain(*(each.items() for each in model_quality.BEST.values())):
         for model in models:
@@ -164,7 +164,7 @@ def test_operations_are_counted_by_hand():
     assert sum(quality_zoo._flops(op) for op in graph.get_operations()) == 30 + 20 + 40
 
 
-def test_a_run_replaces_the_figures_of_its_models_and_writes_the_tables_into_the_page(monkeypatch, tmp_path):
+def test_a_run_replaces_the_figures_of_its_models_in_the_page(monkeypatch, tmp_path):
     page, rows = tmp_path / "page.md", tmp_path / "rows.json"
     page.write_text(f"Above\n{quality_zoo.BEGIN}old\n{quality_zoo.END}Below\n")
     line = dict(logloss=0.6, copc=1.0, parameters=5000, kflops=60.7, seeds=1)
@@ -217,7 +217,7 @@ def test_the_page_has_the_tables_of_the_figures_and_a_row_for_every_model():
     assert {row["model"] for row in rows if not row["size"]} == set(quality_zoo.models())
 
 
-def test_the_rates_of_sequence_models_are_divided_by_those_of_the_same_number_of_rows(monkeypatch):
+def test_rates_of_sequence_models_are_relative_to_equally_many_rows(monkeypatch):
     made, rates = [], {"deepfm": 100.0, "din": 50.0, "bst": 25.0, "dien": 20.0, "sdim": 80.0}
     monkeypatch.setattr(quality_speed, "data", lambda place, length, rows: made.append((length, rows)))
     monkeypatch.setattr(quality_speed, "ROUNDS", 1)
@@ -247,7 +247,7 @@ def test_the_difference_of_default_settings_is_the_mean_over_the_asked_seeds(cap
     assert set(quality_defaults.ASIDE) < set(quality_defaults.DATA)
 
 
-def test_a_sample_has_the_asked_rows_and_share_of_positives_and_another_seed_another_sample(tmp_path):
+def test_a_sample_has_the_rows_and_share_asked_for_and_depends_on_the_seed(tmp_path):
     (tmp_path / "rows").write_text("".join(f"{number}\n" for number in range(1000)))
 
     def sample(seed, share):

@@ -168,7 +168,7 @@ def _check_lines(said, model, summary):
     assert "PsPushGrad" not in counts  # of rank 1
 
 
-def test_a_stopped_rank_is_named_and_the_job_goes_on_when_it_does_or_ends_and_it_is_killed(data, tmp_path):
+def test_a_stopped_rank_is_named_until_it_continues_or_is_killed(data, tmp_path):
     """The others wait in an exchange: only what rank 1 has last said of itself tells that it is the one."""
     model, out = tmp_path / "model", tmp_path / "out"
     flags = [f"--data={data}", f"--model_dir={model}", f"--out={out}", "--epochs=0", "--step_seconds=0.02", "--loose"]

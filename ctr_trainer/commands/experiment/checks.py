@@ -12,6 +12,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 # The directories in which `estimator.checkpoint` keeps checkpoints, repeated because that module imports TensorFlow.
 _CHECKPOINTS = ("checkpoints", "best")
+_OF_HOROVOD = ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log")
 
 
 def require_data(path: str, experiment: Experiment) -> None:
@@ -51,8 +52,6 @@ def _require_stream(url: str, experiment: Experiment) -> None:
         )
     if experiment.params.negative_sampling not in (None, 1):
         raise UserError("--negative_sampling draws by an example's place in an epoch, which a stream does not have")
-    if experiment.run.save_checkpoints_epochs:
-        raise UserError("--save_checkpoints_epochs: a stream has no epochs; give --save_checkpoints_secs or _steps")
 
 
 def require_files(paths: str) -> None:
@@ -97,13 +96,8 @@ def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None
             "--deterministic: --autotune has Horovod add gradients up in an order that depends on how long it takes: "
             "leave out one of the two"
         )
-
-
-def way_of_exchange(experiment: Experiment) -> str:
-    """Returns how the dense gradients are exchanged, one of `dense_exchange.WAYS`.
-
-    Settings that apply to Horovod's exchange only select it.
-    """
     values = vars(experiment.train) | vars(experiment.workers)
-    given = any(values[name] for name in ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log"))
-    return "horovod" if given else experiment.run.dense_exchange
+    given = [name for name in _OF_HOROVOD if values[name]]
+    if given and experiment.run.dense_exchange != "horovod":
+        names = " and ".join(f"--{name}" for name in given)
+        raise UserError(f"{names}: an option of Horovod's exchange: give --dense_exchange=horovod as well")

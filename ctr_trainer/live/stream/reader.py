@@ -197,7 +197,7 @@ class StreamReader:
             if message.seconds - now > most:
                 self._seldom.warning(
                     "%s, partition %d, offset %s: its time is %.0f s ahead of the clock of this host, above "
-                    "stream_ahead_secs=%g. The record is trained, but its time is ignored. Correct the clock of the "
+                    "ahead_secs=%g. The record is trained, but its time is ignored. Correct the clock of the "
                     "program that writes it",
                     *(source.name, message.partition, source.text(message.offset), message.seconds - now, most),
                 )

@@ -176,7 +176,7 @@ class RedisSource:
                     f"{text}. Correct the user and the password in the file that redis_auth_file names"
                 ) from error
             if not self._has_answered and isinstance(error.__context__, ssl.SSLError):
-                raise UserError(f"{text}. Correct the files that redis_ca, redis_cert and redis_key name") from error
+                raise UserError(f"{text}. Correct the files that redis_ca and redis_cert name") from error
             raise Unavailable(text) from error
         except redis.ResponseError as error:
             raise UserError(f"{self.name} at {self.address}, request for {what}: {error}") from error
