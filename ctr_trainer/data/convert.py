@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import tqdm
 
-from ctr_trainer.data import dataset, delimited, libsvm, movielens, parquet, synthetic, tfrecord
+from ctr_trainer.data import dataset, delimited, libsvm, parquet, synthetic, tfrecord
 from ctr_trainer.data.blocks import TIME, BadRows, SourceReader
 from ctr_trainer.data.dataset import DatasetInfo, Split
 from ctr_trainer.data.encoded_blocks import encoded
@@ -35,7 +35,6 @@ SOURCES: dict[str, SourceReader] = {
     "csv": delimited.read,
     "libffm": libsvm.read_fields,
     "libsvm": libsvm.read,
-    "movielens": movielens.read,
     "parquet": parquet.read,
     "tfrecord": tfrecord.read,
 }
@@ -69,8 +68,8 @@ def convert(
 
     Args:
       format: one of `FORMATS`.
-      input: a path, a URL, a glob, or a list of them; `parquet` and `tfrecord` also take a directory. `movielens` takes
-        its directory, `synthetic` None.
+      input: a path, a URL, a glob, or a list of them; `parquet` and `tfrecord` also take a directory,
+        `synthetic` takes None.
       output: directory to write, or its URL. It must be absent or empty, or contain an unfinished conversion, which is
         removed.
       spec: FeatureSpec of the columns; for data to predict on, `spec.without_labels()`.
@@ -107,7 +106,7 @@ def convert(
                 "split and the setting unlabelled"
             )
     else:
-        refuse_inputs(target, format, input)
+        refuse_inputs(target, input)
     with new_data_set(target) as directory, contextlib.ExitStack() as stack:
 
         def make_writer(part: str) -> DatasetWriter:
@@ -183,12 +182,9 @@ def result_of(
     )
 
 
-def refuse_inputs(output: Path, format: str, input: Input | None) -> None:
+def refuse_inputs(output: Path, input: Input | None) -> None:
     """Raises UserError if the output contains an input or is inside one."""
-    sources: list[Any] = list(named(input))
-    if format == "movielens":
-        found = [path_of(source) / name for source in sources for name in movielens.FILES]
-        sources = [source for source in found if source.exists()]
+    sources = named(input)
     refuse_overlap(output, sources, [file.path for file in list_files(sources)] if sources else [])
 
 

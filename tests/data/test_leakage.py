@@ -149,14 +149,6 @@ def test_real_logs_make_no_column_suspicious(tmp_path, caplog, real_data, name):
     assert "away" not in caplog.text and not warnings(caplog)
 
 
-def test_movielens_makes_no_column_suspicious(tmp_path, caplog, movielens):
-    from tests.data.make import CONFIGS
-
-    spec = FeatureSpec.load(CONFIGS / "movielens.toml")
-    convert("movielens", movielens, tmp_path / "out", spec, progress=False)
-    assert not warnings(caplog)
-
-
 @pytest.mark.parametrize(("name", "warns"), [("dwell", True), ("good", False)])
 def test_an_evaluation_of_a_perfect_model_says_that_a_feature_leaks_the_label(tmp_path, caplog, name, warns):
     columns = {"click": COLUMNS["click"], "dwell": LEAKS["dwell"][0], "good": COLUMNS["good"]}

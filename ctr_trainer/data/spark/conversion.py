@@ -100,7 +100,7 @@ def convert_files(
     """
     if format not in FORMATS:
         raise UserError(f"Spark converts {', '.join(FORMATS)}, not {format}: use engine=local")
-    refuse_inputs(path_of(output), format, input)
+    refuse_inputs(path_of(output), input)
     files = [dataclasses.replace(file, path=str(path_of(file.path).absolute())) for file in list_files(input)]
     units = _units(files)
 
