@@ -18,7 +18,7 @@ import sides
 from sides import ROOT
 
 from ctr_trainer import BatchReader, FeatureSpec
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features.tensors import dense_transform
 

@@ -89,7 +89,10 @@ def run(flags: ConvertFlags) -> None:
     spec = FeatureSpec.load(flags.feature_spec or _default_spec(flags.format))
     if flags.input and flags.engine == "local":
         require_files(flags.input)
-    from ctr_trainer.data.convert import convert, format_summary  # It imports TensorFlow, which takes seconds.
+    from ctr_trainer.data.conversion.convert import (  # It imports TensorFlow, which takes seconds.
+        convert,
+        format_summary,
+    )
 
     if flags.encoding:
         if flags.format != "csv":
@@ -130,7 +133,7 @@ def _infer(flags: ConvertFlags) -> None:
         if getattr(flags, name) not in ("", "none", False):
             raise UserError(f"--infer writes a feature spec and converts nothing, so it does not take --{name}")
     require_files(flags.input)
-    from ctr_trainer.data.infer import infer
+    from ctr_trainer.data.conversion.infer import infer
 
     spec = infer(
         flags.input.split(","),

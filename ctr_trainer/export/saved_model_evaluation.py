@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 import tqdm
 
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRows, label_columns
-from ctr_trainer.data.convert import SOURCES
+from ctr_trainer.data.conversion.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.encoders import one, split
 from ctr_trainer.data.observations import Observations, form

@@ -9,7 +9,7 @@ import pytest
 
 from ctr_trainer.data import parquet
 from ctr_trainer.data.class_weight import NegativeSampling, balanced_weight
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.setting import SettingError

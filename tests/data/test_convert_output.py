@@ -62,8 +62,8 @@ def test_an_unfinished_conversion_is_begun_anew_and_what_was_added_to_it_is_kept
 # Converts as the command line does, and kills itself once the third file is being written.
 KILLED = """
 import os, signal, sys
-from ctr_trainer.data import writer
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion import writer
+from ctr_trainer.data.conversion.convert import convert
 from tests.data.make import SPEC
 write_group = writer.DatasetWriter._write_group
 def write_and_die(self, group):

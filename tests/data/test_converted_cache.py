@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from ctr_trainer.data import converted_cache, parquet
+from ctr_trainer.data import parquet
+from ctr_trainer.data.conversion import converted_cache
 from ctr_trainer.system.files.outputs import Unfinished
 from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
@@ -19,7 +20,7 @@ ROWS = 500
 # Converts as a job does, and kills itself in the sixth row group, when two files of two groups each are whole.
 KILLED = """
 import os, signal, sys
-from ctr_trainer.data import converted_cache
+from ctr_trainer.data.conversion import converted_cache
 from tests.data import foreign
 from tests.data.test_converted_cache import small_files
 small_files(setattr)

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.data import meaning
-from ctr_trainer.data.convert import convert
-from ctr_trainer.data.csv_header import see_form
-from ctr_trainer.data.infer import infer
+from ctr_trainer.data.conversion import meaning
+from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.data.conversion.csv_header import see_form
+from ctr_trainer.data.conversion.infer import infer
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.data import leakage
-from ctr_trainer.data.convert import convert
-from ctr_trainer.data.converted_cache import converted
-from ctr_trainer.data.infer import infer
+from ctr_trainer.data.conversion import leakage
+from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.data.conversion.converted_cache import converted
+from ctr_trainer.data.conversion.infer import infer
 from ctr_trainer.features.spec import FeatureSpec
 from tests.data.test_infer import write_csv
 

@@ -8,10 +8,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from ctr_trainer import cli
-from ctr_trainer.data import libsvm, synthetic
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion import libsvm, synthetic
+from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.data.conversion.infer import infer
 from ctr_trainer.data.dataset import open_dataset
-from ctr_trainer.data.infer import infer
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.export.saved_model_evaluation import read_raw
 from ctr_trainer.features.hashing import keys

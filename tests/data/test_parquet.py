@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.parquet import ForeignParquet, fit_statistics, scan
 from ctr_trainer.data.reader import BatchReader

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data import row_order
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.data.row_order import progress

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data import delimited, parquet
+from ctr_trainer.data import parquet
 from ctr_trainer.data.blocks import BadRows
+from ctr_trainer.data.conversion import delimited
+from ctr_trainer.data.conversion.writer import DatasetWriter
 from ctr_trainer.data.statistics import DistinctCount, DistinctSketch, Moments, Quantiles
-from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import Unfinished
 from ctr_trainer.system.messages.errors import UserError

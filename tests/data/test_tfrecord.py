@@ -3,8 +3,8 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.data import converted_cache
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion import converted_cache
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data.convert import convert as convert_here
+from ctr_trainer.data.conversion.convert import convert as convert_here
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.data import parquet, tfrecord, typed
+from ctr_trainer.data import parquet, typed
 from ctr_trainer.data.blocks import BadRow, BadRowSink, Block, Chunk, FoundBadRows, TooManyBadRows
-from ctr_trainer.data.convert import SOURCES
-from ctr_trainer.data.encoded_blocks import encoded
+from ctr_trainer.data.conversion import tfrecord
+from ctr_trainer.data.conversion.convert import SOURCES
+from ctr_trainer.data.conversion.encoded_blocks import encoded
+from ctr_trainer.data.conversion.writer import DatasetWriter
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import SourceFile
 from ctr_trainer.data.statistics import DistinctSketch, Statistics
-from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED
 from ctr_trainer.system.files.paths import Path, path_of
@@ -36,7 +37,7 @@ class Layout:
     """How a conversion splits the rows and writes them to files.
 
     Attributes:
-      split: see `data.convert.convert`; only random splits are supported. The parts have the given shares on average,
+      split: see `conversion.convert.convert`; only random splits are supported. The parts have the given shares on average,
         because each row is assigned independently. The assignment depends on `split_seed` and the number of the task.
       split_seed: seed of the split.
       rows_per_file, rows_per_group: rows per Parquet file and per row group.

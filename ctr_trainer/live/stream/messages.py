@@ -188,7 +188,7 @@ class MessageDecoder:
         return rows_of([encoded], len(encoded), self._spec, self._buckets)
 
     def _read_examples(self, values: list[bytes]) -> _Read:
-        from ctr_trainer.data import tfrecord  # Imports TensorFlow, which other formats do not need.
+        from ctr_trainer.data.conversion import tfrecord  # Imports TensorFlow, which other formats do not need.
 
         if self._examples is None:
             self._examples = tfrecord.ExampleReader(self._wanted)

@@ -13,15 +13,16 @@ import numpy as np
 import pyarrow as pa
 import tqdm
 
-from ctr_trainer.data import dataset, delimited, libsvm, parquet, synthetic, tfrecord
+from ctr_trainer.data import dataset, parquet
 from ctr_trainer.data.blocks import TIME, BadRows, SourceReader
+from ctr_trainer.data.conversion import delimited, libsvm, synthetic, tfrecord
+from ctr_trainer.data.conversion.encoded_blocks import encoded
+from ctr_trainer.data.conversion.leakage import warn_of_leaks
+from ctr_trainer.data.conversion.writer import DatasetWriter
 from ctr_trainer.data.dataset import DatasetInfo, Split
-from ctr_trainer.data.encoded_blocks import encoded
-from ctr_trainer.data.leakage import warn_of_leaks
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import ConvertedData, Input, list_files, named
 from ctr_trainer.data.statistics import Statistics
-from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.columns import BOUNDARIES
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED, Unfinished, refuse_overlap

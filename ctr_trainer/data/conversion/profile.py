@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tqdm
 
-from ctr_trainer.data import delimited, libsvm, parquet, tfrecord, typed
+from ctr_trainer.data import parquet, typed
 from ctr_trainer.data.blocks import BadRows
-from ctr_trainer.data.csv_header import see_form
+from ctr_trainer.data.conversion import delimited, libsvm, tfrecord
+from ctr_trainer.data.conversion.csv_header import see_form
 from ctr_trainer.data.source import Input, list_files
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import CsvFormat

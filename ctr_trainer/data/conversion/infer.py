@@ -10,14 +10,14 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow.compute as pc
 
-from ctr_trainer.data import profile
-from ctr_trainer.data.convert import SOURCES, bad_rows_of
-from ctr_trainer.data.draft import Draft, place_all
-from ctr_trainer.data.encoded_blocks import encoded
-from ctr_trainer.data.leakage import find_leaks
+from ctr_trainer.data.conversion import profile
+from ctr_trainer.data.conversion.convert import SOURCES, bad_rows_of
+from ctr_trainer.data.conversion.draft import Draft, place_all
+from ctr_trainer.data.conversion.encoded_blocks import encoded
+from ctr_trainer.data.conversion.leakage import find_leaks
+from ctr_trainer.data.conversion.profile import NUMBER, TEXT, Profile, sample_csv, sample_parquet, sample_tfrecord
+from ctr_trainer.data.conversion.seen_format import seen_format
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.profile import NUMBER, TEXT, Profile, sample_csv, sample_parquet, sample_tfrecord
-from ctr_trainer.data.seen_format import seen_format
 from ctr_trainer.data.source import Input, list_files
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import FeatureSpec

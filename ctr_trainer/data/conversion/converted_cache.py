@@ -10,13 +10,13 @@ import pathlib
 import time
 from collections.abc import Callable
 
-from ctr_trainer.data.convert import SOURCES, bad_rows_of, progress_bar
+from ctr_trainer.data.conversion.convert import SOURCES, bad_rows_of, progress_bar
+from ctr_trainer.data.conversion.encoded_blocks import encoded
+from ctr_trainer.data.conversion.leakage import warn_of_leaks
+from ctr_trainer.data.conversion.writer import DatasetWriter
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.data.encoded_blocks import encoded
-from ctr_trainer.data.leakage import warn_of_leaks
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import ConvertedData, Input, list_files
-from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED, InUse, Unfinished, refuse_overlap
 from ctr_trainer.system.files.paths import path_of

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
+from ctr_trainer.data.conversion.synthetic import auc
 from ctr_trainer.data.source import Source
-from ctr_trainer.data.synthetic import auc
 from ctr_trainer.features.columns import DenseFeature, SparseFeature
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec

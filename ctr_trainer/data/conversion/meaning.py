@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data import encoders
-from ctr_trainer.data.profile import LIST, NUMBER, Profile
+from ctr_trainer.data.conversion.profile import LIST, NUMBER, Profile
 from ctr_trainer.features.columns import SparseFeature
 
 _IDS = frozenset(

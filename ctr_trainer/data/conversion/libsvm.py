@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data import delimited, typed
+from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data.conversion import delimited
 from ctr_trainer.data.source import Input
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import path_of

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 
-from ctr_trainer.data import csv_header, csv_lines, typed
+from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRowSink, Block, Chunk
+from ctr_trainer.data.conversion import csv_header, csv_lines
+from ctr_trainer.data.conversion.text_blocks import TextBlocks
 from ctr_trainer.data.source import Input, named
-from ctr_trainer.data.text_blocks import TextBlocks
 from ctr_trainer.features.spec import CsvFormat, FeatureSpec
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError

@@ -4,7 +4,8 @@ import contextlib
 import re
 import zlib
 
-from ctr_trainer.data import libsvm, parquet
+from ctr_trainer.data import parquet
+from ctr_trainer.data.conversion import libsvm
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.data import meaning
-from ctr_trainer.data.profile import LIST, NUMBER, OTHER, TEXT, TIME, Profile
+from ctr_trainer.data.conversion import meaning
+from ctr_trainer.data.conversion.profile import LIST, NUMBER, OTHER, TEXT, TIME, Profile
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import RESERVED_PREFIXES

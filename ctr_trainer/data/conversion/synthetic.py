@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tqdm
 
-from ctr_trainer.data.delimited import CRITEO_COLUMNS as COLUMNS
-from ctr_trainer.data.delimited import CRITEO_DENSE as DENSE
-from ctr_trainer.data.delimited import CRITEO_SPARSE as SPARSE
-from ctr_trainer.data.meaning import ranks
-from ctr_trainer.data.writer import DatasetWriter
+from ctr_trainer.data.conversion.delimited import CRITEO_COLUMNS as COLUMNS
+from ctr_trainer.data.conversion.delimited import CRITEO_DENSE as DENSE
+from ctr_trainer.data.conversion.delimited import CRITEO_SPARSE as SPARSE
+from ctr_trainer.data.conversion.meaning import ranks
+from ctr_trainer.data.conversion.writer import DatasetWriter
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
