@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from ctr_trainer import cli
-from ctr_trainer.data.conversion import libsvm, synthetic
+from ctr_trainer.data.conversion import synthetic, text_blocks
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.conversion.infer import infer
 from ctr_trainer.data.dataset import open_dataset
@@ -35,7 +35,7 @@ def _hashed(slot, *values):
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("block", [3, 1 << 20])
 def test_lines_become_a_label_and_a_bag_of_weighted_indices(tmp_path, monkeypatch, compress, block):
-    monkeypatch.setattr(libsvm, "_BLOCK", block)
+    monkeypatch.setattr(text_blocks, "BLOCK", block)
     source = tmp_path / ("a.txt.gz" if compress else "a.txt")
     source.write_bytes(gzip.compress(SVM.encode()) if compress else SVM.encode())
     spec = FeatureSpec.load(CONFIGS / "libsvm.toml")

@@ -14,6 +14,7 @@ from ctr_trainer.data import parquet
 from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.conversion import delimited
 from ctr_trainer.data.conversion.writer import DatasetWriter
+from ctr_trainer.data.source import list_files
 from ctr_trainer.data.statistics import DistinctCount, DistinctSketch, Moments, Quantiles
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import Unfinished
@@ -207,7 +208,7 @@ def test_merged_sets_count_a_key_once():
 
 def test_a_block_of_text_is_parsed_apart(tmp_path):
     path = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "1,1,1,1,a,b\n" * 3)
-    (block,) = delimited.read(path, SPEC, None)
+    (block,) = delimited.read(list_files(path), SPEC, None)
     assert block.most_rows == 3
     assert block.parse(BadRows()).table["tags"].to_pylist() == [b"b"] * 3
     assert block.parse(BadRows()).table.schema.field("c").type == pa.binary()

@@ -29,8 +29,6 @@ from ctr_trainer.system.files.outputs import UNFINISHED, Unfinished, refuse_over
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
-__all__ = ["FORMATS", "SOURCES", "convert", "format_summary", "progress_bar"]
-
 SOURCES: dict[str, SourceReader] = {
     "criteo": delimited.read_criteo,
     "csv": delimited.read,
@@ -58,6 +56,8 @@ def convert(
     rows: int = 2_000_000,
     seed: int = 2026,
     num_threads: int = 0,
+    advanced: Callable[[int], object] = lambda rows: None,
+    warns: bool = True,
 ) -> dict[str, Any]:
     """Converts source files to a data set, or generates the synthetic data.
 
@@ -69,8 +69,7 @@ def convert(
 
     Args:
       format: one of `FORMATS`.
-      input: a path, a URL, a glob, or a list of them; `parquet` and `tfrecord` also take a directory,
-        `synthetic` takes None.
+      input: see `list_files`; `synthetic` takes None.
       output: directory to write, or its URL. It must be absent or empty, or contain an unfinished conversion, which is
         removed.
       spec: FeatureSpec of the columns; for data to predict on, `spec.without_labels()`.
@@ -84,6 +83,8 @@ def convert(
       rows: `synthetic` only: number of training rows. A tenth of this number is added as test rows.
       seed: `synthetic` only: seed of the generator.
       num_threads: number of blocks of the input to encode concurrently; 0 for one per core of this process.
+      advanced: f(number of rows so far), called after each block.
+      warns: whether to log a warning for each feature that leaks the label.
 
     Returns:
       dict, for `format_summary`: `output`, `seconds`, `bad_rows`, `parts` (dict of part -> DatasetInfo; without a
@@ -115,16 +116,16 @@ def convert(
             stack.callback(writer.abandon)
             return writer
 
-        with progress_bar(progress) as bar:
+        with tqdm.tqdm(unit=" rows", unit_scale=True, disable=not (progress and sys.stderr.isatty())) as bar:
             extra: dict[str, Any] = {}
             if format == "synthetic":
                 sample = directory.add(synthetic.SAMPLE)
                 writers, extra = synthetic.write(make_writer, sample, spec, rows, seed, bar)
             else:
                 column = cut.column if cut else None
-                read = functools.partial(SOURCES[format], input or (), spec, time=column)
+                read = functools.partial(SOURCES[format], list_files(input or ()), spec, time=column)
                 tables = encoded(read, spec, bad_rows, observed, column, num_threads, measured=not cut)
-                writers = _write(tables, cut, split_seed, make_writer, bar)
+                writers = _write(tables, cut, split_seed, make_writer, bar, advanced)
                 observed.check()
         directory.clear(f"{_UNSPLIT}/")
         for writer in writers.values():
@@ -133,7 +134,7 @@ def convert(
             raise UserError(f"input {input}: it has no rows")
         train = observed.with_typical(next(iter(writers.values())).statistics.fitted())
         parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
-    return result_of(target, start, bad_rows, parts, observed)
+    return result_of(target, start, bad_rows, parts, observed, warns)
 
 
 @contextlib.contextmanager
@@ -165,7 +166,12 @@ def bad_rows_of(format: str, budget: int = 0) -> BadRows:
 
 
 def result_of(
-    output: Path, start: float, bad_rows: BadRows, parts: dict[str, DatasetInfo], observed: Observations
+    output: Path,
+    start: float,
+    bad_rows: BadRows,
+    parts: dict[str, DatasetInfo],
+    observed: Observations,
+    warns: bool = True,
 ) -> dict[str, Any]:
     """Logs warnings for features of a finished conversion that leak the label. Returns the result of `convert`.
 
@@ -173,7 +179,8 @@ def result_of(
       start: `time.perf_counter()` when the conversion started.
       parts: DatasetInfo of each part, the training part first.
     """
-    warn_of_leaks(ConvertedData(next(iter(parts.values())).path))
+    if warns:
+        warn_of_leaks(ConvertedData(next(iter(parts.values())).path))
     return dict(
         output=str(output),
         seconds=time.perf_counter() - start,
@@ -185,8 +192,7 @@ def result_of(
 
 def refuse_inputs(output: Path, input: Input | None) -> None:
     """Raises UserError if the output contains an input or is inside one."""
-    sources = named(input)
-    refuse_overlap(output, sources, [file.path for file in list_files(sources)] if sources else [])
+    refuse_overlap(output, named(input), [file.path for file in list_files(input or ())] if input else [])
 
 
 def _write(
@@ -195,6 +201,7 @@ def _write(
     split_seed: int,
     make_writer: Callable[[str], DatasetWriter],
     bar: tqdm.tqdm,
+    advanced: Callable[[int], object],
 ) -> dict[str, DatasetWriter]:
     """Writes encoded tables with their Statistics, if known. Returns each part's writer, the training part first."""
     unsplit, times = make_writer(_UNSPLIT if split else ""), []
@@ -204,6 +211,7 @@ def _write(
             table = table.drop_columns([TIME])
         unsplit.write(table, statistics)
         bar.update(len(table))
+        advanced(unsplit.rows)
     unsplit.close()
     if not split:
         return {"all": unsplit}
@@ -218,19 +226,6 @@ def _write(
         start += len(group)
         bar.update(len(group))
     return writers
-
-
-def progress_bar(progress: bool, what: str | None = None) -> tqdm.tqdm:
-    """Makes a progress bar of rows and rows/s.
-
-    Args:
-      progress: False hides the bar. It is also hidden if stderr is not a terminal.
-      what: text before the bar; None for none.
-
-    Returns:
-      a `tqdm` bar.
-    """
-    return tqdm.tqdm(desc=what, unit=" rows", unit_scale=True, disable=not (progress and sys.stderr.isatty()))
 
 
 def format_summary(summary: dict[str, Any]) -> str:

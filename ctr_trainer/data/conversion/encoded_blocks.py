@@ -1,7 +1,6 @@
 """Encodes the blocks of a source in several threads, and yields their tables in the order of the source."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import NamedTuple
 
@@ -22,12 +21,11 @@ class _Work(NamedTuple):
     Attributes:
       block: the block; None at the end of the input.
       bad_rows: bad rows that the reader found before the block.
-      left_out: whether to leave out all rows of the block.
+      is_first: whether this is the first block.
     """
 
     block: Block | None
     bad_rows: list[BadRow]
-    left_out: bool = False
     is_first: bool = False
 
 
@@ -36,13 +34,11 @@ class _Done(NamedTuple):
 
     Attributes:
       table: the good rows; None if there is no block, or if it has too many bad rows.
-      good_rows: number of good rows, including rows that are left out.
       statistics: Statistics of the table; without rows if statistics are not computed.
       bad_rows: the bad rows, in the order of the source.
     """
 
     table: pa.Table | None
-    good_rows: int
     statistics: Statistics
     observed: Observations
     bad_rows: list[BadRow]
@@ -55,7 +51,6 @@ def encoded(
     observed: Observations,
     time: str | None = None,
     num_threads: int = 0,
-    skip: int = 0,
     measured: bool = True,
 ) -> Generator[tuple[pa.Table, Statistics], None, None]:
     """Yields (encoded table, its Statistics) for each block of a source, in order.
@@ -68,55 +63,37 @@ def encoded(
       observed: receives the observations of all blocks. The caller checks it at the end.
       time: source column of a split by time; None for no such split.
       num_threads: number of blocks to encode concurrently; 0 for one per core of this process.
-      skip: number of good rows to leave out at the beginning. A block that is left out yields an empty table, so that
-        the caller sees progress.
       measured: whether to compute statistics. If False, the yielded Statistics have no rows.
     """
     encoder, found = Encoder(spec, time), FoundBadRows(bad_rows.budget)
 
     def encode(work: _Work) -> _Done:
-        own, found, table, good_rows = Observations(spec), FoundBadRows(bad_rows.budget), None, 0
+        own, found, table = Observations(spec), FoundBadRows(bad_rows.budget), None
+        statistics = Statistics(spec)
         if work.block is not None:
             with contextlib.suppress(TooManyBadRows):
                 chunk = work.block.parse(found)
-                own.see_labels(chunk.table)  # Includes rows that are left out.
+                own.see_labels(chunk.table)
                 if work.is_first:  # Counting values takes time, and one block has enough values.
                     own.see_typical(chunk.table)
-                good_rows = len(chunk.table)
-                if work.left_out:
-                    chunk = dataclasses.replace(chunk, table=chunk.table.slice(0, 0))
                 table = encoder.encode(chunk, found, own)
-                good_rows = good_rows if work.left_out else len(table)
-        return _Done(table, good_rows, statistics_of(table), own, work.bad_rows + found.rows)
-
-    def statistics_of(table: pa.Table | None) -> Statistics:
-        statistics = Statistics(spec)
-        if measured and table is not None:
-            statistics.add(table)
-        return statistics
+                if measured:
+                    statistics.add(table)
+        return _Done(table, statistics, own, work.bad_rows + found.rows)
 
     workers = [encode] * (num_threads or hardware.usable_cores())
-    blocks = read_ahead(_read(read(found), found, skip), 2, name="reading the input")
+    blocks = read_ahead(_read(read(found), found), 2, name="reading the input")
     with OrderedMap(workers, blocks, name="encoding the input") as results:
         for done in results:
             for row in done.bad_rows:
                 bad_rows.add(*row)
-            if done.table is None:  # The end of the input, which may have bad rows but no block.
-                continue
-            observed.merge(done.observed)
-            out = min(skip, done.good_rows)
-            skip -= out
-            if out:
-                table = done.table.slice(min(out, len(done.table)))
-                yield table, statistics_of(table)
-            else:
+            if done.table is not None:  # The end of the input may have bad rows, but has no block.
+                observed.merge(done.observed)
                 yield done.table, done.statistics
 
 
-def _read(blocks: Iterable[Block], found: FoundBadRows, skip: int) -> Iterator[_Work]:
-    read = 0
+def _read(blocks: Iterable[Block], found: FoundBadRows) -> Iterator[_Work]:
     with contextlib.suppress(TooManyBadRows):
-        for block in blocks:
-            is_first, read = not read, read + block.most_rows
-            yield _Work(block, found.taken(), left_out=read <= skip, is_first=is_first)
+        for number, block in enumerate(blocks):
+            yield _Work(block, found.taken(), is_first=number == 0)
     yield _Work(None, found.taken())

@@ -88,7 +88,7 @@ def infer(
 def _leaks(input: Input, format: str, spec: FeatureSpec, max_bad_rows: int) -> dict[str, str]:
     """Returns a dict of leaking column -> reason, and logs a warning for each column."""
     bad_rows = bad_rows_of(format, max_bad_rows)
-    read = functools.partial(SOURCES[format], input, spec)
+    read = functools.partial(SOURCES[format], list_files(input), spec)
     with contextlib.closing(encoded(read, spec, bad_rows, Observations(spec), measured=False)) as tables:
         leaks = find_leaks((table for table, _ in tables), spec)
     for leak in leaks:

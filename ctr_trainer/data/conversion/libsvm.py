@@ -5,7 +5,7 @@ libffm:                              label field:index:value field:index:value .
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +13,11 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRowSink, Chunk
-from ctr_trainer.data.conversion import delimited
-from ctr_trainer.data.source import Input
+from ctr_trainer.data.conversion.text_blocks import text_blocks
+from ctr_trainer.data.source import SourceFile
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.paths import path_of
-from ctr_trainer.system.messages.errors import UserError
 
 LABEL, FEATURES, QUERY, FIELD = "label", "features", "qid", "field"
-_BLOCK = 8 << 20  # Bytes of text per block.
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _INDEX = r"[!-\"$-9;-~]+"  # Printable characters, except # and :
 WEIGHTED = rf"{_INDEX}:{NUMBER}"
@@ -28,21 +25,24 @@ OF_FIELD = rf"\d+:{WEIGHTED}"
 QUERY_TOKEN = rf"qid:{_INDEX}"
 
 
-def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
-    """Yields Chunks with `label`, `features` (list of `index:value`) and `qid`.
+def read(
+    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
+) -> Iterator[Chunk]:
+    """Yields Chunks with `label`, `features` (list of `index:value`) and `qid`. A `blocks.SourceReader`.
 
-    A `blocks.SourceReader`. `delimited.files` lists the files of `source`, which may be compressed (.gz, .bz2, .zst).
     If the spec is unlabelled, lines may lack the label.
     """
-    yield from _read(source, spec, bad_rows, time, WEIGHTED)
+    yield from _read(files, spec, bad_rows, time, WEIGHTED)
 
 
-def read_fields(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
+def read_fields(
+    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
+) -> Iterator[Chunk]:
     """Yields Chunks with `label` and a column such as `field3` for each field that the spec needs; see `read`.
 
     A field's column contains lists of `index:value`, or of `index` if the feature has no weights.
     """
-    yield from _read(source, spec, bad_rows, time, OF_FIELD)
+    yield from _read(files, spec, bad_rows, time, OF_FIELD)
 
 
 def tokens_of(lines: pa.Array) -> tuple[pa.Array, np.ndarray]:
@@ -64,7 +64,8 @@ def good_lines(
     label = rf"(?:{NUMBER}(?:\s|$))" + ("" if labelled else "?")
     whole = rf"^\s*{label}\s*(?:{QUERY_TOKEN}(?:\s+|$))?(?:{pattern}(?:\s+|$))*(?:#.*)?$"
     first = 1
-    for block in _blocks(file):
+    for text in text_blocks(file):
+        block = text.split(b"\n")[:-1]
         lines, numbers = pa.array(block, pa.binary()), np.arange(first, first + len(block))
         first += len(block)
         filled = ~pc.match_substring_regex(lines, r"^\s*(?:#.*)?$").to_numpy(zero_copy_only=False)
@@ -76,12 +77,14 @@ def good_lines(
             yield lines.filter(pa.array(kept)), numbers[kept]
 
 
-def _read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None, pattern: str) -> Iterator[Chunk]:
+def _read(
+    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None, pattern: str
+) -> Iterator[Chunk]:
     wanted = typed.uses(spec, time)
     fields = [name for name in wanted if name.startswith(FIELD)]
     weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
-    for file in delimited.files(source):
-        for lines, numbers in good_lines(file, pattern, bad_rows, spec.labelled):
+    for file in files:
+        for lines, numbers in good_lines(file.path, pattern, bad_rows, spec.labelled):
             tokens, owner = tokens_of(lines)
             is_query = pc.starts_with(tokens, "qid:").to_numpy(zero_copy_only=False)
             is_label = ~is_query & ~pc.match_substring(tokens, ":").to_numpy(zero_copy_only=False)
@@ -96,9 +99,9 @@ def _read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | No
                 found |= _field_columns(tokens, owner, len(lines), fields, weighted)
             else:
                 found[FEATURES] = _lists(tokens, owner, len(lines))
-            typed.check(wanted, list(found), file, spec)
+            typed.check(wanted, list(found), file.path, spec)
             table = pa.table({name: found[name] for name in wanted})
-            yield typed.as_chunk(table, wanted, file, numbers, bad_rows)
+            yield typed.as_chunk(table, wanted, file.path, numbers, bad_rows)
 
 
 def _field_columns(
@@ -125,20 +128,6 @@ def _scattered(values: pa.Array, owner: np.ndarray, rows: int) -> pa.Array:
     place = np.full(rows, -1)
     place[owner] = np.arange(len(owner))
     return values.take(pa.array(place, mask=place < 0))
-
-
-def _blocks(file: str) -> Iterator[list[bytes]]:
-    """Yields the lines of a file in blocks."""
-    rest = b""
-    try:
-        with path_of(file).open_stream() as stream:
-            while text := stream.read(_BLOCK):
-                *lines, rest = (rest + text).split(b"\n")
-                yield lines
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{file}: cannot be read: {error}") from error
-    if rest:
-        yield [rest]
 
 
 def _fault(line: bytes, pattern: str) -> tuple[str, str, str]:

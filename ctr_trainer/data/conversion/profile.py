@@ -63,11 +63,13 @@ def sample_csv(
       bad_rows: number of unreadable rows that may be left out.
       encoding: see `CsvFormat`.
     """
-    form, names = see_form(delimited.files(source)[0], encoding)
+    form, names = see_form(list_files(source)[0].path, encoding)
     if len(set(names)) < len(names):
         raise UserError(f"{source}: two columns have the same name; the header is {listed(names)}")
     left_out = BadRows(bad_rows)
-    table = _first((block.parse(left_out).table for block in delimited.blocks(source, form)), rows, progress)
+    table = _first(
+        (block.parse(left_out).table for block in delimited.blocks(list_files(source), form)), rows, progress
+    )
     texts = [_utf8(column) for column in table.columns]
     if any(pc.sum(pc.starts_with(t, " ")).as_py() or 0 for t in texts):
         texts = [_emptied(pc.utf8_trim_whitespace(text)) for text in texts]
@@ -94,7 +96,7 @@ def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[lis
 
 def sample_tfrecord(source: Input, rows: int, bad_rows: int, progress: bool = True) -> tuple[list[Profile], int]:
     """Profiles the first records of TFRecord files. A feature with at most one value per record is single-valued."""
-    table = _first(tfrecord.tables(source, BadRows(bad_rows, unit="row")), rows, progress)
+    table = _first(tfrecord.tables(list_files(source), BadRows(bad_rows, unit="row")), rows, progress)
     columns = {name: table[name].combine_chunks() for name in table.column_names}
     singles = {name: typed.only(values) for name, values in columns.items() if typed.is_list(values.type)}
     columns |= {name: values for name, (values, several) in singles.items() if several is None}
@@ -205,7 +207,7 @@ def sample_fields(source: Input, format: str, rows: int, bad_rows: int) -> tuple
     fields: dict[int, SampledField] = {}
     count, bad = 0, BadRows(bad_rows)
     pattern = libsvm.OF_FIELD if format == "libffm" else libsvm.WEIGHTED
-    blocks = (lines for file in delimited.files(source) for lines, _ in libsvm.good_lines(file, pattern, bad))
+    blocks = (lines for file in list_files(source) for lines, _ in libsvm.good_lines(file.path, pattern, bad))
     for lines in blocks:
         tokens, owner = libsvm.tokens_of(lines)
         weighted = pc.match_substring_regex(tokens, rf"^{pattern}$").to_numpy(zero_copy_only=False)

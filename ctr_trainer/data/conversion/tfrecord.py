@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRowSink, Chunk
-from ctr_trainer.data.source import Input, SourceFile, list_files
+from ctr_trainer.data.source import SourceFile
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import path_of
@@ -32,21 +32,14 @@ _OF_GRAPH = re.compile(r"^Graph execution error:.*?\nNode: '[^']*'\n|\s*\[\[.*",
 _KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
 
 
-def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
+def read(
+    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
+) -> Iterator[Chunk]:
     """Yields Chunks of the columns that the spec needs, one column per feature; see `typed` for lists.
 
     The first records of a file determine whether a feature has bytes, integers or floats. A feature that these records
-    lack has the same kind as in the previous files.
-
-    A `blocks.SourceReader`; `list_files` lists the files of `source`.
+    lack has the same kind as in the previous files. A `blocks.SourceReader`.
     """
-    yield from read_files(list_files(source), spec, bad_rows, time)
-
-
-def read_files(
-    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
-) -> Iterator[Chunk]:
-    """Yields the Chunks of a list of `SourceFile`; see `read`."""
     wanted = typed.uses(spec, time)
     for file, kinds, table, numbers, misfits in _parsed(files, wanted):
         typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
@@ -55,9 +48,9 @@ def read_files(
         yield typed.as_chunk(file.complete(table, wanted), wanted, file.path, numbers, bad_rows)
 
 
-def tables(source: Input, bad_rows: BadRowSink) -> Iterator[pa.Table]:
+def tables(files: Iterable[SourceFile], bad_rows: BadRowSink) -> Iterator[pa.Table]:
     """Yields the records of files as tables with a list column per feature. Records may add features."""
-    for file, _, table, _, misfits in _parsed(list_files(source), None):
+    for file, _, table, _, misfits in _parsed(files, None):
         for row, fault in misfits:
             bad_rows.add(file.path, row, *fault)
         yield file.complete(table, file.partitions)

@@ -2,7 +2,7 @@
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -55,34 +55,9 @@ class DatasetWriter:
         self._open = contextlib.ExitStack()
         self.statistics = Statistics(spec)
 
-    def resume(self, advanced: Callable[[int], object]) -> int:
-        """Keeps the files of an unfinished conversion before the first damaged file. Returns their number of rows.
-
-        `advanced(rows)`, with the number of rows so far, is called after each row group.
-        """
-        while (path := self.path / file_name(len(self.files))).is_file():
-            groups = []
-            try:
-                with path.open_parquet() as file:
-                    for number in range(file.num_row_groups):
-                        groups.append(file.read_row_group(number))
-            except (OSError, pa.ArrowInvalid):
-                break  # This file and all later files are written again.
-            for group in groups:
-                self.statistics.add(group)
-                advanced(self.statistics.rows)
-            rows = [len(group) for group in groups]
-            self.files.append(dict(name=path.name, rows=sum(rows), row_groups=rows, bytes=path.size()))
-        return self.statistics.rows
-
-    @property
-    def whole_files(self) -> int:
-        """Number of complete files."""
-        return len(self.files) - (self._writer is not None)
-
     @property
     def rows(self) -> int:
-        """Number of rows that were added, including the rows that `resume` kept."""
+        """Number of rows that were added."""
         return sum(file["rows"] for file in self.files) + self._pending_rows
 
     def write(self, table: pa.Table, statistics: Statistics | None = None) -> None:

@@ -55,7 +55,7 @@ def convert(
         they have at least `layout.rows_per_group` rows on average.
 
     Returns:
-      dict; see `conversion.convert.convert`. The number of distinct keys of a feature is exact below 16,384. Above, it is an
+      dict; see `convert.convert`. The number of distinct keys of a feature is exact below 16,384. Above, it is an
       estimate with a standard error of 0.8 %.
 
     Raises:
@@ -89,7 +89,7 @@ def convert_files(
     Args:
       spark: SparkSession.
       format: one of `FORMATS`.
-      input: see `conversion.convert.convert`.
+      input: see `convert.convert`.
       output, spec, layout: see `convert`.
 
     Returns:

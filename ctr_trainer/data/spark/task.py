@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.data import parquet, typed
+from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRow, BadRowSink, Block, Chunk, FoundBadRows, TooManyBadRows
-from ctr_trainer.data.conversion import tfrecord
 from ctr_trainer.data.conversion.convert import SOURCES
 from ctr_trainer.data.conversion.encoded_blocks import encoded
 from ctr_trainer.data.conversion.writer import DatasetWriter
@@ -28,7 +27,6 @@ from ctr_trainer.system.messages.errors import UserError
 
 PARTS = "parts/"  # Directory in the data set that contains one directory per task.
 SCHEMA = "number int, result binary"
-_OF_FILES = {"parquet": parquet.read_files, "tfrecord": tfrecord.read_files}  # Directories may encode columns.
 _ROWS = 50_000  # Approximate number of rows per encoded chunk. A Spark batch has 10,000 rows by default.
 
 
@@ -37,7 +35,7 @@ class Layout:
     """How a conversion splits the rows and writes them to files.
 
     Attributes:
-      split: see `conversion.convert.convert`; only random splits are supported. The parts have the given shares on average,
+      split: see `convert.convert`; only random splits are supported. The parts have the given shares on average,
         because each row is assigned independently. The assignment depends on `split_seed` and the number of the task.
       split_seed: seed of the split.
       rows_per_file, rows_per_group: rows per Parquet file and per row group.
@@ -127,9 +125,7 @@ class Task:
         files = [file for batch in batches for at in batch.column(0).to_pylist() for file in units[at]]
 
         def read(bad_rows: BadRowSink) -> Iterable[Block]:
-            if format in _OF_FILES:
-                return _OF_FILES[format](files, self.spec, bad_rows)
-            return SOURCES[format]([file.path for file in files], self.spec, bad_rows) if files else ()
+            return SOURCES[format](files, self.spec, bad_rows) if files else ()
 
         yield self._result(_number(), read)
 
