@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
+from ctr_trainer.live.arrow_messages import ArrowMessages, BadArrow
 from ctr_trainer.live.scoring import http_connection, http_server
 from ctr_trainer.live.scoring.batcher import Batcher
 from ctr_trainer.live.scoring.examples import Examples

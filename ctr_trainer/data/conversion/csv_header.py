@@ -1,21 +1,22 @@
 """Detects the form of delimited text from its first lines, and whether the first line is a header or a row."""
 
+import contextlib
 import csv
 import re
 from collections.abc import Sequence, Sized
 
 import pyarrow as pa
 
+from ctr_trainer.data.conversion.text_blocks import text_blocks
 from ctr_trainer.data.encoders import invalid_byte, numbers
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import CsvFormat
-from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError, cut
 
 _DELIMITERS = ",\t;|\x01"
 _SAY_HEADER = "set `header = true` in [csv] of a feature spec for format csv"
 _TRIED, _BLANK = ",\t;|", " "
-_LINES, _BYTES = 50, 1 << 16
+_LINES = 50
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -131,15 +132,10 @@ def see_form(file: str, encoding: str = "utf-8") -> tuple[CsvFormat, list[str]]:
 
 
 def _first_lines(file: str, encoding: str) -> list[str]:
-    """Returns the first complete lines that are not empty."""
-    text = b""
-    with path_of(file).open_stream() as stream:
-        while text.count(b"\n") < _LINES and (more := stream.read(_BYTES)):
-            text += more
-        whole = not stream.read(1)
-    lines = text.decode(encoding, "replace").removeprefix("\ufeff").split("\n")
-    lines = [line.rstrip("\r") for line in (lines if whole else lines[:-1]) if line.strip()]
-    return lines[:_LINES]
+    """Returns the first lines that are not empty."""
+    with contextlib.closing(text_blocks(file, encoding)) as blocks:
+        lines = next(blocks).split(b"\n", 2 * _LINES)[: 2 * _LINES]
+    return [line.rstrip(b"\r").decode(errors="replace") for line in lines if line.strip()][:_LINES]
 
 
 def _fields(lines: list[str], delimiter: str) -> int:

@@ -55,8 +55,7 @@ def convert(
         they have at least `layout.rows_per_group` rows on average.
 
     Returns:
-      dict; see `convert.convert`. The number of distinct keys of a feature is exact below 16,384. Above, it is an
-      estimate with a standard error of 0.8 %.
+      dict; see `convert.convert`.
 
     Raises:
       UserError: the DataFrame does not match the spec, a task failed, there are too many bad rows, or `output` contains

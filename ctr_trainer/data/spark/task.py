@@ -1,6 +1,5 @@
 """A conversion task, which encodes and writes the rows of one partition on any machine of the cluster."""
 
-import copy
 import dataclasses
 import operator
 import pickle
@@ -19,7 +18,7 @@ from ctr_trainer.data.conversion.encoded_blocks import encoded
 from ctr_trainer.data.conversion.writer import DatasetWriter
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import SourceFile
-from ctr_trainer.data.statistics import DistinctSketch, Statistics
+from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED
 from ctr_trainer.system.files.paths import Path, path_of
@@ -55,7 +54,7 @@ class PartResult:
 
     Attributes:
       files: one dict per Parquet file, as in `DatasetInfo.files`, in the order of the tasks.
-      statistics: Statistics of the rows. Numbers of distinct keys are estimated, to limit the memory.
+      statistics: Statistics of the rows.
     """
 
     files: list[dict[str, Any]]
@@ -86,13 +85,6 @@ class TaskResult:
         self.observed.merge(other.observed)
         self.bad_rows += other.bad_rows
         self.error = self.error or other.error
-
-
-def condensed(statistics: Statistics) -> Statistics:
-    """Returns the Statistics with the sets of distinct keys replaced by sketches."""
-    small = copy.copy(statistics)
-    small.distinct = {name: DistinctSketch(distinct.keys()) for name, distinct in statistics.distinct.items()}
-    return small
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +154,7 @@ class Task:
         parts = {}
         for part, writer in writers.items():
             files = [{**file, "name": f"{attempt}/{file['name']}"} for file in writer.files]
-            parts[part] = PartResult(files, condensed(writer.statistics))
+            parts[part] = PartResult(files, writer.statistics)
         return _batch(TaskResult(number, parts, observed, found.rows, error))
 
 

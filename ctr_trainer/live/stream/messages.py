@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
 from ctr_trainer.data.batch import Rows, concatenate, rows_of
 from ctr_trainer.data.blocks import FoundBadRows
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.features import hashing
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.live.arrow_messages import ArrowMessages, BadArrow
 from ctr_trainer.live.stream.json_messages import JsonReader, text_of
 from ctr_trainer.live.stream.source import Message
 from ctr_trainer.system.messages.errors import UserError
