@@ -82,25 +82,47 @@ class Distinct:
     """
 
     def __init__(self, size: int = _SIZE) -> None:
-        self._size, self._smallest = size, np.empty(0, np.uint64)
+        self._size = size
+        self._parts: list[np.ndarray] = []  # The smallest keys found so far, and keys that may be among them.
+        self._waiting = 0
+        self._limit: np.uint64 | None = None
 
     def add(self, keys: pa.Array | pa.ChunkedArray) -> None:
         """Adds an int64 array."""
-        found = pc.unique(keys).to_numpy(zero_copy_only=False).view(np.uint64)
-        self._keep(found[found != 0])
+        self._add(pc.unique(keys).to_numpy(zero_copy_only=False).view(np.uint64))
 
     def merge(self, other: "Distinct") -> None:
         """Adds the keys of another Distinct of the same size."""
-        self._keep(other._smallest)
-
-    def _keep(self, keys: np.ndarray) -> None:
-        self._smallest = np.union1d(self._smallest, keys)[: self._size]
+        for keys in other._parts:
+            self._add(keys)
 
     @property
     def count(self) -> int:
-        if len(self._smallest) < self._size:
-            return len(self._smallest)
-        return round((self._size - 1) / (float(self._smallest[-1]) / 2.0**64))
+        smallest = self._smallest()
+        if len(smallest) < self._size:
+            return len(smallest)
+        return round((self._size - 1) / (float(smallest[-1]) / 2.0**64))
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._smallest()
+        return self.__dict__
+
+    def _add(self, keys: np.ndarray) -> None:
+        if self._limit is not None:
+            keys = keys[keys < self._limit]
+        self._parts.append(keys)
+        self._waiting += len(keys)
+        if self._waiting > 4 * self._size:  # Sorting rarely is much faster than keeping the keys sorted.
+            self._smallest()
+
+    def _smallest(self) -> np.ndarray:
+        """Returns the smallest keys, sorted, and drops all others."""
+        keys = np.unique(np.concatenate([np.empty(0, np.uint64), *self._parts]))
+        keys = keys[keys != 0][: self._size]
+        self._parts, self._waiting = [keys], 0
+        if len(keys) == self._size:
+            self._limit = keys[-1]
+        return keys
 
 
 class Moments:

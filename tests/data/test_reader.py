@@ -182,12 +182,6 @@ def test_a_position_is_valid_for_the_same_data_in_another_place(path, tmp_path):
     assert rows_of(moved) == rows_of(reader(path, epochs=1, position=position))
 
 
-def test_a_position_of_an_earlier_version_does_not_describe_its_files(path):
-    position = reader(path).position_after(2)
-    del position["order"]["files"]
-    assert sorted(rows_of(reader(path, epochs=1, position=position)))
-
-
 @pytest.mark.parametrize("changed", [dict(seed=1), dict(shuffle=False)])
 def test_a_position_of_another_order_is_refused(path, changed):
     position = reader(path).position_after(2)

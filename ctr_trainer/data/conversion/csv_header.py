@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import itertools
 import re
 from collections.abc import Sequence, Sized
 
@@ -134,7 +135,8 @@ def see_form(file: str, encoding: str = "utf-8") -> tuple[CsvFormat, list[str]]:
 def _first_lines(file: str, encoding: str) -> list[str]:
     """Returns the first lines that are not empty."""
     with contextlib.closing(text_blocks(file, encoding)) as blocks:
-        lines = next(blocks).split(b"\n", 2 * _LINES)[: 2 * _LINES]
+        text = b"".join(itertools.islice(blocks, 2))  # A last line without an end is a block of its own.
+    lines = text.split(b"\n", 2 * _LINES)[: 2 * _LINES]
     return [line.rstrip(b"\r").decode(errors="replace") for line in lines if line.strip()][:_LINES]
 
 

@@ -77,21 +77,24 @@ def blocks(
                     cure = csv_header.missing_hint(names, form, len(wanted))
                     typed.check(wanted, [*names, *file.partitions], file.path, spec, cure)
                 text, before = (rest, 1) if form.header else (text, 0)
-            text, left = _cut(left + text, form, len(names))
-            yield CsvBlock(file, form, names, hint, text, before)
+            text, left, lines = _cut(left + text, form, len(names))
+            yield CsvBlock(file, form, names, hint, text, before, lines)
             before += text.count(b"\n")
         if left:
-            yield CsvBlock(file, form, names, hint, left, before)
+            yield CsvBlock(file, form, names, hint, left, before, None)
 
 
-def _cut(text: bytes, form: CsvFormat, fields: int) -> tuple[bytes, bytes]:
-    """Divides a block before a last row that may continue in the next block."""
+def _cut(text: bytes, form: CsvFormat, fields: int) -> tuple[bytes, bytes, list[Lines] | None]:
+    """Divides a block before a last row that may continue in the next block.
+
+    Returns:
+      (block, rest, the `Lines` of the block or, if no row can have several lines, None).
+    """
     if form.lines_per_row == 1 or form.quote.encode() not in text or len(text) > 2 * LONGEST_LINE:
-        return text, b""
-    end = 0
-    for lines in lines_of(text, form, fields, final=False):
-        end = lines.stop
-    return text[:end], text[end:]
+        return text, b"", None
+    lines = list(lines_of(text, form, fields, final=False))
+    end = lines[-1].stop if lines else 0
+    return text[:end], text[end:], lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +104,7 @@ class CsvBlock:
     Attributes:
       names, hint: see `csv_header.names_of`.
       before: number of lines of the file before this block.
+      lines: the `Lines` of the text, if they are known.
     """
 
     file: SourceFile
@@ -109,13 +113,14 @@ class CsvBlock:
     hint: str
     text: bytes
     before: int
+    lines: list[Lines] | None
 
     def parse(self, bad_rows: BadRowSink) -> Chunk:
         """Returns the Chunk of the good rows. Adds the bad rows to `bad_rows`."""
         table, places = self._parse_whole()
         if table is None:
             rows = []
-            for lines in lines_of(self.text, self.form, len(self.names)):
+            for lines in self.lines or lines_of(self.text, self.form, len(self.names)):
                 self._report(lines, bad_rows) if lines.fault else rows.append(lines)
             table = self._parse(b"".join(self.text[row.start : row.stop] for row in rows))
             places = np.array([row.first for row in rows], np.int64)
@@ -140,7 +145,7 @@ class CsvBlock:
           (table, or None; int64[n], the line of each row from 0, or None if row i is line i).
         """
         text = self.text
-        if b"\0" in text or text.count(b"\r") != text.count(b"\r\n"):
+        if self.lines or b"\0" in text or text.count(b"\r") != text.count(b"\r\n"):
             return None, None
         table = self._parse(text)
         # A row with several lines has at least two that are not empty, unless the last quote is not closed.
