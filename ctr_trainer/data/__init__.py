@@ -1,1 +1,1 @@
-"""Data sets, and the batches that a worker reads from them."""
+"""Data sets: readers of source files, conversion, and the batches that a worker reads."""

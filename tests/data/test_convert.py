@@ -197,13 +197,6 @@ def test_a_split_by_time_sorts_and_cuts(tmp_path):
     assert not (tmp_path / "out" / ".unsplit").exists()
 
 
-@pytest.mark.parametrize("split", ["none", "", None])
-def test_no_split_makes_the_output_itself_the_data_set(tmp_path, split):
-    make_rows(tmp_path, 10)
-    run("csv", tmp_path / "rows.csv", tmp_path / "out", SPEC, split=split)
-    assert open_dataset(tmp_path / "out").rows == 10
-
-
 @pytest.mark.parametrize("split", ["random", "random:0.8,0.1", "random:1.1,-0.1", "time:0.8,0.2", "random:0.8,0.2:x"])
 def test_a_split_that_makes_no_sense_is_refused(tmp_path, split):
     with pytest.raises(UserError, match="split"):

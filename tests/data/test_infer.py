@@ -92,16 +92,6 @@ def test_what_is_written_converts_as_it_is(tmp_path, capsys):
     assert info.statistics["age"]["count"] == 0.9 * ROWS
 
 
-@pytest.mark.parametrize("delimiter", ["\t", ";", "|"])
-def test_the_delimiter_and_a_missing_header_are_seen(tmp_path, delimiter):
-    columns = {name: COLUMNS[name] for name in ("clicked", "price", "user_id", "city")}
-    spec = infer(write_csv(tmp_path / "a.csv", columns, delimiter, header=False), tmp_path / "s.toml", progress=False)
-    assert (spec.csv.delimiter, spec.csv.header, spec.csv.columns) == (delimiter, False, ("c1", "c2", "c3", "c4"))
-    assert spec.label.column == "c1" and [f.name for f in spec.dense] == ["c2", "c3"]
-    summary = convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)
-    assert summary["parts"]["all"].rows == ROWS
-
-
 def test_parquet_types_decide(tmp_path):
     start = datetime.datetime(2024, 1, 1)
     table = pa.table(

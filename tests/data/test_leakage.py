@@ -161,17 +161,6 @@ def test_an_evaluation_of_a_perfect_model_says_that_a_feature_leaks_the_label(tm
     assert len(said) == warns and all(message.startswith("auc = ") for message in said)
 
 
-def test_a_training_names_such_a_column_once_and_its_auc_once(tmp_path, caplog):
-    columns = {"click": COLUMNS["click"], "dwell": LEAKS["dwell"][0]}
-    (tmp_path / "s.toml").write_text('name = "s"\n[label]\ncolumn = "click"\n[[dense]]\nname = "dwell"\n')
-    train, valid = (write_csv(tmp_path / name, columns) for name in ("train.csv", "valid.csv"))
-    flags = [f"--train_data={train}", f"--eval_data={valid}", f"--feature_spec={tmp_path / 's.toml'}", "--model=lr"]
-    flags += [f"--model_dir={tmp_path / 'model'}", "--threads=1", "--epochs=3", "--eval_epochs=1"]
-    assert cli.main(["train", *flags, "--learning_rate=0.1", "--recipe=none", "--batch_size=200"]) == 0
-    assert len(warnings(caplog)) == 1
-    assert sum("a feature leaks the label" in each.getMessage() for each in caplog.records) == 1
-
-
 def test_a_conversion_on_first_use_names_such_a_column_too(tmp_path, caplog):
     spec, source = spec_with("paid"), write_csv(tmp_path / "a.csv", COLUMNS | {"paid": LEAKS["paid"][0]})
     for conversions in (1, 1):  # The second call finds the conversion, and says nothing more.

@@ -7,19 +7,13 @@ import threading
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data import parquet
-from ctr_trainer.data.blocks import BadRows
-from ctr_trainer.data.conversion import delimited, text_blocks
+from ctr_trainer.data.conversion import text_blocks
 from ctr_trainer.data.conversion.writer import DatasetWriter
-from ctr_trainer.data.source import list_files
 from ctr_trainer.data.statistics import Distinct, Moments, Quantiles
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.outputs import Unfinished
 from ctr_trainer.system.messages.errors import UserError
-from tests.data import foreign
 from tests.data.make import SPEC, run, write
 
 KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 50_000)
@@ -59,9 +53,6 @@ def test_merged_moments_equal_the_moments_of_the_whole():
     present = values[~np.isnan(values)]
     wanted = dict(mean=present.mean(), std=present.std(), min=-3.0, max=1e6 + 2, count=5)
     assert moments.to_dict() == pytest.approx(wanted)
-
-
-def test_no_present_value_gives_zeros():
     assert Moments().to_dict() == dict(mean=0.0, std=0.0, min=0.0, max=0.0, count=0)
 
 
@@ -131,27 +122,6 @@ def test_any_number_of_threads_ends_at_the_same_bad_row_and_leaves_no_file(rows,
     gc.collect()
 
 
-def test_bad_rows_that_the_reader_meets_are_reported_in_the_files_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "_ROWS", 10)
-    source = foreign.write_spark(tmp_path / "clicks", 100)
-    for threads in (1, 3):
-        run("parquet", source, tmp_path / str(threads), foreign.SPEC, num_threads=threads, **SMALL)
-    assert files(tmp_path / "1") == files(tmp_path / "3")
-
-
-def test_an_abandoned_file_is_removed_and_whole_files_stay(tmp_path):
-    table = pa.table({"x": pa.array([0.5] * 10, pa.float32()), "label": pa.array([1.0] * 10, pa.float32())})
-    spec = FeatureSpec.from_dict({"name": "s", "label": {"column": "y"}, "dense": [{"name": "x"}]})
-    with Unfinished(tmp_path / "out", "conversion") as directory:
-        writer = DatasetWriter(directory, "", spec, rows_per_file=10, rows_per_group=5)
-        writer.write(table)
-        writer.write(table.slice(0, 5))
-        writer.abandon()
-        assert [name for name in os.listdir(tmp_path / "out") if "part" in name] == ["part-00000.parquet"]
-        assert pq.read_table(tmp_path / "out" / "part-00000.parquet").num_rows == 10
-        directory.clear()
-
-
 @CLOSED
 def test_ctrl_c_leaves_no_file_and_no_thread(rows, tmp_path, monkeypatch):
     write_group, written, before = DatasetWriter._write_group, [], threading.active_count()
@@ -184,10 +154,3 @@ def test_merged_samples_of_a_column_are_samples_of_both():
     many.merge(few)  # a quarter of 40,000 values is above 30,000, though each sample kept 1000
     assert many.boundaries() == pytest.approx([10_000, 20_000, 30_000], abs=1500)
     assert len(many._kept) == 1000 and many._seen == 40_000
-
-
-def test_a_block_of_text_is_parsed_apart(tmp_path):
-    path = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "1,1,1,1,a,b\n" * 3)
-    (block,) = delimited.read(list_files(path), SPEC, None)
-    assert block.parse(BadRows()).table["tags"].to_pylist() == [b"b"] * 3
-    assert block.parse(BadRows()).table.schema.field("c").type == pa.binary()
