@@ -130,7 +130,7 @@ def test_clipped_values_are_what_statistics_see(tmp_path):
     assert pq.read_table(tmp_path / "out" / "part-00000.parquet")["x"].to_pylist() == [-5, 1000, 5]
 
 
-def test_the_pieces_of_a_number_are_fitted_to_the_clipped_values_of_the_training_part(tmp_path):
+def test_pieces_are_fitted_to_the_clipped_values_of_the_training_part(tmp_path):
     pieces = {"name": "x", "clip": [0, 8], "transform": "piecewise_linear", "pieces": 2}
     spec = FeatureSpec.from_dict(BASE | {"dense": [pieces]})
     assert FeatureSpec.from_dict(spec.to_dict()) == spec

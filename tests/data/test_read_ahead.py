@@ -90,7 +90,7 @@ def test_a_result_that_is_done_first_waits_for_those_before_it():
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_an_exception_of_a_worker_comes_after_the_results_before_it_with_its_traceback(number):
+def test_an_exception_comes_after_the_results_before_it_with_its_traceback(number):
     def broken(item):
         if item == 3:
             raise ZeroDivisionError("here")
