@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from accuracy_data import Parts, converted, export_arrays, once, spec_path, test, train
+from accuracy_data import Parts, converted, export_arrays, movielens_file, once, spec_path, test, train
 
 from ctr_trainer.features.spec import FeatureSpec
 
@@ -123,7 +123,8 @@ def _movielens(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: fl
     ratings, rows = source / "ratings.dat", TRAINED + OTHERS
     chosen = _sample(ratings, lambda line: int(line.split("::")[2]) >= 4, rows, seed, share)
     (sample / ratings.name).write_bytes(chosen)
-    return converted("movielens", sample, FeatureSpec.load(spec_path("movielens")), work / "parts", SPLIT, seed=seed)
+    spec, file = FeatureSpec.load(spec_path("movielens")), movielens_file(sample, work)
+    return converted("parquet", file, spec, work / "parts", SPLIT, seed=seed)
 
 
 def _criteo(seed: int, real_data: pathlib.Path, work: pathlib.Path) -> Parts:

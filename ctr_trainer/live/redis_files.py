@@ -33,7 +33,5 @@ def tls_of(scheme: str, redis: RedisFiles) -> dict[str, Any]:
     if scheme == "rediss":
         return {"ssl": True, **files}
     if files:
-        raise UserError(
-            "redis_ca and redis_cert are for TLS: name the cluster by rediss:// and not redis://"
-        )
+        raise UserError("redis_ca and redis_cert are for TLS: name the cluster by rediss:// and not redis://")
     return {}
