@@ -1,7 +1,7 @@
 """Input from a batch reader: placeholders, and the batches and embedding rows that are fed to them."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,10 @@ from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator.embeddings import Embeddings, Lookups
+from ctr_trainer.estimator.embeddings import Embeddings, Lookups, RowPlan, open_embeddings
 from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.hooks.step_hook import Order
 from ctr_trainer.estimator.inputs import GivenReader, WholeSteps
-from ctr_trainer.estimator.open_rows import RowsInTurn
 from ctr_trainer.features.columns import FORM, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
@@ -78,11 +77,6 @@ class BatchInput(GraphInput):
         if spec is not None:
             rate = config.embedding.learning_rate
             training = notes().row_training or _row_training(self.features, spec.loss, rate)
-        if training and config.embedding.overlap_lookup and self.features.spec.limits:
-            raise UserError(
-                "overlap_lookup: with [[limits]] in the feature spec, a row could be evicted before a step trains it: "
-                "leave out one of the two"
-            )
         in_order = config.deterministic and training is not None
         if in_order and self.features.spec.limits and (distributed.size() > 1 or config.embedding.service != "auto"):
             raise UserError(
@@ -92,17 +86,18 @@ class BatchInput(GraphInput):
         ahead = 0 if training is None or in_order else config.prefetch_batches
         if self._reader.is_live:
             ahead = min(ahead, 1)  # So that the records of a stream do not wait for later batches.
-        embeddings = Embeddings(
+        plan = None
+        if training is not None:
+            plan = RowPlan(notes().run_length.start, training.learning_rate_scale, in_order)
+        embeddings = open_embeddings(
             self.features,
             config.embedding,
-            config.seed,
             store,
+            plan,
+            seed=config.seed,
             ahead=ahead,
             trained=trained,
-            scale=training.learning_rate_scale if training else None,
             uncached=within_training,
-            in_order=in_order,
-            first_step=notes().run_length.start if training else None,
         )
         hook = InputHook(self.features, embeddings, training, clock, self._has_read)
         return BatchFeed(self, self._reader, embeddings, hook, config.prefetch_batches)
@@ -135,7 +130,7 @@ class InputHook(tf1.train.SessionRunHook):
         has_read: Callable[[], None] | None = None,
     ) -> None:
         self._features, self._embeddings, self.training = features, embeddings, training
-        self._rows = RowsInTurn(embeddings.look_up, (), training=False)
+        self._batches: Iterator[tuple[Batch, Lookups]] = iter(())
         self._has_read = has_read or (lambda: None)
         self._clock = clock or Clock()
         self._rows_of: tuple[str, ...] = ()
@@ -146,9 +141,9 @@ class InputHook(tf1.train.SessionRunHook):
         self.batch: Any = None
         self.examples = 0
 
-    def restart(self, rows: RowsInTurn) -> None:
-        """Feeds the batches of `rows` from the next step on."""
-        self._rows, self._micro_batch, self.examples = rows, 0, 0
+    def restart(self, batches: Iterable[tuple[Batch, Lookups]]) -> None:
+        """Feeds the batches, which come from `Embeddings.prepare`, from the next step on."""
+        self._batches, self._micro_batch, self.examples = iter(batches), 0, 0
 
     def begin(self) -> None:
         training = self.training
@@ -175,10 +170,10 @@ class InputHook(tf1.train.SessionRunHook):
 
     def _feed(self) -> tf1.train.SessionRunArgs:
         with self._clock.within("read"):
-            self.batch, lookups = self._rows.read()
+            self.batch, lookups = next(self._batches)
         self._has_read()
         with self._clock.within("lookup"):
-            self._looked_up = self._rows.look_up(lookups)
+            self._looked_up = self._embeddings.look_up(lookups, create=self.training is not None)
         feed = self._looked_up.feed | self._features.feed(self.batch)
         self.examples += self.batch.size
         self._micro_batch = self._micro_batch % self._micro_batches + 1
@@ -191,14 +186,10 @@ class InputHook(tf1.train.SessionRunHook):
         weight = 1.0 if self.training is None or self.training.share is None else float(np.sum(self.batch.weights))
         batch = self._looked_up, dict(zip(self._rows_of, results, strict=False)), weight
         if self._micro_batch < self._micro_batches:
-            self._rows.train(self._embeddings.add_gradients, *batch)
+            self._embeddings.add_gradients(*batch)
         else:
             step = RowStep(*map(float, results[len(self._rows_of) :]))
-            self._rows.train(self._embeddings.apply_gradients, *batch, step)
-
-    def close(self) -> None:
-        """Stops the thread that looks up rows in the background, if there is one."""
-        self._rows.close()
+            self._embeddings.apply_gradients(*batch, step)
 
 
 class BatchFeed(Feed):
@@ -245,7 +236,7 @@ class BatchFeed(Feed):
         self.new_keys.limit = float("inf") if done is None or per_epoch is None else (1 - done) * per_epoch
         self.embeddings.begin()
         self._ahead = read_ahead(self.embeddings.prepare(self._batches), self._prefetch_batches)
-        self._hook.restart(self.embeddings.feed(self._ahead, self._hook.training is not None))
+        self._hook.restart(self._ahead)
 
     def flush(self) -> None:
         self.embeddings.flush()
@@ -282,7 +273,6 @@ class BatchFeed(Feed):
         self.embeddings.close()
 
     def _end_reading(self) -> None:
-        self._hook.close()
         self._ahead.close()
 
 

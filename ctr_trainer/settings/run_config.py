@@ -248,11 +248,6 @@ class RunConfig(Settings, title="Run"):
                 "with {deterministic:name} equal runs save at equal steps, and {save_checkpoints_secs} goes by the "
                 "clock: use {save_checkpoints_steps:name} or {save_checkpoints_epochs:name}"
             )
-        if self.embedding.overlap_lookup:
-            raise self.embedding.refused(
-                "{overlap_lookup:name} trains the rows of a step while the next step runs, and a deterministic run "
-                "trains them in a fixed order: leave out one of the two"
-            )
         if self.embedding.sync_compression != "none":
             raise self.embedding.refused(
                 "{sync_compression} rounds what a sync sends, by the moment of the sync, and a deterministic run sends "

@@ -11,7 +11,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.estimator import EmbeddingConfig
-from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.estimator.embeddings import RowPlan, open_embeddings
 from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
 from ctr_trainer.estimator.open_store import copies_of_hosts
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
@@ -59,7 +59,8 @@ def _worker(store, ahead=0, in_order=False, **config):
     features = types.SimpleNamespace(spec=spec, segments={spec.tables[0].name: {EMBEDDING: Tensor()}})
     config = EmbeddingConfig(optimizer="sgd", stddev=0.0, **config)
     remote = Remote(store)
-    return Embeddings(features, config, 1, remote, ahead, in_order=in_order), remote, spec.tables[0].name
+    plan = RowPlan(in_order=in_order)
+    return open_embeddings(features, config, remote, plan, seed=1, ahead=ahead), remote, spec.tables[0].name
 
 
 def _batch(table, *keys):
@@ -211,7 +212,7 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
     spec = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=sparse)
     names = [table.name for table in spec.tables]
     features = types.SimpleNamespace(spec=spec, segments={name: {EMBEDDING: Tensor()} for name in names})
-    embeddings = Embeddings(features, EmbeddingConfig(optimizer="sgd"), 1, Together(store), ahead=1)
+    embeddings = open_embeddings(features, EmbeddingConfig(optimizer="sgd"), Together(store), RowPlan(), ahead=1)
     none = np.zeros(1, np.float32)
     batch = Batch(1, {name: np.array([[7]]) for name in names}, {}, none[:, None], none, none)
     ((_, lookups),) = embeddings.prepare([batch])
@@ -236,7 +237,7 @@ def test_the_workers_of_a_host_train_one_copy_of_the_rows_unless_told_otherwise(
     ("settings", "message"),
     [
         (dict(sync_compression="fp8"), "sync_compression=fp8: choose one of none, fp16"),
-        (dict(row_copies="hosts"), "row_copies=hosts: choose one of auto, host, worker"),
+        (dict(row_copies="hosts"), "row_copies=hosts: choose one of host, worker"),
         (dict(service="localhost:7700", service_shards=2), "service_shards=2 is for services that the job starts"),
         (dict(l2=-1.0), "must be at least 0"),
         (dict(clip_norm=-1.0), "must be at least 0"),

@@ -7,7 +7,6 @@ import pytest
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.shared_table import published_table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests import published
@@ -20,7 +19,7 @@ CONFIGS = {config.name: config for config in (CONFIG, OTHER)}
 @pytest.fixture(params=["local", "shards"])
 def store(request, start, connect):
     if request.param == "local":
-        store = LocalStore(published_table)
+        store = LocalStore(is_published=True)
     else:
         store = connect([service.address for service in start(3)])
     for config in CONFIGS.values():

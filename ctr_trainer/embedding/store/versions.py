@@ -12,6 +12,7 @@ from ctr_trainer.embedding.index.key_kernels import AHEAD, kernel, prefetch, pre
 from ctr_trainer.embedding.memory.growable_array import GrowableArray
 from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT
+from ctr_trainer.embedding.table.row_watcher import RowWatcher, WatchedTable
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.system.messages.errors import UserError
 
@@ -157,7 +158,7 @@ class ChangedRows:
         return dataclasses.replace(self, rows=codec.encode(self.rows))
 
 
-class Versions:
+class Versions(RowWatcher):
     """The version of each slot of a table: the number of the last push that changed its row, 4 bytes per row.
 
     No number is used twice, even after `clear`. So if a caller's version equals the current version, the row equals the
@@ -182,8 +183,12 @@ class Versions:
         self._last += 1
         return self._last
 
+    def mark(self, table: Table, slots: np.ndarray) -> None:
+        """Gives the rows at `slots`, int64[U], the version of a new push; -1 is skipped."""
+        self.reserve(len(table.keys))[slots[slots >= 0]] = self.next()
+
     def created(self, slots: np.ndarray, size: int) -> None:
-        """Resets slots, int64[U], whose new rows no client has; the table calls it, and now has `size` slots."""
+        """Resets the slots, int64[U], whose new rows no client has."""
         self.reserve(size)[slots] = ABSENT
 
     def reserve(self, count: int) -> np.ndarray:
@@ -192,7 +197,6 @@ class Versions:
         self._count = max(self._count, count)
         return self._array.array
 
-    def clear(self) -> None:
-        """Removes all versions after the table has removed its rows."""
+    def before_clear(self, table: WatchedTable) -> None:
         self._array.array[: self._count] = ABSENT
         self._count = 0
