@@ -14,10 +14,11 @@ from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator.embeddings import Embeddings, Lookups, RowPlan, open_embeddings
+from ctr_trainer.estimator.embeddings import Embeddings, Lookups, open_embeddings
 from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.hooks.step_hook import Order
 from ctr_trainer.estimator.inputs import GivenReader, WholeSteps
+from ctr_trainer.estimator.open_rows import RowPlan
 from ctr_trainer.features.columns import FORM, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures

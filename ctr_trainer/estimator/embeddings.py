@@ -19,7 +19,7 @@ from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.embedding.worker.row_copies import RowCopies
-from ctr_trainer.estimator.open_rows import as_trained, follow_steps, open_rows
+from ctr_trainer.estimator.open_rows import RowPlan, as_trained, follow_steps, open_rows
 from ctr_trainer.estimator.row_gradients import HostGradients, OwnGradients, RowGradients
 from ctr_trainer.estimator.row_sync import RowSync
 from ctr_trainer.estimator.table_inputs import LookedUp, TableInputs, TableLookup
@@ -236,22 +236,6 @@ class Embeddings:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class RowPlan:
-    """How a training updates its rows.
-
-    Attributes:
-      first_step: the global step at which training starts.
-      scale: factor that scales the learning rates of the job; None for the number of workers.
-      in_order: whether identical runs train the rows identically: workers that share rows train with `HostGradients`,
-        and syncs of several copies are strict.
-    """
-
-    first_step: int = 0
-    scale: float | None = None
-    in_order: bool = False
-
-
 def open_embeddings(
     features: FedFeatures,
     config: EmbeddingConfig,
@@ -282,7 +266,7 @@ def open_embeddings(
     if trained is not None:
         tables = [as_trained(table, trained) for table in tables]
     shares = store.host_memory is not None and not uncached  # Then one worker pushes and syncs for its host.
-    lookup, push = (Latency(PHASES[phase].operation) for phase in ("lookup", "update"))
+    lookup = Latency(PHASES["lookup"].operation)
     push = Latency(PHASES["update"].operation, "the host" if shares else "")
     opened = open_rows(store, config, tables, lookup_latency=lookup, push_latency=push, uncached=uncached)
     # If there are copies, the log also reports an interval in which no lookup needed the service.

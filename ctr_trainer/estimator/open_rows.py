@@ -19,6 +19,22 @@ _T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
+class RowPlan:
+    """How a training updates its rows.
+
+    Attributes:
+      first_step: the global step at which training starts.
+      scale: factor that scales the learning rates of the job; None for the number of workers.
+      in_order: whether identical runs train the rows identically: workers that share rows train with `HostGradients`,
+        and syncs of several copies are strict.
+    """
+
+    first_step: int = 0
+    scale: float | None = None
+    in_order: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class OpenRows:
     """The rows that a worker uses.
 

@@ -173,7 +173,7 @@ def test_l2_is_of_each_distinct_row_once():
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "always", "once"), [(RowAdagrad(initial_accumulator=1e12), 0.25, 1), (RowSgd(), 1, 1)]
+    ("optimizer", "always", "once"), [(RowAdagrad(initial_accumulator=1e12), 0.25, 1), (RowSgd(), 1, 4)]
 )
 def test_l2_counts_against_a_rows_data_as_with_one_worker_with_all_batches(optimizer, always, once):
     """With a quarter of the gradient of each of four batches, or with SGD the whole gradient."""
@@ -182,7 +182,7 @@ def test_l2_counts_against_a_rows_data_as_with_one_worker_with_all_batches(optim
     for keys in ([1, 2], [1], [1]):
         slots = cache.find_or_create(np.array(keys))
         cache.apply_gradients(slots, [np.zeros((len(keys), 1), np.float32)], 1.0)
-    store.push("t", np.array([1, 2]), np.float32([[8, 0], [8, 0]]), "another", 1)
+    store.push("t", np.array([1, 2]), np.eye(1, config.width, dtype=np.float32).repeat(2, 0) * 8, "another", 1)
     cache.sync()
     slots, gradients = cache.find_or_create(np.array([1, 2])), RowGradients(1.0, l2=0.5)
     gradients.add([TableGradients(cache, np.array([1, 2]), slots, [np.float32([[3], [3]])])])

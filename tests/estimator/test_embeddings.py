@@ -10,9 +10,11 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
-from ctr_trainer.estimator import EmbeddingConfig
-from ctr_trainer.estimator.embeddings import RowPlan, open_embeddings
+from ctr_trainer.embedding.worker.row_copies import Group
+from ctr_trainer.estimator import EmbeddingConfig, open_rows
+from ctr_trainer.estimator.embeddings import open_embeddings
 from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
+from ctr_trainer.estimator.open_rows import RowPlan
 from ctr_trainer.estimator.open_store import copies_of_hosts
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING
@@ -147,7 +149,8 @@ def test_batches_pulled_ahead_together_are_pulled_in_one_request(store):
     np.testing.assert_array_equal(store.pull(table, np.arange(1, 5)), np.full((4, 2), 2))
 
 
-def test_a_strict_step_sees_the_pushes_before_it_although_it_was_pulled_ahead(store):
+def test_a_strict_step_sees_the_pushes_before_it_although_it_was_pulled_ahead(store, monkeypatch):
+    monkeypatch.setattr(open_rows, "Group", lambda groups=1: Group(groups=2))
     (a, _, table), (b, _, _) = (_worker(store, ahead=1, in_order=True, row_copies="worker") for _ in range(2))
     prepared = _prepared(a, table, 1)
     _train(b, _prepared(b, table, 1))

@@ -17,14 +17,13 @@ from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import MakeCopies, Store
 from ctr_trainer.embedding.store.stored_tables import StoredTables
-from ctr_trainer.embedding.store.versions import ChangedRows, merge_changes, newer
+from ctr_trainer.embedding.store.versions import ChangedRows, check_rows, check_versions, merge_changes, newer
 from ctr_trainer.embedding.store.worker_rows import TableRows, WorkerRows
-from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.paths import AnyPath, path_of
-from ctr_trainer.system.messages.errors import UserError, diverged
+from ctr_trainer.system.messages.errors import UserError
 
 # Seconds between two uses of a table's lock. A thread that takes it again at once would overtake waiting requests.
 _BETWEEN_SECONDS = 1e-4
@@ -32,24 +31,6 @@ _BETWEEN_SECONDS = 1e-4
 _SNAPSHOT_SECONDS = 3600
 _NOTHING = contextlib.nullcontext()
 _BLOCK_BYTES = 16 << 20  # Bytes of rows that are copied at once under the table's lock.
-
-
-def check_versions(table: str, keys: np.ndarray, versions: np.ndarray) -> None:
-    """Raises UserError if the versions are not one uint32 per key."""
-    if versions.dtype != np.uint32 or versions.shape != keys.shape:
-        raise UserError(f"table {table}: versions {versions.dtype}{list(versions.shape)}, expected uint32[{len(keys)}]")
-
-
-def check_rows(table: Table, keys: np.ndarray, rows: np.ndarray) -> None:
-    """Raises UserError unless `rows`, or changes of rows, are one finite row per key, and no key is 0."""
-    name, width = table.config.name, table.config.width
-    if rows.dtype != np.float32 or rows.shape != (len(keys), width):
-        raise UserError(f"table {name}: rows {rows.dtype}{list(rows.shape)}, expected float32{[len(keys), width]}")
-    if len(keys) and not keys.all():
-        raise UserError(f"table {name}: a push to the key 0, which stands for no value and has no row; leave it out")
-    bad = row_kernels.first_not_finite(rows)
-    if bad >= 0:
-        raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")
 
 
 class LocalStore(Store):

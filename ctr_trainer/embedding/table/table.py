@@ -30,9 +30,8 @@ class Table:
     `config` limits the rows. `find_or_create` and `add` first count a key (`min_frequency`) and make room for its row
     (`max_rows`). `expire` removes rows that were not trained for too long (`ttl_steps`).
 
-    Several processes may each make a Table in the same `SharedMemory`, and train the same rows. The limits then apply
-    to all of them together. If one evicts a row that another is about to train, the gradient is dropped, and no other
-    row gets it, see `RestingSlots`.
+    Several processes may each make a Table in the same `SharedMemory`. The limits then apply to all of them together.
+    If one evicts a row that another is about to train, the gradient is dropped, see `RestingSlots`.
 
     Caveat: a table is not thread-safe. If several threads or processes use it, each holds `lock` while it calls a
     method. `keys` and `rows` are views that are valid until a row is created. Call `before_change` before writing to
@@ -54,7 +53,7 @@ class Table:
         member: int = 0,
         members: int = 1,
     ) -> None:
-        """Makes an empty table in `memory`, or opens the table that the owner of the memory has made there.
+        """Makes an empty table, or opens the table that the owner of shared memory has made there.
 
         Args:
           tracked: whether to keep the changes since the last snapshot, for the next one.
@@ -175,11 +174,10 @@ class Table:
 
     def restore(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Inserts rows of a snapshot as `find_or_insert` does, but counts them as restored, not as created."""
-        counters = self.counters
-        created = counters.created
+        created = self.counters.created
         slots = self.find_or_insert(keys, rows)
-        counters.restored += counters.created - created
-        counters.created = created
+        self.counters.restored += self.counters.created - created
+        self.counters.created = created
         return slots
 
     def add(self, keys: np.ndarray, deltas: np.ndarray) -> np.ndarray:
@@ -263,7 +261,7 @@ class Table:
                 raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
         slots, gradients = as_int64(slots), [as_float32(gradient) for gradient in gradients]
         if self._resting is not None:
-            slots = self._alive(slots)
+            slots = self._resting.without_removed(slots, self.keys)
         self.before_change(slots)
         rows, step = self._space.array, self._optimizer.step
         for first in range(0, len(slots), _STEP_BLOCK):
@@ -278,13 +276,6 @@ class Table:
         self._index.clear()
         self._space.end_lending()
         self.limits.clear()
-
-    def _alive(self, slots: np.ndarray) -> np.ndarray:
-        """Returns the slots, int64[U], with -1 in place of each slot whose row was removed since the lookup."""
-        own = np.flatnonzero((slots >= 0) & (slots < self._index.slots))
-        slots = slots.copy()
-        slots[own[self.keys[slots[own]] == 0]] = -1
-        return slots
 
     def _make_missing(self, keys: np.ndarray, slots: np.ndarray) -> None:
         """Sets each slots[i] that is -1: creates the row of keys[i] if the key is admitted and there is room."""

@@ -62,8 +62,7 @@ class RowCopies(WorkerRows):
     Staleness: none within the group. A lookup sees every step that another worker of the group has finished, and may
     see some rows before and some after a step that is running. No update is lost, because workers update rows one after
     the other, under a lock. With respect to other groups, after a sync has ended, a lookup returns rows that were up to
-    date in the store at the start of this window or later. During a sync, the rows that it sends still have the values
-    that the previous sync returned. Within a window, a group does not see the changes of other groups.
+    date in the store at the start of this window or later. Within a window, a group does not see others' changes.
 
     The `codec` encodes changes and rows. Its rounding error of a change stays in the row and is sent with the next
     change of the row, before the row is dropped, or at a `flush`.
@@ -178,7 +177,6 @@ class RowCopies(WorkerRows):
             return self._copies.l2_shares(slots)
 
     def sync(self) -> None:
-        """Syncs at once: `begin_window`, then `sync_window`."""
         self.begin_window()
         self.sync_window()
 

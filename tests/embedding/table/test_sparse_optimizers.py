@@ -204,11 +204,6 @@ def test_settings_travel_with_the_table_and_a_config_without_them_has_the_defaul
     old = TableConfig("t", (2,), (0.1,), "adam").to_dict()
     del old["settings"]
     assert snapshot.config_from_json(json.dumps(old)).optimizer == RowAdam()
-    earlier = {**old, "initial_accumulator": 0.5, "settings": {"momentum": 0.9, "beta1": 0.5, "l1": 0.0}}
-    assert snapshot.config_from_json(json.dumps(earlier)).optimizer == RowAdam(beta1=0.5)
-    assert snapshot.config_from_json(json.dumps({**earlier, "optimizer": "ftrl"})).optimizer == RowFtrl(
-        initial_accumulator=0.5
-    )
     with pytest.raises(UserError, match="not a table's configuration"):
         snapshot.config_from_json(json.dumps({**old, "settings": {"beta3": 0.5}}))
 
