@@ -63,7 +63,7 @@ def test_a_run_that_resumes_ends_with_the_rows_of_one_that_was_not_interrupted(d
         np.testing.assert_allclose(parts[key], row, atol=1e-6)
 
 
-def test_the_first_known_rate_after_a_resume_is_the_one_to_which_a_plateau_has_fallen(data, tmp_path, monkeypatch):
+def test_the_first_rate_after_a_resume_is_that_of_the_plateau(data, tmp_path, monkeypatch):
     """New rows catch up with it. The evaluation at step 8 halves it, and the checkpoint of step 10 is resumed."""
     rates, begin_step = [], StepHistory.begin_step
     monkeypatch.setattr(

@@ -54,9 +54,7 @@ def _saved(store, directory):
     return published.weights_of(snapshot.iterate(directory / "saved", files))
 
 
-def test_what_is_published_is_what_is_saved_and_a_store_whose_rows_were_replaced_asks_for_all_rows(
-    store, data_dir, tmp_path_factory
-):
+def test_published_rows_equal_saved_rows_and_replaced_rows_need_a_base(store, data_dir, tmp_path_factory):
     directory = data_dir / tmp_path_factory.mktemp("p").name
     rng, publisher = np.random.default_rng(1), Publisher(store, directory)
     for number in range(3):
@@ -98,9 +96,7 @@ def test_an_epoch_that_some_shards_could_not_write_is_written_again(start, conne
     assert len(publisher.rows["t"]) == 499
 
 
-def test_a_service_publishes_below_its_directory_alone_for_its_training_alone_and_finite_rows_alone(
-    client, connect, data_dir, tmp_path
-):
+def test_a_service_refuses_publications_that_it_must_not_write(client, connect, data_dir, tmp_path):
     with pytest.raises(UserError, match="is outside the service's data_dir"):
         client.publish(tmp_path, 0, "float32")
     _push(client, "t", np.arange(1, 10), 0)

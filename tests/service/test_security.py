@@ -95,7 +95,7 @@ def test_files_that_do_not_go_together_are_refused(pem):
         ClientSecurity.read(cert_file=pem / "client.pem", key_file=pem / "client.key")
 
 
-def test_the_serve_command_takes_certificates_and_the_service_command_reads_over_them(pem, tmp_path):
+def test_the_serve_and_service_commands_take_certificates(pem, tmp_path):
     port_file = tmp_path / "port"
     serve = [
         *(sys.executable, "-m", "ctr_trainer", "serve", f"--data_dir={tmp_path}", f"--port_file={port_file}"),

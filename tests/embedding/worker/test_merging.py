@@ -51,7 +51,7 @@ def test_adaptive_sends_as_many_steps_as_one_worker_with_all_examples_would_make
     assert found.by_rates(np.float32([rate])) == pytest.approx(share, rel=1e-6)
 
 
-def test_a_slow_average_forgets_as_much_as_in_the_steps_that_the_shares_stand_for():
+def test_a_slow_average_decays_as_in_the_steps_that_the_shares_represent():
     config = TableConfig("t", (1,), (0.0,), RowAdam(beta2=0.5))
     found = merging.Shares(config, 4)
     # 1 step of a rare row: 4 are made, so 1 - 0.5^4 of what it was is gone, of which each worker takes a quarter.
@@ -64,7 +64,7 @@ def test_a_slow_average_forgets_as_much_as_in_the_steps_that_the_shares_stand_fo
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_adaptive_takes_nearly_the_sum_of_rows_met_rarely_and_the_mean_of_those_met_always(codec):
+def test_rare_rows_get_nearly_the_sum_and_frequent_rows_the_mean(codec):
     config = TableConfig("t", (1,), (0.0,), RowFtrl(initial_accumulator=1e12))
     store, (cache, *_) = _workers(config, count=4, codec=codec)
     once, always = np.array([1]), np.array([2])
@@ -152,7 +152,7 @@ def test_adams_moments_stay_weighted_means_of_the_gradients_whoever_has_stepped(
 
 
 @pytest.mark.parametrize("optimizer", LAZY)
-def test_long_windows_of_many_workers_leave_every_optimizer_finite_and_near_the_minimum(optimizer):
+def test_every_optimizer_stays_near_the_minimum_with_long_windows(optimizer):
     """min (w - 1)^2 / 2 with noise, 8 workers of which each syncs after 20 steps, in turn."""
     config = TableConfig("t", (1,), (0.0,), row_optimizer(optimizer, initial_accumulator=0.1))
     factor = merging.gradient_factor(optimizer, 8, 1.0, copies=8)
