@@ -188,7 +188,7 @@ def test_restore_onto_another_number_of_shards_gives_the_same_rows(start, connec
         files = client.save(path, step=number)
         assert [file["file"] for file in files] == [f"t-{i:05d}-of-{shards:05d}.arrow" for i in range(shards)]
         assert sum(file["rows"] for file in files) == 3000
-    client.clear()
+    client.restore(path, [])
     assert client.stats()["tables"]["t"]["rows"] == 0
 
 

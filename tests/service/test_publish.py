@@ -71,7 +71,7 @@ def test_published_rows_equal_saved_rows_and_replaced_rows_need_a_base(store, da
     assert publisher.publish() == dict(rows=0, removed=0)
     saved = _saved(store, directory)
     assert publisher.rows == saved and len(saved["u"]) > 450 and len(saved["t"]) > 1500
-    store.clear()
+    store.restore(directory, [])
     with pytest.raises(UserError, match=f"what changed since epoch {publisher.epoch} is not known.*publish all rows"):
         publisher.publish()
 

@@ -207,14 +207,12 @@ class LocalStore(Store):
                 snapshot.check(path, entry)
                 self._tables.create_restored(snapshot.read_config(path, entry), path)
             with replacing:
-                self._clear()
+                self._last = None
+                for table in self._tables:
+                    with table.lock.alone():
+                        table.clear()
                 self._fill(path, files)
             self._last = files[-1].get("snapshot") if files else None
-
-    def clear(self, replacing: AbstractContextManager[None] = _NOTHING) -> None:
-        """Removes all rows inside `replacing`."""
-        with self._alone("clear"), replacing:
-            self._clear()
 
     def stats(self) -> dict[str, Any]:
         return self._tables.stats()
@@ -241,12 +239,6 @@ class LocalStore(Store):
     def _is_new(self, table: str, worker: str, sequence: int) -> bool:
         return sequence > self._sequences.get((table, worker), -1)
 
-    def _clear(self) -> None:
-        self._last = None
-        for table in self._tables:
-            with table.lock.alone():
-                table.clear()
-
     def _fill(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         for config, keys, rows in snapshot.merged(path, files):
             own = _owned(keys, *self._tables.place)
@@ -268,7 +260,7 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _alone(self, what: str) -> Iterator[None]:
-        """Allows only one save, restore or clear at a time."""
+        """Allows only one save or restore at a time."""
         if not self._one.acquire(timeout=_SNAPSHOT_SECONDS):
             raise UserError(
                 f"{what}: another save or restore of this store has not ended within {_SNAPSHOT_SECONDS} s: check "

@@ -179,8 +179,8 @@ class ChangedRows:
 class Versions(RowWatcher):
     """The version of each slot of a table: the number of the last push that changed its row, 4 bytes per row.
 
-    No number is used twice, even after `clear`. So if a caller's version equals the current version, the row equals the
-    caller's row bit by bit. This class is not thread-safe.
+    No number is used twice, even after a restore. So if a caller's version equals the current version, the row equals
+    the caller's row bit by bit. This class is not thread-safe.
     """
 
     def __init__(self) -> None:

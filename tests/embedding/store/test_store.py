@@ -95,11 +95,11 @@ def test_pull_newer_leaves_out_what_is_known_and_what_is_not_there(store):
 def test_a_restored_row_and_a_row_that_is_gone_are_newer(store, tmp_path):
     store.push("t", np.array([1]), _ones(1), "a", 1)
     known = store.pull_newer("t", np.array([1]), _known(0)).versions
-    store.clear()
+    store.restore(tmp_path, [])
     gone = store.pull_newer("t", np.array([1]), known)
     assert gone.versions.tolist() == [0]
     np.testing.assert_array_equal(gone.rows, store.tables["t"].initial_rows(np.array([1])))
-    # A version from before the clear is never taken for a later one.
+    # A version from before the restore is never taken for a later one.
     assert store.sync("t", np.array([1]), _ones(1), "a", 2, known).positions.tolist() == [0]
     store.push("t", np.array([1]), _ones(1), "a", 1)
     known = store.pull_newer("t", np.array([1]), _known(0)).versions
@@ -132,7 +132,6 @@ def test_rows_of_a_put_have_a_new_version_and_go_into_the_next_delta(store, tmp_
     store.put("t", keys[:1], 3 * _ones(1), "a", 2)
     assert store.pull_newer("t", keys, known).positions.tolist() == [0]
     files += store.save(tmp_path, 2, files[0]["snapshot"])
-    store.clear()
     store.restore(tmp_path, files)
     assert store.pull("t", keys).tolist() == [[3, 3], [1, 1]]
 
