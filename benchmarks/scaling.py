@@ -52,8 +52,7 @@ RATIOS = {
     "one_worker_with_service": ("one_service", "one", "a service on the other core, over none"),
     "demo_default_vs_shared": ("demo", "demo_shared", f"the demo's job of two workers over the same with {SHARED}"),
     "two_workers_vs_naive_horovod": ("two_shared", "two_naive", "over in-graph variables under Horovod"),
-    "step_vs_dense_tower": ("tower", "one_2_cores", "time over the dense tower's, two cores, --overlap_lookup"),
-    "step_vs_dense_tower_in_turn": ("tower", "one_2_cores_in_turn", "the same without --overlap_lookup"),
+    "step_vs_dense_tower": ("tower", "one_2_cores", "time over the dense tower's, two cores"),
     "bfloat16_vs_float32": ("one_bf16", "one", f"one worker with {BFLOAT16} over one without"),
 }
 OTHERS = {
@@ -103,7 +102,6 @@ def reference(kind: str, steps: int, workers: int = 1) -> float:
 def every_side(steps: int) -> dict[str, Callable[[], float]]:
     """Returns the functions that measure the sides, by side."""
     alone = functools.partial(ours, steps)
-    free = functools.partial(ours, steps, "--prefetch_batches=4", cores=(0, 1))
     two = functools.partial(ours, steps, workers=2, cores=(0, 1))
     return {
         "one": functools.partial(alone, "--prefetch_batches=0"),
@@ -111,8 +109,7 @@ def every_side(steps: int) -> dict[str, Callable[[], float]]:
         "one_bf16": functools.partial(alone, "--prefetch_batches=0", BFLOAT16),
         "in_graph": functools.partial(reference, "in_graph", steps),
         "tower": functools.partial(reference, "tower", steps),
-        "one_2_cores": functools.partial(free, "--overlap_lookup"),
-        "one_2_cores_in_turn": free,
+        "one_2_cores": functools.partial(ours, steps, "--prefetch_batches=4", cores=(0, 1)),
         "two_shared": functools.partial(two, "--prefetch_batches=0", SHARED, AVERAGED),
         "two_service": functools.partial(two, "--prefetch_batches=0", AVERAGED),
         "two_shared_each": functools.partial(two, "--prefetch_batches=0", SHARED),

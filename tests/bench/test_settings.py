@@ -67,7 +67,7 @@ def test_flags_that_are_handed_on_are_those_that_differ_but_for_the_jobs_own():
 
 @pytest.mark.parametrize(
     ("arguments", "deterministic"),
-    [((), True), (("--overlap_lookup",), False), (("--sync_compression=fp16",), False), (("--autotune",), False)],
+    [((), True), (("--sync_compression=fp16",), False), (("--autotune",), False)],
 )
 def test_jobs_whose_auc_is_compared_are_deterministic_where_possible(tmp_path, arguments, deterministic):
     data = small.make(tmp_path, rows=16)
