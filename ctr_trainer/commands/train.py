@@ -22,7 +22,7 @@ from ctr_trainer.settings.command_flags import ExportFlags
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files.paths import is_local, path_of
-from ctr_trainer.system.processes import hardware
+from ctr_trainer.system.processes import hardware, tensorflow_import
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +126,7 @@ def _train(
     services: LocalServices,
 ) -> None:
     """Trains with settings that `run` has checked."""
+    tensorflow_import.load()
     from ctr_trainer.commands.experiment import build, data_recipe
     from ctr_trainer.commands.experiment.as_trained import as_trained
     from ctr_trainer.commands.experiment.open_source import is_readable

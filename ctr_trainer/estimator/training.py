@@ -24,7 +24,8 @@ from ctr_trainer.estimator.warm_start import NoWarmStart, warm_start_of
 from ctr_trainer.graph_notes import run_length
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import StepPlan, micro_batch, notes
-from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.mean_optimizer import average_of_ranks
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
@@ -177,12 +178,12 @@ def begin_graph(stack: contextlib.ExitStack, config: RunConfig) -> None:
 
 
 def begin_feed(stack: contextlib.ExitStack, feed: Feed) -> None:
-    """Starts reading and looking up ahead. Until the stack is closed, an error claims the last words of this process.
+    """Starts reading and looking up ahead. Until the stack is closed, an error is recorded at once.
 
     Lookups ahead read rows, so the store must already have the rows of the checkpoint.
     """
     feed.rewind()
-    stack.enter_context(last_words.of_this_process().claimed_on_error())
+    stack.enter_context(report.running().recording_errors())
 
 
 def _build(job: TrainingJob, config: RunConfig, input_ends: InputEnds) -> tuple[GraphInput, EstimatorSpec]:

@@ -9,7 +9,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
-from ctr_trainer.ranks import distributed, last_words, stop_signals
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.endings import report, stop_signals
 from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.stopping import Stopping
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError, diverged
@@ -150,7 +151,7 @@ class StopHook(StepHook):
             return distributed.all_sum(told, "stopping", watched=False)
 
         all_sum(np.zeros((2, size), np.int64))  # Creates the graph and session of this collective before the steps.
-        notices, self._words, self._path = Notices.of_this_job(), last_words.of_this_process(), path
+        notices, self._words, self._path = Notices.of_this_job(), report.running(), path
         # Without horovodrun, a rank cannot notify the other ranks.
         self._grace_secs = grace_secs if size == 1 or notices.address else 0.0
         name, is_lost = str(next(_TRAININGS)), self._words.is_one_lost
