@@ -9,7 +9,7 @@ from ctr_trainer.system.processes import tensorflow_import
 tensorflow_import.load()
 assert gc.isenabled() and gc.get_freeze_count() > 100_000
 assert "keras" in sys.modules and not {"matplotlib", "pandas", "scipy", "sklearn"} & {*sys.modules}
-import matplotlib, sklearn
+import sklearn
 tensorflow_import.load()
 """
 

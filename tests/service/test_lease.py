@@ -14,8 +14,9 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.embedding.service.client import ServiceClient
-from ctr_trainer.embedding.service.lease import Lease, LeaseBook, LeaseHeld
+from ctr_trainer.embedding.service.lease import LeaseBook, LeaseHeld
 from ctr_trainer.embedding.service.service import Service
+from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
@@ -97,15 +98,15 @@ def test_a_reader_that_comes_first_does_not_say_which_shard_a_service_is(open_cl
 def test_a_second_training_is_refused_while_the_first_lives_and_follows_at_once_one_that_gave_its_lease_back(
     trainer, open_client
 ):
-    with pytest.raises(UserError, match=rf"is used by the training of tests \(process {LEASE.pid} on .*, started 2"):
+    with pytest.raises(UserError, match=rf"is used by the training of tests \(process {LEASE.process} on host .* since 2"):
         begin = time.monotonic()
         while time.monotonic() < begin + TIMEOUT:  # The first is at work, and the second looks after a second.
-            _beside(lambda: open_client(Lease.new("second")), lambda: trainer.push("t", KEYS, ones(3), "w", 1))
+            _beside(lambda: open_client(Owner.new("second")), lambda: trainer.push("t", KEYS, ones(3), "w", 1))
     assert trainer.stats()["tables"]["t"]["rows"] == 3
     trainer.release()
     with pytest.raises(UserError, match="`push` refused: this client only reads.*no training holds the lease now"):
         trainer.push("t", KEYS, ones(3), "w", 2)
-    open_client(Lease.new("second")).create_table(CONFIG)
+    open_client(Owner.new("second")).create_table(CONFIG)
 
 
 def _beside(call, other):
@@ -127,8 +128,9 @@ def _beside(call, other):
 
 def test_the_lease_of_a_killed_training_ends_by_itself_and_the_next_one_says_what_it_waits_for(service, caplog):
     code = (
-        "import time; from ctr_trainer.embedding.service import client, lease;"
-        f"client = client.ServiceClient(['127.0.0.1:{service.port}'], 60, lease=lease.Lease.new('killed'));"
+        "import time; from ctr_trainer.embedding.service import client;"
+        "from ctr_trainer.system.files.lease import Owner;"
+        f"client = client.ServiceClient(['127.0.0.1:{service.port}'], 60, lease=Owner.new('killed'));"
         "print('here', flush=True); time.sleep(600)"
     )
     first = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -139,18 +141,18 @@ def test_the_lease_of_a_killed_training_ends_by_itself_and_the_next_one_says_wha
         first.communicate()
     begin = time.monotonic()
     with caplog.at_level(logging.WARNING):
-        client = ServiceClient([f"127.0.0.1:{service.port}"], TIMEOUT, lease=Lease.new("next"))
+        client = ServiceClient([f"127.0.0.1:{service.port}"], TIMEOUT, lease=Owner.new("next"))
     client.close()
     assert time.monotonic() - begin < 10
     assert f"was used by the training of killed (process {first.pid} on" in caplog.text
 
 
 def test_a_training_that_was_silent_goes_on_if_no_other_came_and_is_told_if_one_did(trainer, open_client):
-    trainer._renewal.close()
+    trainer._lease.close()
     time.sleep(2.2)
     trainer.push("t", KEYS, ones(3), "w", 2)  # The lease had ended, and nobody wanted it.
     time.sleep(2.2)
-    open_client(Lease.new("second"))
+    open_client(Owner.new("second"))
     for call in (
         lambda: trainer.push("t", KEYS, ones(3), "w", 3),
         lambda: trainer.sync("t", KEYS, ones(3), "w", 3),
@@ -190,7 +192,7 @@ def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(
 
 def test_a_start_of_the_workers_takes_the_lease_of_the_start_before_it_over_at_once():
     book = LeaseBook(seconds=60)
-    first, second, other = (Lease.new("model", job) for job in ("job", "job", "other"))
+    first, second, other = (Owner.new("model", job) for job in ("job", "job", "other"))
     assert book.take(first)
     with pytest.raises(LeaseHeld):
         book.take(other)
@@ -199,4 +201,4 @@ def test_a_start_of_the_workers_takes_the_lease_of_the_start_before_it_over_at_o
         book.renew(first.token, "push")
     book.renew(second.token, "push")
     with pytest.raises(LeaseHeld):
-        book.take(Lease.new("model"))  # Of a training without a launcher.
+        book.take(Owner.new("model"))  # Of a training without a launcher.

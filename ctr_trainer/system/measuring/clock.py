@@ -78,8 +78,8 @@ class Clock:
 
     The thread is always in exactly one phase: entering a phase pauses the enclosing phase. Therefore the seconds of all
     phases add up to the time since the clock was created. All reports of time use this clock: rates, percentiles, the
-    summary, traces, states of ranks and the phases of a step. A stretch is the time from when the thread enters or returns
-    to a phase until it leaves the phase.
+    summary, traces, the states of ranks and the phases of a step. A stretch is the time from when the thread enters or
+    returns to a phase until it leaves the phase.
 
     Only one thread may enter phases; other threads may read.
 
