@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Protocol
 
+from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.system.processes.child import END_SIGNALS
 
 ABORT_SECONDS = int(signal.SIGABRT)
@@ -35,13 +35,6 @@ def delay_abort() -> None:
 
 class Terminated(KeyboardInterrupt):
     """Raised in the main thread on SIGTERM, like KeyboardInterrupt, so that files are closed and drafts removed."""
-
-
-class StopRequest(Protocol):
-    """What a training reads between its steps. `ask` may be called from any thread, and repeatedly."""
-
-    def ask(self, signal: int) -> None:
-        """Asks the training to stop after the current step and to save."""
 
 
 class StopSignals:

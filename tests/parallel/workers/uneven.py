@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.program import run_program
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
