@@ -28,12 +28,7 @@ _RESUME_TEXT_SECONDS = 1.5
 # horovodrun kills a process 5 s after SIGTERM.
 _SAY_SECONDS = 4.5
 _PATIENCE_SECONDS = 15.0
-_NOT_SAVED_YET = (
-    "received a signal to end 4 s ago, and is still saving. If horovodrun received the signal as well, it kills its "
-    "workers 5 s after it, and the last steps are lost"
-)
 _OF_ANOTHER_RANK = re.compile(r"Horovod has been shut down|HorovodInternalError|gloo/transport|rank \d+ has ended, and")
-_log = logging.getLogger(__name__)
 
 
 class EndReport:
@@ -63,9 +58,7 @@ class EndReport:
         self._exchange = RecordExchange(notices, placement)
         # If there are several ranks, signals after the end of the work come from horovodrun. They are ignored, because
         # the reason was already reported.
-        self.signals = StopSignals(
-            self._say_of_signal, self._warn_of_launcher, self.is_one_lost, is_ignored_after=self._size > 1
-        )
+        self.signals = StopSignals(self._say_of_signal, self.is_one_lost, is_ignored_after=self._size > 1)
         self.directory = directory
         self.resume_text: Callable[[], str] | None = None
         self.explain: Callable[[], str] = str
@@ -260,11 +253,6 @@ class EndReport:
             return how
         how = f"{how}: Ctrl-C at horovodrun, a scheduler, or by hand"
         return how if self._placement.is_on_one_host else f"{how}; or a worker of another host has ended"
-
-    def _warn_of_launcher(self) -> None:
-        """Warns that horovodrun may soon kill this process, which is still writing a checkpoint."""
-        if self._rank == 0 and self._notices.address and self._own is None:
-            _log.warning("%s", self._with_resume_text(_NOT_SAVED_YET))
 
 
 _running: list[EndReport] = []

@@ -15,8 +15,7 @@ from ctr_trainer.system.processes.child import END_SIGNALS
 ABORT_SECONDS = int(signal.SIGABRT)
 # Signals within this time count as one request, because both a scheduler and horovodrun may forward the same request.
 _SAME_SECONDS = 1.0
-_WARN_SECONDS, _LOOK_SECONDS = 4.0, 0.25
-_CLOSING_SECONDS = 3.0
+_LOOK_SECONDS, _CLOSING_SECONDS = 0.25, 3.0
 
 
 def delay_abort() -> None:
@@ -48,7 +47,6 @@ class StopSignals:
 
     Args:
       say: f(number, late), which reports why the process ends; `late` is "", or says that a training took too long.
-      warn: f(), called if a training has not stopped after 4 s.
       is_one_lost: f() -> whether a rank was killed. If so, horovodrun ends the other ranks, which cannot stop in order.
       is_ignored_after: whether SIGTERM is ignored after the block of `handled`.
 
@@ -60,11 +58,10 @@ class StopSignals:
     def __init__(
         self,
         say: Callable[[int, str], None],
-        warn: Callable[[], None],
         is_one_lost: Callable[[], bool],
         is_ignored_after: bool,
     ) -> None:
-        self._say, self._warn, self._is_one_lost, self._is_ignored_after = say, warn, is_one_lost, is_ignored_after
+        self._say, self._is_one_lost, self._is_ignored_after = say, is_one_lost, is_ignored_after
         self._request: StopRequest | None = None
         self._grace_secs = self._since = 0.0
         self._first: int | None = None
@@ -138,13 +135,9 @@ class StopSignals:
             threading.Thread(target=self._end, args=[number, "", _CLOSING_SECONDS], name="end", daemon=True).start()
 
     def _end_late(self, number: int, request: StopRequest) -> None:
-        is_warned = False
         while (seconds := time.monotonic() - self._since) < self._grace_secs:
             if self._request is request and self._is_one_lost():
                 self._end(number)
-            if seconds > _WARN_SECONDS and not is_warned:
-                is_warned = True
-                self._warn()
             time.sleep(min(_LOOK_SECONDS, self._grace_secs - seconds))
         self._end(number, f"the training did not end within grace_secs={self._grace_secs:g}")
 
