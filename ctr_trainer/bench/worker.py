@@ -96,7 +96,7 @@ class WorkerFlags(Settings, title="Worker"):
 
 def main() -> int:
     """Runs the worker and returns the exit status, with the same meaning as for `python -m ctr_trainer`."""
-    tensorflow_import.install()
+    tensorflow_import.load()
     log_lines.install(rank=log_lines.rank_of_this_process())
     try:
         values = flags.define((WorkerFlags, *flags.TRAINING))
