@@ -35,7 +35,7 @@ class InLoopEvaluation:
 
     An evaluation uses the dense variables of rank 0, as a checkpoint does. It reads the rows from the store after all
     ranks have flushed their rows. Keys without a row read zeros and get no row. With several workers, each evaluation
-    adds one sync to the training. With one worker, the training is the same to the bit.
+    adds one sync to the training. With one worker, the training is bit-identical.
 
     After `stop` has received a signal, no more batches are evaluated.
 

@@ -143,13 +143,13 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         super().__post_init__()
         if self.service_shards > 1 and self.service != "auto":
             raise self.refused(
-                "{service_shards} is for services that the job starts itself, and {service} names those that run: "
+                "{service_shards} is for services that the job starts, and {service} names running shards: "
                 "leave out {service_shards:name}, or use {service:name}=auto"
             )
         if self.service == "shared" and self.sync_compression != "none":
-            raise self.refused("{sync_compression:name} is about syncs, and with {service} there are none")
+            raise self.refused("with {service} there are no syncs: leave out {sync_compression:name}")
         if self.row_optimizer.moves_all_rows and self.service not in ("auto", "shared"):
             raise self.refused(
-                "{optimizer} moves every row at every step, which the rows of {service} cannot: leave out "
-                "{service:name}, or take the optimizer without dense_"
+                "{optimizer} updates every row at every step, which is not possible with {service}: leave out "
+                "{service:name}, or use the optimizer without dense_"
             )

@@ -74,7 +74,7 @@ class RunConfig(Settings, title="Run"):
     seed: int = setting(1, "seed of the order of the data, the dense variables and the new embedding rows", minimum=0)
     deterministic: bool = setting(
         False,
-        "make runs with equal settings, data and numbers of workers end with bit-identical models, also if they are "
+        "make runs with the same settings, data and number of workers end with bit-identical models, also if they are "
         "interrupted; the workers of a host add up their row gradients, as one worker would with all their batches",
     )
     warm_start: str = setting(
@@ -185,7 +185,7 @@ class RunConfig(Settings, title="Run"):
     uneven_inputs: str = setting(
         "error",
         "what a training does if the `tf.data.Dataset` of one rank ends before another rank's: end the job, or "
-        "continue with batches that count nothing until all have ended",
+        "continue with zero-weight batches until all have ended",
         choices=("error", "pad"),
         flag=None,
     )
@@ -245,8 +245,8 @@ class RunConfig(Settings, title="Run"):
     def _refuse_what_depends_on_time(self) -> None:
         if self.save_checkpoints_secs:
             raise self.refused(
-                "with {deterministic:name} equal runs save at equal steps, and {save_checkpoints_secs} goes by the "
-                "clock: use {save_checkpoints_steps:name} or {save_checkpoints_epochs:name}"
+                "with {deterministic:name}, identical runs save at the same steps, but {save_checkpoints_secs} depends "
+                "on the clock: use {save_checkpoints_steps:name} or {save_checkpoints_epochs:name}"
             )
         if self.embedding.overlap_lookup:
             raise self.embedding.refused(
@@ -255,8 +255,8 @@ class RunConfig(Settings, title="Run"):
             )
         if self.embedding.sync_compression != "none":
             raise self.embedding.refused(
-                "{sync_compression} rounds what a sync sends, by the moment of the sync, and a deterministic run sends "
-                "exact rows: leave out one of the two"
+                "{sync_compression} rounds the rows that a sync sends, and a deterministic run needs exact rows: leave "
+                "out one of the two"
             )
 
     def replace(self, **changes: Any) -> "RunConfig":

@@ -128,7 +128,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
     def _refuse_missing(self) -> None:
         if self.name in ("exponential", "step") and not self.decay_steps:
             raise self.refused(
-                "{name} needs {decay_steps:name}, the optimizer steps or epochs that one {decay_rate:name} takes"
+                "{name} needs {decay_steps:name}, the steps or epochs after which {decay_rate:name} is applied once"
             )
         if self.name in ("exponential", "step", "plateau") and not self.decay_rate:
             raise self.refused("{name} needs a {decay_rate:name} between 0 and 1")
@@ -166,7 +166,7 @@ def check_plateau(patience: int, evaluation: EvaluationConfig | None) -> None:
     """
     if evaluation is None or not evaluation.best_metric:
         missing = "eval_steps and best_metric" if evaluation is None else "best_metric"
-        raise UserError(f"lr_schedule=plateau goes by what evaluations find: give {missing}, as best_metric=auc")
+        raise UserError(f"lr_schedule=plateau depends on evaluations: give {missing}, such as best_metric=auc")
     if 0 < evaluation.early_stopping_patience <= patience:
         raise UserError(
             f"early_stopping_patience={evaluation.early_stopping_patience} would end the training before "

@@ -51,7 +51,7 @@ class LrGroups:
         for scope, _ in self.factors:
             if not any(_is_in(name, scope) for name in names):
                 scopes = sorted({"/".join(name.split("/")[:depth]) for name in names for depth in (1, 2)})
-                raise UserError(f"lr_groups={scope}: no variable of the model is in it; there are {', '.join(scopes)}")
+                raise UserError(f"lr_groups={scope}: the model has no such scope; there are {', '.join(scopes)}")
         return [self._factor(name) for name in names]
 
     def _factor(self, name: str) -> float:
@@ -139,8 +139,8 @@ class TrainSettings(Settings, title="Training"):
             object.__setattr__(self, "accumulation_steps", 1)
         if self.overlap_allreduce and self.dense_sync_steps > 1:
             raise self.refused(
-                "{overlap_allreduce:name} is about the exchange of each step, and {dense_sync_steps} has none: leave "
-                "out one of the two"
+                "{overlap_allreduce:name} overlaps the exchange of each step, and with {dense_sync_steps} there is "
+                "none: leave out one of the two"
             )
         try:
             LrGroups.parse(self.lr_groups)
