@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from ctr_trainer.bench.reference_networks import BLOCKS, SIDE
 from ctr_trainer.features.tensors import Features, FedFeatures
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.inputs import field_embeddings
 from ctr_trainer.models.layers.mlp import dense

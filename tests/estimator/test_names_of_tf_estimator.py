@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import estimator as tf_estimator
+from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.estimator.hooks.periods import EverySteps, ThrottledCheckpoints
-from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.export import directory
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
