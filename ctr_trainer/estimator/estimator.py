@@ -156,11 +156,12 @@ class Estimator(TrainedModel):
                     given=training.model.spec.scaffold,
                 ) as session,
             ):
-                session.run_step_fn(lambda step_context: steps.begin(step_context.session))
+                unhooked = session.run_step_fn(lambda step_context: step_context.session)
+                steps.begin(unhooked)
                 with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):  # The input has ended.
                     while not (session.should_stop() or steps.is_over):
-                        session.run_step_fn(steps.train_step)
-                session.run_step_fn(lambda step_context: steps.finish(step_context.session))
+                        steps.train_step(session, unhooked)
+                steps.finish(unhooked)
             if steps.error:
                 raise steps.error
             if not steps.steps and not training.feed.is_live:

@@ -186,7 +186,7 @@ class EvaluatedTraining:
         self._selection.close()
 
 
-class _EvaluationPeriod:
+class EvaluationPeriod:
     """Determines when to evaluate: after steps, epochs, or checkpoints that are some time apart.
 
     Args:
@@ -214,11 +214,11 @@ class _EvaluationPeriod:
         return True
 
 
-def _period(eval_spec: EvalSpec, length: RunLength) -> _EvaluationPeriod:
+def _period(eval_spec: EvalSpec, length: RunLength) -> EvaluationPeriod:
     """Returns the period of the evaluations."""
     period: EverySteps | None = None
     if eval_spec.every_n_epochs:
         period = EveryEpochs(eval_spec.every_n_epochs, length, ("eval_epochs", "eval_steps"))
     elif eval_spec.every_n_steps is not None:
         period = EverySteps(eval_spec.every_n_steps)
-    return _EvaluationPeriod(period, eval_spec.start_delay_secs or 0.0, eval_spec.throttle_secs or 0.0)
+    return EvaluationPeriod(period, eval_spec.start_delay_secs or 0.0, eval_spec.throttle_secs or 0.0)

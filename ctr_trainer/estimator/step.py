@@ -70,20 +70,25 @@ class TrainingSteps:
         self._stop.explain = distributed.watchdog().explanation
         last_words.of_this_process().signals.hand_to(self._stop, training.job.config.grace_secs)
 
-    def train_step(self, step_context: tf1.train.MonitoredSession.StepContext) -> None:
-        """Trains one step: reads, looks up, runs the graph, trains the rows, then does whatever is due."""
+    def train_step(self, session: tf1.train.MonitoredSession, unhooked: tf1.Session) -> None:
+        """Trains one step: reads, looks up, runs the graph, trains the rows, then does whatever is due.
+
+        Args:
+          session: runs the graph, with its hooks.
+          unhooked: the session below it, for what is due.
+        """
         feed, dense = self._feed, self._dense
         with self._watched():
             for number in range(1, dense.micro_batches):
                 fed = feed.next()
                 fetches = {"accumulate": dense.accumulate, "feed": feed.fetches}
-                fetched = step_context.run_with_hooks(fetches, {self._micro_batch: number, **fed.feed})
+                fetched = session.run(fetches, {self._micro_batch: number, **fed.feed})
                 feed.add(fed, fetched["feed"])
             fed = feed.next()  # A batch that a thread has read ahead; rows that are missing come from the service.
             fetches = {"train_op": dense.next_op(), "feed": feed.last_fetches}
-            fetched = step_context.run_with_hooks(fetches, fed.feed)  # The dense tower and the gradient exchange.
+            fetched = session.run(fetches, fed.feed)  # The dense tower and the gradient exchange.
             feed.train(fed, fetched["feed"])  # The rows, by their gradients.
-            self.end_step(step_context.session)
+            self.end_step(unhooked)
 
     def end_step(self, session: tf1.Session) -> None:
         """Ends a step whose rows were trained, and does what is due after it."""
