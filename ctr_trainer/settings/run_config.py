@@ -232,7 +232,7 @@ class RunConfig(Settings, title="Run"):
             raise self.refused(f"{' and '.join(periods)} exclude each other: give one of them")
         steps = self.profile_steps
         if steps and not (len(steps) == 2 and steps[0] < steps[1]):
-            raise self.refused("{profile_steps}: expected the first and a later last step to profile, as 100,200")
+            raise self.refused("{profile_steps}: expected the first and a later last step to profile, such as 100,200")
 
         if self.deterministic:
             self._refuse_what_depends_on_time()

@@ -194,7 +194,7 @@ class StreamConfig(Settings, title="Stream"):
         for name, value, words in (("start", self.start, FROM), ("until", self.until, ("", *UNTIL))):
             if value not in words and seconds_of(value) is None:
                 known = ", ".join(word for word in words if word)
-                raise self.refused(f"{{{name}}}: expected {known} or a time, as 2026-11-23T10:00:00Z")
+                raise self.refused(f"{{{name}}}: expected {known} or a time, such as 2026-11-23T10:00:00Z")
 
 
 def seconds_of(text: str) -> float | None:
