@@ -61,7 +61,7 @@ def test_a_word_that_has_a_plainer_one_is_rare(words):
 
 # Places whose messages may contain flags: the command line, what runs other programs, and what makes flags and help
 # texts from settings.
-_SAYS_FLAGS = ("cli.py", "bench/", "commands/", "launch/", "models/", "settings/", "system/installation/")
+_SAYS_FLAGS = ("cli.py", "commands/", "launch/", "models/", "settings/", "system/installation/")
 _EXCEPT = {
     "estimator/advice.py",  # Its advice is a flag.
     "data/draft.py",  # A comment in a feature spec that it writes.
