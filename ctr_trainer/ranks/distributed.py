@@ -85,9 +85,11 @@ def init(
         _first_ranks = _hvd.ProcessSet(first_ranks) if has_set else None
         _hvd.init(process_sets=[_first_ranks] if has_set else None)
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
-    ending = report.running()
-    _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, ending.say)
-    ending.explain = _watchdog.explanation
+
+    def speak(text: str) -> None:
+        report.running().say(text)  # The `run` of a program may begin after `init`.
+
+    _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, speak)
 
 
 def watchdog() -> Watchdog:
