@@ -22,11 +22,6 @@ PARTS = {
         ("stream_over_file", "stream_over_file_json", "stream_over_file_arrow"),
         later("stream_loop", "measure_file"),
     ),
-    "delayed": Part(
-        "the shares of the gaps of late labels that --delayed_labels closes, see delayed_labels.py",
-        ("delayed_auc_gap_closed", "delayed_nll_gap_closed", "delayed_copc"),
-        lambda flags: later("delayed_labels")(),
-    ),
     "candidates": Part(
         "scores per second of requests with one context over those of expanded rows, see candidates.py",
         ("candidates_speedup", "candidates_speedup_http", "candidates_speedup_flight"),

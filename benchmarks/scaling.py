@@ -23,11 +23,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jobs
 import psutil
 import sides
+import worker as w1
 
-from ctr_trainer.bench import jobs
-from ctr_trainer.bench import worker as w1
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.system.processes import hardware
 
@@ -52,8 +52,7 @@ RATIOS = {
     "one_worker_with_service": ("one_service", "one", "a service on the other core, over none"),
     "demo_default_vs_shared": ("demo", "demo_shared", f"the demo's job of two workers over the same with {SHARED}"),
     "two_workers_vs_naive_horovod": ("two_shared", "two_naive", "over in-graph variables under Horovod"),
-    "step_vs_dense_tower": ("tower", "one_2_cores", "time over the dense tower's, two cores, --overlap_lookup"),
-    "step_vs_dense_tower_in_turn": ("tower", "one_2_cores_in_turn", "the same without --overlap_lookup"),
+    "step_vs_dense_tower": ("tower", "one_2_cores", "time of a step over that of its dense tower, two cores"),
     "bfloat16_vs_float32": ("one_bf16", "one", f"one worker with {BFLOAT16} over one without"),
 }
 OTHERS = {
@@ -76,7 +75,7 @@ def ours(
             flags += f"--embedding_service={service.address}", f"--token_file={token}"
         stack.enter_context(on_cores(cores))
         job = jobs.Job("ours", workers, (*W1_FLAGS, *flags), steps, WARMUP_STEPS, environment=(*ONE_THREAD.items(),))
-        return jobs.rate(job.run(os.path.join(directory, "run"), sides.TIMEOUT_SECONDS))
+        return jobs.rate(job.run())
 
 
 @contextlib.contextmanager
@@ -91,19 +90,14 @@ def on_cores(cores: Sequence[int]) -> Iterator[None]:
 
 
 def reference(kind: str, steps: int, workers: int = 1) -> float:
-    """Returns the examples/s of all workers of `w1.py`, each of which ends its output with a JSON line."""
-    job = [sys.executable, sides.HERE / "w1.py", kind, f"--steps={steps}"]
-    launcher = ["horovodrun", "-np", workers, "--gloo"] if workers > 1 else []
-    found = re.findall(r'{"examples_per_sec": ([\d.]+)}', sides.call([*launcher, *job], ONE_THREAD))
-    if len(found) != workers:
-        raise SystemExit(f"{kind} printed {len(found)} results of {workers}")
-    return sum(map(float, found))
+    """Returns the examples/s of all workers of `w1.py` together."""
+    program = ["w1.py", kind, f"--steps={steps}"]
+    return jobs.rate(jobs.run_workers(jobs.horovodrun(workers), workers, program, ONE_THREAD))
 
 
 def every_side(steps: int) -> dict[str, Callable[[], float]]:
     """Returns the functions that measure the sides, by side."""
     alone = functools.partial(ours, steps)
-    free = functools.partial(ours, steps, "--prefetch_batches=4", cores=(0, 1))
     two = functools.partial(ours, steps, workers=2, cores=(0, 1))
     return {
         "one": functools.partial(alone, "--prefetch_batches=0"),
@@ -111,8 +105,7 @@ def every_side(steps: int) -> dict[str, Callable[[], float]]:
         "one_bf16": functools.partial(alone, "--prefetch_batches=0", BFLOAT16),
         "in_graph": functools.partial(reference, "in_graph", steps),
         "tower": functools.partial(reference, "tower", steps),
-        "one_2_cores": functools.partial(free, "--overlap_lookup"),
-        "one_2_cores_in_turn": free,
+        "one_2_cores": functools.partial(ours, steps, "--prefetch_batches=4", cores=(0, 1)),
         "two_shared": functools.partial(two, "--prefetch_batches=0", SHARED, AVERAGED),
         "two_service": functools.partial(two, "--prefetch_batches=0", AVERAGED),
         "two_shared_each": functools.partial(two, "--prefetch_batches=0", SHARED),
@@ -164,7 +157,7 @@ def rss_growth_percent(steps: int) -> float | None:
     with tempfile.TemporaryDirectory() as directory, on_cores([0]):
         flags = [*W1_FLAGS, f"--max_steps={steps}", "--epochs=0", f"--log_steps={RSS_STEPS}", "--batch_size=64"]
         places = f"--model_dir={directory}/model", f"--result_dir={directory}", "--phase_steps=20"
-        job = [sys.executable, "-m", "ctr_trainer.bench.worker", "--prefetch_batches=4", *flags, *places]
+        job = [sys.executable, sides.HERE / "worker.py", "--prefetch_batches=4", *flags, *places]
         held = [size for step, _, size in logged_steps(job) if step >= 3 * RSS_STEPS]
     return round(100 * (held[-1] / held[0] - 1), 2)
 

@@ -261,7 +261,7 @@ def measure(kills: int, kill_secs: float, records: int, held_out: int = HELD_OUT
         pq.write_table(pa.Table.from_pylist([*rows]), work / "held_out.parquet")
         data = f"--eval_data={work / 'held_out.parquet'}"
         killed, undisturbed = (
-            sides.last_json(sides.command("evaluate", f"--model_dir={work / name}", data))
+            sides.last_json(sides.call([*sides.COMMAND, "evaluate", f"--model_dir={work / name}", data]))
             for name in ("killed", "undisturbed")
         )
         print(f"with kills: {killed}\nundisturbed: {undisturbed}", flush=True)
