@@ -113,6 +113,7 @@ class Setup:
     flags: tuple[str, ...]
     rounds: int
     steps: int
+    data: str = "W1 from memory (26 fields, 13 numbers, random labels)"
 
     @functools.cached_property
     def experiment(self) -> Experiment:
@@ -162,11 +163,9 @@ class Setup:
 
     def title(self, workers: int) -> str:
         """Describes the model, the data and the rounds."""
-        data = self.experiment.data
-        trained = data.train_data or "W1 from memory (26 fields, 13 numbers, random labels)"
         return (
-            f"{self.experiment.model.model} on {trained}, {data.batch_size} examples a batch, up to {workers} workers; "
-            f"{self.rounds} rounds of all jobs in turn: median (range)"
+            f"{self.experiment.model.model} on {self.data}, at most {workers} workers, batches of "
+            f"{self.experiment.data.batch_size}; median (range), rounds: {self.rounds}, all jobs in turn"
         )
 
 
@@ -187,7 +186,9 @@ def parser(description: str | None, rounds: int = 3, steps: int = 200, rows: int
 
 def setup(flags: argparse.Namespace) -> Setup:
     """Returns the setup of jobs whose speed is measured, without evaluations."""
-    return Setup((*flags.more, "--eval_data="), flags.rounds, max(flags.steps, 2))
+    found = Setup((*flags.more, "--eval_data="), flags.rounds, max(flags.steps, 2))
+    data = found.experiment.data.train_data
+    return dataclasses.replace(found, data=data) if data else found
 
 
 def setup_with_data(flags: argparse.Namespace, directory: str) -> Setup:
@@ -199,11 +200,11 @@ def setup_with_data(flags: argparse.Namespace, directory: str) -> Setup:
     given = experiment_of(flags.more).data
     if bool(given.train_data) != bool(given.eval_data):
         raise SystemExit("speed and AUC need both --train_data and --eval_data; give neither to generate both")
-    made = []
-    if not given.train_data:
+    made, data = list[str](), given.train_data
+    if not data:
         sides.call([*sides.COMMAND, "convert", "--format=synthetic", f"--rows={flags.rows}", f"--output={directory}"])
-        made = [f"--train_data={directory}/train", f"--eval_data={directory}/test"]
-    return Setup(("--deterministic", *flags.more, *made), flags.rounds, max(flags.steps, 2))
+        made, data = [f"--train_data={directory}/train", f"--eval_data={directory}/test"], "synthetic data"
+    return Setup(("--deterministic", *flags.more, *made), flags.rounds, max(flags.steps, 2), data)
 
 
 def figures_of(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def test_a_word_that_has_a_plainer_one_is_rare(words):
 
 # Packages whose messages may contain flags: the command line, packages that run other programs, and packages that make
 # flags and help texts from settings.
-_SAYS_FLAGS = ("cli.py", "bench", "commands", "experiment", "installation", "launch", "models", "search", "settings")
+_SAYS_FLAGS = ("cli.py", "commands", "experiment", "installation", "launch", "models", "search", "settings")
 _EXCEPT = {
     "estimator/advice.py",  # Its advice is a flag.
     "data/draft.py",  # A comment in a feature spec that it writes.
