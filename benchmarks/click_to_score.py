@@ -39,7 +39,8 @@ PARTS = {
         "records of a stream that random kills of its parts have cost or repeated, see stream_kills.py",
         (
             *("records", "kill_runs", "records_not_trained", "records_trained_twice", "auc_minus_undisturbed"),
-            *("log_loss_minus_undisturbed", "restarts", "requests_during_kills", "requests_failed_during_kills"),
+            *("log_loss_minus_undisturbed", "restarts", "restart_secs"),
+            *("requests_during_kills", "requests_failed_during_kills"),
         ),
         lambda flags: later("stream_kills")(flags.kills, flags.kill_secs, flags.kill_records),
     ),
