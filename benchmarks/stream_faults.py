@@ -25,7 +25,7 @@ import sides
 import stream_kills as kills
 from stream_loop import NAME, OWN, PARTITIONS, TOPIC, Appender, clicks, without_label
 
-from ctr_trainer.estimator.checkpoint import latest_checkpoint
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from tests import redis_cluster
 from tests.scoring.conftest import Client
 from tests.scoring.process import Server, serving

@@ -31,8 +31,8 @@ import pyarrow.parquet as pq
 import sides
 from stream_loop import NAME, OWN, PARTITIONS, TOPIC, Appender, Row, clicks, without_label
 
+from ctr_trainer.checkpoint.checkpoint import Checkpoint, latest_checkpoint
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.estimator.checkpoint import Checkpoint, latest_checkpoint
 from ctr_trainer.features import hashing
 from ctr_trainer.live.stream.plan import StreamPosition
 from tests.launch import processes

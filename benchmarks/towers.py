@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features, FedFeatures
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models.head import Labels
 from ctr_trainer.system.messages.errors import UserError
 

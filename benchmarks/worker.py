@@ -118,9 +118,9 @@ def measure(
     """
     from towers import gpus_of, in_towers
 
+    from ctr_trainer.checkpoint.evaluations import EvaluationHistory
     from ctr_trainer.commands.experiment import build
     from ctr_trainer.data.reader import BatchReader
-    from ctr_trainer.estimator.model_selection import EvaluationHistory
     from ctr_trainer.ranks import distributed
 
     data = experiment.data

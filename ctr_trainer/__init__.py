@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         train_and_evaluate,
     )
     from ctr_trainer.features.spec import FeatureSpec
-    from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+    from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
     from ctr_trainer.ranks.distributed import init, is_chief, rank, size
     from ctr_trainer.ranks.distributed import optimizer as DistributedOptimizer
     from ctr_trainer.settings.embedding_config import EmbeddingConfig
@@ -65,12 +65,12 @@ _PLACES = {
     "DistributedOptimizer": "ctr_trainer.ranks.distributed:optimizer",
     "EmbeddingConfig": "ctr_trainer.settings.embedding_config",
     "Estimator": "ctr_trainer.estimator.estimator",
-    "EstimatorSpec": "ctr_trainer.graph_notes.estimator_spec",
+    "EstimatorSpec": "ctr_trainer.models.estimator_spec",
     "EvalSpec": "ctr_trainer.estimator.train_and_evaluate",
     "EvaluationResult": "ctr_trainer.estimator.train_and_evaluate",
     "FeatureSpec": "ctr_trainer.features.spec",
     "MetricsConfig": "ctr_trainer.settings.training_configs",
-    "ModeKeys": "ctr_trainer.graph_notes.estimator_spec",
+    "ModeKeys": "ctr_trainer.models.estimator_spec",
     "OwnLoop": "ctr_trainer.estimator.own_loop",
     "RunConfig": "ctr_trainer.settings.run_config",
     "StepHook": "ctr_trainer.estimator.hooks.step_hook",

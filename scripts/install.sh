@@ -112,7 +112,7 @@ key="$described
 checkout $root
 tensorflow $tensorflow
 gpu operations ${HOROVOD_GPU_OPERATIONS:-none}
-recipe $(cat pyproject.toml setup.py constraints.txt ctr_trainer/system.installation/*.{py,txt} scripts/install.sh | cksum)"
+recipe $(cat pyproject.toml setup.py constraints.txt ctr_trainer/system/installation/*.{py,txt} scripts/install.sh | cksum)"
 if [[ -f $stamp && $(cat "$stamp") == "$key" ]]; then
     exit 0
 fi

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
-from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, with_plugins
 from ctr_trainer.system.messages.errors import UserError
 from tests import small

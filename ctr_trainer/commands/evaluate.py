@@ -105,8 +105,8 @@ def _of_export(experiment: Experiment, metrics: MetricsConfig, export: SavedMode
 
 
 def _show(results: dict[str, Any], output: str) -> None:
+    from ctr_trainer.checkpoint.evaluations import without_nan
     from ctr_trainer.commands.reports.comparison import format_metrics
-    from ctr_trainer.estimator.model_selection import without_nan
 
     results = without_nan(results)
     if output:

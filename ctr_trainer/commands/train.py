@@ -126,11 +126,11 @@ def _train(
     services: LocalServices,
 ) -> None:
     """Trains with settings that `run` has checked."""
+    from ctr_trainer.checkpoint.evaluations import without_nan
     from ctr_trainer.commands.experiment import build, data_recipe
     from ctr_trainer.commands.experiment.as_trained import as_trained
     from ctr_trainer.commands.experiment.open_source import is_readable
     from ctr_trainer.estimator import model_directory, run_summary
-    from ctr_trainer.estimator.model_selection import without_nan
     from ctr_trainer.ranks import autotune, distributed
 
     data, model = experiment.data, experiment.model
@@ -186,7 +186,7 @@ def _train(
 
 def _complete_summary(estimator: Any, eval_spec: Any) -> None:
     """Writes the summary of a training that was killed after its last checkpoint, if it is missing. A collective."""
-    from ctr_trainer.estimator.model_selection import without_nan
+    from ctr_trainer.checkpoint.evaluations import without_nan
     from ctr_trainer.ranks import distributed
 
     checkpoint, path = estimator.latest_checkpoint(), path_of(estimator.model_dir) / SUMMARY_FILE

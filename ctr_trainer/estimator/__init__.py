@@ -8,14 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from ctr_trainer.checkpoint.warm_start import WarmStartSettings
 from ctr_trainer.estimator import inputs
 from ctr_trainer.estimator.estimator import Estimator
 from ctr_trainer.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
 from ctr_trainer.estimator.own_loop import OwnLoop, own_loop
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainSpec, train_and_evaluate
-from ctr_trainer.estimator.warm_start import WarmStartSettings
 from ctr_trainer.export import signatures as export  # Named as in tf.estimator.
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.ranks.distributed import optimizer as DistributedOptimizer  # Named as in Horovod.
 from ctr_trainer.ranks.distributed import rank, size
 from ctr_trainer.settings.embedding_config import EmbeddingConfig

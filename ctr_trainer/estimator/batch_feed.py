@@ -1,12 +1,11 @@
 """Input from a batch reader: placeholders, and the batches and embedding rows that are fed to them."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
@@ -14,16 +13,14 @@ from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.estimator.built_step import BuiltStep
 from ctr_trainer.estimator.embeddings import Embeddings, Lookups
-from ctr_trainer.estimator.feed import Feed, GraphInput
-from ctr_trainer.estimator.hooks.step_hook import Order
+from ctr_trainer.estimator.feed import Fed, Feed, GraphInput
 from ctr_trainer.estimator.inputs import GivenReader, WholeSteps
-from ctr_trainer.estimator.open_rows import RowsInTurn
+from ctr_trainer.estimator.table_inputs import LookedUp
 from ctr_trainer.features.columns import FORM, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.graph_notes.notes import RowTraining, notes
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
@@ -65,24 +62,20 @@ class BatchInput(GraphInput):
     def weights(self, labels: tf.Tensor) -> tf.Tensor:
         return self.features["weight"]
 
+    @property
+    def placeholders(self) -> Sequence[tf.Tensor]:  # type: ignore[override]
+        return self.features.placeholders
+
     def connect(
         self,
         store: Store,
         config: RunConfig,
-        spec: EstimatorSpec | None = None,
+        step: BuiltStep | None = None,
         trained: Mapping[str, TableConfig] | None = None,
         within_training: bool = False,
         clock: Clock | None = None,
     ) -> "BatchFeed":
-        training = None
-        if spec is not None:
-            rate = config.embedding.learning_rate
-            training = notes().row_training or _row_training(self.features, spec.loss, rate)
-        if training and config.embedding.overlap_lookup and self.features.spec.limits:
-            raise UserError(
-                "overlap_lookup: with [[limits]] in the feature spec, a row could be evicted before a step trains it: "
-                "leave out one of the two"
-            )
+        training = step.rows if step is not None else None
         in_order = config.deterministic and training is not None
         if in_order and self.features.spec.limits and (distributed.size() > 1 or config.embedding.service != "auto"):
             raise UserError(
@@ -102,110 +95,18 @@ class BatchInput(GraphInput):
             scale=training.learning_rate_scale if training else None,
             uncached=within_training,
             in_order=in_order,
-            first_step=notes().run_length.start if training else None,
+            first_step=step.run_length.start if step is not None else None,
         )
-        hook = InputHook(self.features, embeddings, training, clock, self._has_read)
-        return BatchFeed(self, self._reader, embeddings, hook, config.prefetch_batches)
-
-
-class InputHook(tf1.train.SessionRunHook):
-    """Before a step, feeds a batch and the embedding rows of its keys; after the step, applies the rows' gradients.
-
-    If an optimizer step takes several micro-batches, their gradients are summed and applied after the last micro-batch.
-    The session's loop ends when the batches end. There are no batches before the first `restart`.
-
-    Args:
-      features: builds the feed of all inputs other than embedding rows.
-      has_read: callback f(), called after each batch is read, or None.
-
-    Attributes:
-      training: how the rows are trained; None if no gradients are applied.
-      batch: the batch of the current step.
-      examples: number of examples fed since `restart`.
-    """
-
-    phase, order = "feed", Order.INPUT
-
-    def __init__(
-        self,
-        features: FedFeatures,
-        embeddings: Embeddings,
-        training: RowTraining | None = None,
-        clock: Clock | None = None,
-        has_read: Callable[[], None] | None = None,
-    ) -> None:
-        self._features, self._embeddings, self.training = features, embeddings, training
-        self._rows = RowsInTurn(embeddings.look_up, (), training=False)
-        self._has_read = has_read or (lambda: None)
-        self._clock = clock or Clock()
-        self._rows_of: tuple[str, ...] = ()
-        self._fetches: list[tf.Tensor] = []
-        self._last_fetches: list[tf.Tensor] = []
-        self._micro_batches, self._micro_batch = 1, 0
-        self._awaits_rate = training is not None and embeddings.moves_all_rows
-        self.batch: Any = None
-        self.examples = 0
-
-    def restart(self, rows: RowsInTurn) -> None:
-        """Feeds the batches of `rows` from the next step on."""
-        self._rows, self._micro_batch, self.examples = rows, 0, 0
-
-    def begin(self) -> None:
-        training = self.training
-        if training is not None and training.gradients:
-            self._micro_batches = notes().step_plan.accumulation_steps
-            # Flat lists, made once, because the session flattens nested fetches at each run.
-            self._rows_of, self._fetches = tuple(training.gradients), list(training.gradients.values())
-            self._last_fetches = [*self._fetches, training.learning_rate]
-            if training.share is not None:
-                self._last_fetches.append(training.share)
-
-    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
-        if self._awaits_rate and self.training is not None:
-            # Not in `after_create_session`, in which a hook of a later order may still lower the learning rate.
-            self._awaits_rate = False
-            self._embeddings.expect_learning_rate(float(run_context.session.run(self.training.learning_rate)))
-        with self._clock.within(self.phase):
-            return self._feed()
-
-    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        if self._fetches:
-            with self._clock.within("update"):
-                self._apply(run_values.results)
-
-    def _feed(self) -> tf1.train.SessionRunArgs:
-        with self._clock.within("read"):
-            self.batch, lookups = self._rows.read()
-        self._has_read()
-        with self._clock.within("lookup"):
-            self._looked_up = self._rows.look_up(lookups)
-        feed = self._looked_up.feed | self._features.feed(self.batch)
-        self.examples += self.batch.size
-        self._micro_batch = self._micro_batch % self._micro_batches + 1
-        # The rate and the share belong to the whole step. Fetching them with an earlier micro-batch would exchange the
-        # gradients of an incomplete step.
-        is_last = self._micro_batch == self._micro_batches
-        return tf1.train.SessionRunArgs(self._last_fetches if is_last else self._fetches, feed)
-
-    def _apply(self, results: list[np.ndarray]) -> None:
-        weight = 1.0 if self.training is None or self.training.share is None else float(np.sum(self.batch.weights))
-        batch = self._looked_up, dict(zip(self._rows_of, results, strict=False)), weight
-        if self._micro_batch < self._micro_batches:
-            self._rows.train(self._embeddings.add_gradients, *batch)
-        else:
-            step = RowStep(*map(float, results[len(self._rows_of) :]))
-            self._rows.train(self._embeddings.apply_gradients, *batch, step)
-
-    def close(self) -> None:
-        """Stops the thread that looks up rows in the background, if there is one."""
-        self._rows.close()
+        return BatchFeed(self, self._reader, embeddings, step, config.prefetch_batches, clock, self._has_read)
 
 
 class BatchFeed(Feed):
-    """Feeds a reader's batches and their embedding rows. Feeds nothing before `rewind` is called.
+    """Feeds a reader's batches and their embedding rows. Has no batches before `rewind` is called.
 
     Args:
+      step: the step to train; None to evaluate or predict, where keys without a row get no row.
       prefetch_batches: number of batches to read and look up ahead.
+      has_read: callback f(), called after each batch is read, or None.
     """
 
     embeddings: Embeddings
@@ -215,14 +116,25 @@ class BatchFeed(Feed):
         inputs: BatchInput,
         reader: GivenReader,
         embeddings: Embeddings,
-        hook: InputHook,
+        step: BuiltStep | None,
         prefetch_batches: int,
+        clock: Clock | None = None,
+        has_read: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(inputs, [hook])
-        self._reader, self.embeddings, self._hook, self._prefetch_batches = reader, embeddings, hook, prefetch_batches
-        per_step = notes().step_plan.accumulation_steps if hook.training else 1
+        super().__init__(inputs, trains=False)
+        self._features, self._reader, self.embeddings = inputs.features, reader, embeddings
+        self._training, self._prefetch_batches = step.rows if step is not None else None, prefetch_batches
+        self._clock, self._has_read = clock or Clock(), has_read or (lambda: None)
+        per_step = step.accumulation_steps if step is not None else 1
         self._batches = WholeSteps(reader, per_step)
         self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = read_ahead((), 0)
+        self._rows_of: list[str] = []
+        if (training := self._training) is not None and training.gradients:
+            # The rate and the share belong to the whole step. Fetching them with an earlier micro-batch would exchange
+            # the gradients of an incomplete step.
+            self._rows_of, self.fetches = list(training.gradients), list(training.gradients.values())
+            self.last_fetches = [*self.fetches, training.learning_rate]
+            self.last_fetches += [training.share] if training.share is not None else []
         self.steps = None if reader.steps is None else -(-reader.steps // per_step)
         self.is_live, self.stream_state = reader.is_live, reader.stream_state
         self.status_lines = reader.status_lines(embeddings.new_keys)
@@ -231,21 +143,39 @@ class BatchFeed(Feed):
         here, trained = reader.statistics or {}, inputs.features.statistics or {}
         self.new_keys.forms = lambda name: (here.get(name, {}).get(FORM, ""), trained.get(name, {}).get(FORM, ""))
 
-    @property
-    def batch(self) -> Batch:
-        return self._hook.batch
-
-    @property
-    def examples(self) -> int:
-        return self._hook.examples
-
     def rewind(self) -> None:
-        self._end_reading()
+        self._ahead.close()
         done, per_epoch = self.epochs_after(0), self._reader.steps_per_epoch
         self.new_keys.limit = float("inf") if done is None or per_epoch is None else (1 - done) * per_epoch
         self.embeddings.begin()
         self._ahead = read_ahead(self.embeddings.prepare(self._batches), self._prefetch_batches)
-        self._hook.restart(self.embeddings.feed(self._ahead, self._hook.training is not None))
+        self.examples = 0
+
+    def next(self) -> Fed:
+        with self._clock.within("feed"):
+            with self._clock.within("read"):
+                batch, lookups = next(self._ahead)  # Read ahead by a thread.
+            self._has_read()
+            with self._clock.within("lookup"):
+                looked_up = self.embeddings.look_up(lookups, create=self._training is not None)
+            self.examples += batch.size
+            return Fed(looked_up.feed | self._features.feed(batch), batch, looked_up)
+
+    def add(self, fed: Fed, fetched: list[np.ndarray]) -> None:
+        with self._clock.within("update"):
+            self.embeddings.add_gradients(*self._gradients(fed, fetched))
+
+    def train(self, fed: Fed, fetched: list[np.ndarray]) -> None:
+        if self._rows_of:
+            with self._clock.within("update"):
+                step = RowStep(*map(float, fetched[len(self._rows_of) :]))
+                self.embeddings.apply_gradients(*self._gradients(fed, fetched), step)
+
+    def _gradients(self, fed: Fed, fetched: list[np.ndarray]) -> tuple[LookedUp, dict[str, np.ndarray], float]:
+        """Returns the rows of a batch, their gradients, and the weight of the batch in its step."""
+        assert fed.batch is not None and fed.looked_up is not None and self._training is not None
+        weight = 1.0 if self._training.share is None else float(np.sum(fed.batch.weights))
+        return fed.looked_up, dict(zip(self._rows_of, fetched, strict=False)), weight
 
     def flush(self) -> None:
         self.embeddings.flush()
@@ -261,13 +191,14 @@ class BatchFeed(Feed):
         known = progress(self.position_after(steps))
         return known[0] if known else None
 
-    def with_columns(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def with_columns(self, fed: Fed, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns a dict of the id columns, the labels, if any, and the predictions for the examples of the batch.
 
         The label is named `label`; it is float32, and NaN for an example without a label. If there are several labels,
         they are named `label/NAME`. If an id column or a prediction has the same name, `_` is appended to the label's.
         """
-        batch, spec = self.batch, self._reader.spec
+        batch, spec = fed.batch, self._reader.spec
+        assert batch is not None
         columns = {**batch.ids}
         if spec.labelled:
             several = [f"label/{label.name}" for label in spec.labels] if spec.other_labels else ["label"]
@@ -278,17 +209,5 @@ class BatchFeed(Feed):
         return {name: value[: batch.size] for name, value in {**columns, **predictions}.items()}
 
     def close(self) -> None:
-        self._end_reading()
-        self.embeddings.close()
-
-    def _end_reading(self) -> None:
-        self._hook.close()
         self._ahead.close()
-
-
-def _row_training(features: FedFeatures, loss: tf.Tensor, learning_rate: float) -> RowTraining:
-    """Returns the `RowTraining` from the gradients of a loss, for a `train_op` that this package did not make."""
-    rows = features.placeholders
-    gradients = tf.gradients(loss, rows) if rows else []
-    by_name = {row.name: g for row, g in zip(rows, gradients, strict=True) if g is not None}
-    return RowTraining(by_name, tf.convert_to_tensor(learning_rate))
+        self.embeddings.close()

@@ -3,28 +3,29 @@
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.checkpoint.model_directory import one_job, resume_text
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
 from ctr_trainer.estimator.evaluation import no_examples
-from ctr_trainer.estimator.hooks.ending_hooks import StopHook
-from ctr_trainer.estimator.hooks.step_hook import in_order
-from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
-from ctr_trainer.estimator.model_record import TrainingJob
+from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.publishing import open_publishing
+from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import training_session
+from ctr_trainer.estimator.step import TrainingSteps
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult, refuse_unless_positive
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training, open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
-from ctr_trainer.graph_notes.estimator_spec import session_hooks
-from ctr_trainer.graph_notes.notes import notes
+from ctr_trainer.models.estimator_spec import session_hooks
 from ctr_trainer.ranks import dense_exchange, distributed, last_words
+from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.settings.schedule import check_plateau
 from ctr_trainer.system.files.staging import staged
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
@@ -74,7 +75,7 @@ class Estimator(TrainedModel):
 
         Raises:
           ServiceLost: the embedding service is lost. The message names the last checkpoint.
-          StoppedInOrder: SIGTERM or SIGINT has ended the training, and its checkpoint is saved; see `StopHook`. Only
+          StoppedInOrder: SIGTERM or SIGINT has ended the training, and its checkpoint is saved. Only
             programs that use `run_program`, such as the command line, handle these signals.
           UserError: there is no checkpoint of the step `resume_from`, the input has no examples, or an argument is
             wrong; or the training diverged, or cannot continue for another reason. The message names the last
@@ -120,20 +121,7 @@ class Estimator(TrainedModel):
     def _train(
         self, job: TrainingJob, hooks: Sequence[tf1.train.SessionRunHook], evaluation: EvalSpec | None
     ) -> TrainResult | None:
-        """Opens the training, restores its checkpoint, runs its steps, saves and closes.
-
-        A step consists of one or more calls of `session.run`. Hooks act before and after each call, in the order of
-        `step_hook.Order`:
-
-        | what happens | by |
-        |---|---|
-        | a batch is read, and its rows are looked up | `InputHook` |
-        | the graph runs, and dense gradients are exchanged | `Training.step` |
-        | the rows are trained | `InputHook` |
-        | the rows are exchanged with the service | `RowSyncHook` |
-        | a checkpoint is saved | `CheckpointHook` |
-        | the model is evaluated | `EvaluationHook` |
-        """
+        """Opens the training, restores its checkpoint, trains its steps (see `TrainingSteps`), saves and closes."""
         if job.last_step is not None and job.start >= job.last_step:
             self._log_nothing_to_do(job, f"it was to stop at step {job.last_step}")
             return None
@@ -146,46 +134,44 @@ class Estimator(TrainedModel):
             if training.feed.steps == 0:
                 self._log_nothing_to_do(job, "its data has been read to the end of the last epoch")
                 return None
-            if notes().plateau:
-                check_plateau(notes().plateau.patience, evaluation)
+            if training.model.step.plateau:
+                check_plateau(training.model.step.plateau.patience, evaluation)
             if distributed.is_chief():
                 _log_start(training)
-            stop = StopHook(self.config.grace_secs, lambda: training.save.path)
-            publishing = open_publishing(training, stop)
-            published = [publishing.publisher.status_line] if publishing else []
-            own, measuring = training_hooks(training, [*published, *training.feed.status_lines])
-            own += [stop, publishing.hook] if publishing else [stop]
-            tried = False
+            stop = StopRequest()
             evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else None
+            publishing = open_publishing(training, stop)
+            extensions = [publishing] if publishing else []
+            lines = [*training.feed.status_lines, *(publishing.status_lines if publishing else ())]
+            own = training_hooks(training, lines, hooks)
+            steps = TrainingSteps(training, stop, own, evaluations, extensions)
             with (
-                training.closing([publishing, evaluations, *own]),
+                training.closing([*extensions, evaluations, *own.all, steps]),
                 training_session(
                     checkpoint=job.checkpoint,
-                    hooks=in_order([*own, *([evaluations] if evaluations else ()), *hooks]),
+                    hooks=own.all,
                     model_dir=job.staging.path,
                     config=self.config,
                     saver=training.saver,
-                    given=training.spec.scaffold,
+                    given=training.model.spec.scaffold,
                 ) as session,
             ):
-                if job.checkpoint and training.steps.step != job.start:
-                    raise UserError(
-                        f"{job.checkpoint.path} was restored to step {training.steps.step}, not {job.start}: it is "
-                        "damaged"
-                    )
-                while not session.should_stop():
-                    tried = True
-                    with _watched_step(training):
-                        training.step(session)
-            if stop.error:
-                raise stop.error
-            if tried and not training.steps.steps and not stop.is_asked and not training.feed.is_live:
-                if not (training.feed.inputs.fed and job.start):  # A reader that resumes may be at its end.
+                unhooked = session.run_step_fn(lambda step_context: step_context.session)
+                steps.begin(unhooked)
+                with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):  # The input has ended.
+                    while not (session.should_stop() or steps.is_over):
+                        steps.train_step(session, unhooked)
+                steps.finish(unhooked)
+            if steps.error:
+                raise steps.error
+            if not steps.steps and not training.feed.is_live:
+                if not (training.model.inputs.fed and job.start):  # A reader that resumes may be at its end.
                     raise no_examples("train on")
-            results = measured(training, measuring)
+            results = measured(training, steps, own)
         evaluated = evaluations.results() if evaluations else {}
-        publication = publishing.publisher.results() if publishing else None
-        return TrainResult(**results, **evaluated, **training.warm_start.results(), publication=publication)
+        for extension in extensions:
+            evaluated |= extension.results()
+        return TrainResult(**results, **evaluated, **training.warm_start.results())
 
     def _log_nothing_to_do(self, job: TrainingJob, why: str) -> None:
         if distributed.is_chief():
@@ -194,16 +180,23 @@ class Estimator(TrainedModel):
 
 def _log_start(training: Training) -> None:
     """Logs the length of a new training, and how its workers exchange gradients."""
-    plan, workers = notes().step_plan, distributed.size()
+    step = training.model.step
     if not training.job.checkpoint:
-        epochs = training.feed.inputs.epochs
-        _log.info("%s", starting_text(notes().run_length, epochs, workers))
-    _log.info("%s", plan.exchange if workers > 1 else dense_exchange.exchange())
+        _log.info("%s", _starting_text(step.run_length, training.model.inputs.epochs, distributed.size()))
+    _log.info("%s", step.exchange_text if distributed.size() > 1 else dense_exchange.exchange())
 
 
-@contextlib.contextmanager
-def _watched_step(training: Training) -> Iterator[None]:
-    """Reports to the watchdog what the block waits for, and to the other ranks if this rank's input ends in it."""
-    waiting = distributed.watchdog().waiting(f"step {training.steps.step + 1} and its gradient exchange")
-    with waiting, training.input_ends.noticed():
-        yield
+def _starting_text(length: RunLength, epochs: int | None, workers: int) -> str:
+    """Returns the first log line of a training without a checkpoint: its start at step 0, and how much it will read.
+
+    `epochs` is None if the number of epochs is unknown.
+    """
+    said, end = [], length.end()
+    if length.epochs is not None and length.epochs.rows is not None:
+        said.append(f"{length.epochs.rows:,} rows an epoch")
+    if epochs:
+        said.append(f"{epochs} epoch{'s' * (epochs > 1)}")
+    if end is not None:
+        said.append(f"{end:,} steps")
+    said.append(f"{workers} worker{'s' * (workers > 1)}")
+    return f"starting from step 0: {', '.join(said)}"

@@ -11,9 +11,8 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.estimator.feed import Feed, GraphInput
-from ctr_trainer.estimator.training_hooks import metric_tensors
 from ctr_trainer.features.hashing import keys
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.metrics.click_metrics import Mean, metric_name
 from ctr_trainer.models.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.ranks import distributed
@@ -108,9 +107,9 @@ class Evaluation:
         return ["loss", *self._click.results(), *self._own]
 
     def step(self, session: tf1.Session) -> None:
-        """Evaluates one batch."""
-        values = session.run(self._fetches)
-        batch = self._feed.batch
+        """Evaluates one batch. Raises StopIteration at the end of the input."""
+        fed = self._feed.next()
+        values, batch = session.run(self._fetches, fed.feed), fed.batch
         groups = self._groups.of(batch, values["groups"]) if self._groups else None
         for label, click in values["click"].items():
             self._click.update(label, click["logits"], click["labels"], click["weights"], groups)
@@ -160,6 +159,25 @@ class Evaluation:
                     value,
                     _SUSPICIOUS_AUC,
                 )
+
+
+def metric_tensors(inputs: GraphInput, spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:
+    """Returns a dict of label -> `logits`, `labels` and `weights` for its click metrics; {} for a model without logits.
+
+    A model with one label predicts `logits`, and its label is named "". With several, it predicts `logits/<label>`.
+    """
+    predictions = spec.predictions if isinstance(spec.predictions, dict) else {}
+    if inputs.labels is None:
+        return {}
+    labels = inputs.labels if isinstance(inputs.labels, dict) else {"": inputs.labels}
+    tensors = {}
+    for label, values in labels.items():
+        if metric_name("logits", label) not in predictions:
+            continue
+        logits = tf.reshape(predictions[metric_name("logits", label)], [-1])
+        values = tf.cast(tf.reshape(values, [-1]), tf.float32)
+        tensors[label] = {"logits": logits, "labels": values, "weights": inputs.weights(values)}
+    return tensors
 
 
 def no_examples(purpose: str) -> UserError:

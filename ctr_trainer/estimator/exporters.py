@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from ctr_trainer.estimator.model_selection import EvaluationHistory
+from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.export import directory
 from ctr_trainer.system.files.paths import path_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,9 +15,10 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.new_keys import NewKeys
+from ctr_trainer.estimator.built_step import BuiltStep
 from ctr_trainer.estimator.embeddings import Embeddings
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.graph_notes.run_length import Epochs
+from ctr_trainer.estimator.run_length import Epochs
+from ctr_trainer.estimator.table_inputs import LookedUp
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import Latency
@@ -36,6 +38,8 @@ class GraphInput:
       batches_per_epoch: number of batches in a whole epoch.
       in_epochs: `Epochs` of the input.
       epochs: number of epochs of the whole run, including epochs before this input's start.
+      placeholders: the placeholders of embedding rows; () if the graph reads its input itself.
+      next_total: scalar tensor, equal on all ranks: the number of ranks that have another batch.
     """
 
     fed = False
@@ -45,7 +49,8 @@ class GraphInput:
     batches_per_epoch: int | None = None
     in_epochs: Epochs | None = None
     epochs: int | None = None
-    _hooks: Sequence[tf1.train.SessionRunHook] = ()
+    placeholders: Sequence[tf.Tensor] = ()
+    next_total: tf.Tensor | None = None
 
     def __init__(self, features: Any, labels: Any) -> None:
         self.features, self.labels = features, labels
@@ -63,7 +68,7 @@ class GraphInput:
         self,
         store: Store,
         config: RunConfig,
-        spec: EstimatorSpec | None = None,
+        step: BuiltStep | None = None,
         trained: Mapping[str, TableConfig] | None = None,
         within_training: bool = False,
         clock: Clock | None = None,
@@ -72,7 +77,7 @@ class GraphInput:
 
         Args:
           store: the store of the embedding rows; see `open_store`.
-          spec: the model to train; None to evaluate or predict.
+          step: the step of the model to train; None to evaluate or predict.
           trained: dict of table name -> the `TableConfig` with which the table was trained; None to train the tables
             according to `config`.
           within_training: whether this input is evaluated while another input trains. If so, each step reads the rows
@@ -82,7 +87,7 @@ class GraphInput:
         Raises:
           UserError: the settings do not fit the data.
         """
-        return Feed(self, self._hooks, ExampleCounter(self.weight) if spec else None)
+        return Feed(self, trains=step is not None)
 
 
 class DatasetInput(GraphInput):
@@ -129,19 +134,6 @@ def example_count(features: Any, labels: Any) -> tf.Tensor | int:
     return tf.shape(first)[0] if first.shape.rank != 0 else 1
 
 
-class ExampleCounter(tf1.train.SessionRunHook):
-    """Counts the examples of the batches that the graph reads; `weight` is the number of examples in a batch."""
-
-    def __init__(self, weight: tf.Tensor) -> None:
-        self._arguments, self.examples = tf1.train.SessionRunArgs(weight), 0
-
-    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs:
-        return self._arguments
-
-    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        self.examples += int(run_values.results)
-
-
 def _counted(batch: tuple[Any, Any], has_read: Callable[[], None]) -> list[Any]:
     """Returns the features and labels of a batch. They become available after the graph has called `has_read`."""
 
@@ -159,16 +151,37 @@ def _counted(batch: tuple[Any, Any], has_read: Callable[[], None]) -> list[Any]:
         ]
 
 
+@dataclasses.dataclass(frozen=True)
+class Fed:
+    """A batch that is ready for a run of the graph.
+
+    Attributes:
+      feed: the feed_dict of the run; {} if the graph reads its input itself.
+      batch: the batch; None if the graph reads it.
+      looked_up: the rows of the batch; None if the graph reads it.
+    """
+
+    feed: dict[tf.Tensor, np.ndarray] = dataclasses.field(default_factory=dict)
+    batch: Batch | None = None
+    looked_up: LookedUp | None = None
+
+
 class Feed:
     """Feeds a graph. This base class feeds nothing; it serves graphs that read their input themselves.
 
-    Attributes:
+    Args:
       inputs: the input from which the graph was built.
-      hooks: session hooks that the input needs.
+      trains: whether the graph is trained; otherwise it is evaluated or predicts.
+
+    Attributes:
+      inputs: see above.
+      fetches, last_fetches: the tensors that each run of a step fetches for `add` or, in the last run, for `train`.
       embeddings: looks up the graph's embedding inputs; None if the graph is fed nothing.
       new_keys: the shares of keys that were never trained.
       latencies: the latency of each operation on batches and rows, in all threads.
       steps: number of optimizer steps from the input's start to its end; None if it is unknown.
+      examples: the number of examples that were fed since `rewind`, or that the graph has read.
+      has_ended: whether no rank has another batch, as far as known. Otherwise `next` or the run raises at the end.
       is_live: whether the examples come from a stream.
       stream_state: f() -> progress in the stream, see `GivenReader`; None without a stream and on ranks other than 0.
       status_lines: functions f() -> a line for the log.
@@ -181,24 +194,12 @@ class Feed:
     stream_state: Callable[[], dict[str, float]] | None = None
     status_lines: Sequence[Callable[[], str]] = ()
 
-    def __init__(
-        self,
-        inputs: GraphInput,
-        hooks: Sequence[tf1.train.SessionRunHook] = (),
-        counter: ExampleCounter | None = None,
-    ) -> None:
-        self.inputs, self.hooks, self._counter = inputs, [*hooks, *([counter] if counter else ())], counter
-        self.new_keys = NewKeys()
-
-    @property
-    def batch(self) -> Batch | None:
-        """The batch of the current step; None if the graph is fed nothing."""
-        return None
-
-    @property
-    def examples(self) -> int:
-        """The number of examples that were fed since `rewind`, or that the graph has read."""
-        return self._counter.examples if self._counter else 0
+    def __init__(self, inputs: GraphInput, trains: bool) -> None:
+        self.inputs, self.new_keys = inputs, NewKeys()
+        self.fetches: list[tf.Tensor] = [inputs.weight] if trains else []
+        self.fetches += [inputs.next_total] if trains and inputs.next_total is not None else []
+        self.last_fetches = self.fetches
+        self.examples, self.has_ended = 0, False
 
     @property
     def event_seconds(self) -> Callable[[], float] | None:
@@ -208,6 +209,19 @@ class Feed:
 
     def rewind(self) -> None:
         """Restarts at the first batch. An input that the graph reads itself restarts in each session."""
+
+    def next(self) -> Fed:
+        """Reads the next batch and looks up its rows. Raises StopIteration at the end of the input."""
+        return Fed()
+
+    def add(self, fed: Fed, fetched: list[np.ndarray]) -> None:
+        """Keeps the row gradients of a micro-batch; `fetched` are the values of `fetches`."""
+        self.train(fed, fetched)
+
+    def train(self, fed: Fed, fetched: list[np.ndarray]) -> None:
+        """Trains the rows of the step that the batch `fed` completes; `fetched` are the values of `last_fetches`."""
+        self.examples += int(fetched[0])
+        self.has_ended = len(fetched) > 1 and fetched[1] == 0
 
     def flush(self) -> None:
         """Returns when the store has every change made by the steps so far."""
@@ -223,8 +237,8 @@ class Feed:
         """Returns the number of epochs completed after `steps` more steps; None if it is unknown."""
         return None
 
-    def with_columns(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the predictions for the examples of `batch`, with the id columns and the labels of the data."""
+    def with_columns(self, fed: Fed, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the predictions for the examples of a batch, with the id columns and the labels of the data."""
         return predictions
 
     def close(self) -> None:

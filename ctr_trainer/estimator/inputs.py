@@ -6,16 +6,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
-import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator.feed import DatasetInput, example_count, read_in_graph
-from ctr_trainer.estimator.hooks.ending_hooks import EndTogetherHook
+from ctr_trainer.estimator.run_length import Epochs
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.graph_notes.notes import BatchWeight, notes
-from ctr_trainer.graph_notes.run_length import Epochs
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.measuring.clock import PHASES
 from ctr_trainer.system.measuring.latency import Latency
@@ -177,9 +174,8 @@ class WholeSteps:
 class PaddedInput(DatasetInput):
     """The input of a rank, followed by zero-weight batches until the inputs of all ranks have ended.
 
-    A zero-weight batch repeats the last batch. In each step, one exchange of two numbers, which runs concurrently with
-    the computation, sums the weights of all ranks' batches and counts the ranks that have another batch. From these
-    sums, each rank knows its batch's share of the step and the step after which all ranks end.
+    A zero-weight batch repeats the last batch. In each step, one exchange of a number, which runs concurrently with the
+    computation, counts the ranks that have another batch, so that all ranks end after the same step.
 
     Args:
       data: this rank's `tf.data.Dataset`, read one batch ahead.
@@ -201,9 +197,7 @@ class PaddedInput(DatasetInput):
         batch, (self.weight, has_next) = read_in_graph(padded(data))
         super().__init__(batch, has_read)
         with tf.device("/cpu:0"):
-            sums = distributed.allreduce(tf.stack([self.weight, has_next]), "batch_weights")
-        notes().batch_weight = BatchWeight(self.weight, sums[0])
-        self._hooks = [EndTogetherHook(sums[1])]
+            self.next_total = distributed.allreduce(has_next, "ranks_with_a_batch")
 
     def weights(self, labels: tf.Tensor) -> tf.Tensor:
         return tf.ones_like(labels) * tf.minimum(self.weight, 1.0)
@@ -233,22 +227,6 @@ def padded(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
     steps = endless.scan((none, False, False), step)
     return steps.take_while(lambda element, counts, has_next, begun: begun | has_next).skip(1).map(finished)
-
-
-def refuse_unweighed() -> None:
-    """Raises UserError if the current graph would train on zero-weight batches."""
-    if not notes().weighs_batches:
-        raise UserError(
-            "uneven_inputs='pad': the train_op of the model_fn does not weigh the batches, so it would train on the "
-            "zero-weight batches too: return EstimatorSpec(mode, loss=loss, optimizer=...), or wrap the optimizer, "
-            "distributed.optimizer(...) of ctr_trainer, or use uneven_inputs='error'"
-        )
-    updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
-    if updates:
-        raise UserError(
-            f"uneven_inputs='pad': {updates[0].name} of the model_fn updates moving statistics by each batch, "
-            "zero-weight batches included: leave batch normalization out, or use uneven_inputs='error'"
-        )
 
 
 def _parts(element: Any) -> tuple[tf.Tensor, ...]:

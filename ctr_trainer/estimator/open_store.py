@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
 from ctr_trainer.embedding.memory.memory_limits import tightest
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
@@ -20,8 +21,6 @@ from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.shared_table import SharedTables, published_table
-from ctr_trainer.estimator.checkpoint import Checkpoint
-from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
@@ -119,6 +118,7 @@ def open_store(
     model_dir: str | os.PathLike,
     is_published: bool = False,
     services: LocalServices | None = None,
+    steps_wait: bool = True,
 ) -> Iterator[Store]:
     """Yields the store that `config.service` names. A collective if there are several workers.
 
@@ -128,6 +128,7 @@ def open_store(
     Args:
       is_published: whether a background thread publishes the rows.
       services: local services, possibly running already, to use if `config.service` is `auto`; None to start new ones.
+      steps_wait: whether the workers wait for each other at each step, see `distributed.service_cores`.
 
     Raises:
       UserError: `config.service` is `auto` or `shared` with workers on several hosts, the service does not start, or
@@ -152,7 +153,7 @@ def open_store(
             yield LocalStore(SharedTables(shared, member=rank, members=size, is_published=is_published))
         else:
             services = services or LocalServices.of(config, model_dir)
-            yield stack.enter_context(_local_service(config, model_dir, memory, services))
+            yield stack.enter_context(_local_service(config, model_dir, memory, services, steps_wait))
 
 
 def _named_service(
@@ -173,13 +174,17 @@ def _named_service(
 
 @contextlib.contextmanager
 def _local_service(
-    config: EmbeddingConfig, model_dir: str | os.PathLike, host_memory: SharedMemory | None, services: LocalServices
+    config: EmbeddingConfig,
+    model_dir: str | os.PathLike,
+    host_memory: SharedMemory | None,
+    services: LocalServices,
+    steps_wait: bool,
 ) -> Iterator[Store]:
     """Yields a client of the service that rank 0 starts or has already started."""
     with contextlib.ExitStack() as stack:
         started, ended = None, []
         if distributed.is_chief():
-            cores = distributed.service_cores(config.service_shards, notes().step_plan.steps_wait)
+            cores = distributed.service_cores(config.service_shards, steps_wait)
             running = stack.enter_context(services.running(cores, distributed.host_cores()))
             started = [(service.address, service.token, service.pid, service.log_file) for service in running]
             ended = [service.ended for service in running]

@@ -1,4 +1,4 @@
-"""The training operation of the dense variables, and the gradients of the embedding rows."""
+"""Builds the optimizer step of a loss: of the dense variables, and the gradients of the embedding rows."""
 
 import dataclasses
 import logging
@@ -9,12 +9,13 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator import schedules
+from ctr_trainer.estimator.built_step import BuiltStep, RowTraining, RunFacts
 from ctr_trainer.estimator.dense_optimizers import DenseUpdate
-from ctr_trainer.estimator.schedules import cooldown_steps
+from ctr_trainer.estimator.run_length import RunLength, StepsOfEpochs
+from ctr_trainer.estimator.schedules import Plateau, cooldown_steps
 from ctr_trainer.estimator.step_gradients import step_gradients
-from ctr_trainer.graph_notes.notes import RowTraining, StepPlan, notes
-from ctr_trainer.graph_notes.run_length import RunLength, StepsOfEpochs
 from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.ranks.dense_exchange import Exchange
 from ctr_trainer.settings.schedule import OF_THE_RUN, Schedule
 from ctr_trainer.settings.train_settings import LrGroups, TrainSettings
 
@@ -23,7 +24,7 @@ _ROWS_COOLDOWN_SHARE = 0.1
 
 
 class TrainOp(TrainSettings):
-    """Makes the `train_op` of a loss: averages dense gradients over the workers, with one backward pass for all.
+    """Makes the step of a loss: averages dense gradients over the workers, with one backward pass for all.
 
     With K workers and A = `accumulation_steps`, `scale` is K, sqrt(K), 1, K A or sqrt(K A) (`linear`, `sqrt`, `none`,
     `linear_batches`, `sqrt_batches`). g_r is the gradient of the loss averaged over worker r's examples, and W_r is the
@@ -59,13 +60,22 @@ class TrainOp(TrainSettings):
     Source: Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019, algorithm 1.
     """
 
-    def __call__(self, loss: tf.Tensor, features: Any) -> tf.Operation:
-        """Returns the `train_op`, and records the `StepPlan` and the `RowTraining` of the graph."""
+    def __call__(self, loss: tf.Tensor, features: Any) -> "PlannedStep":
+        """Returns the `train_op` of an `EstimatorSpec`, which the Estimator builds when it knows the run."""
+        return PlannedStep(self, loss, features)
+
+    def build(self, loss: tf.Tensor, features: Any, run: RunFacts) -> BuiltStep:
+        """Adds the operations of a step to the graph of a loss."""
         step = tf1.train.get_or_create_global_step().read_value()
-        notes().run_length = dataclasses.replace(notes().run_length, accumulation_steps=self.accumulation_steps)
-        learning_rate, rows_learning_rate = self._learning_rates(step)
-        exchange = self.dense_sync_steps == 1 and distributed.size() > 1
-        overlap = self.overlap_allreduce and exchange
+        length = dataclasses.replace(run.length, accumulation_steps=self.accumulation_steps)
+        plateau = self._plateau()
+        learning_rate, rows_learning_rate = self._learning_rates(step, length, plateau)
+        several = distributed.size() > 1
+        exchanges = self.dense_sync_steps == 1 and several
+        overlap = self.overlap_allreduce and exchanges
+        only_horovod = "the gradients are reduced while the next step runs" if overlap else ""
+        only_horovod = "the gradients travel as float16" if self.fp16_allreduce else only_horovod
+        exchange = dense_exchange.exchange(run.dense_exchange, only_horovod)
         count = step - 1 if overlap else step
         gradients = step_gradients(
             DenseUpdate(
@@ -74,38 +84,42 @@ class TrainOp(TrainSettings):
             loss,
             tf.reduce_sum(features["weight"]),
             features.placeholders,
+            run_length=length,
+            exchange=exchange if exchanges else None,
             accumulation_steps=self.accumulation_steps,
-            exchange=exchange,
             overlap=overlap,
             fp16=self.fp16_allreduce,
+            scales_loss=run.scales_loss,
         )
         share = None
-        if exchange and not overlap:
+        if exchanges and not overlap:
             share = tf.math.divide_no_nan(float(distributed.size()), gradients.weight)
         elif self.accumulation_steps > 1:
             share = tf.math.reciprocal_no_nan(gradients.own_weight)
-        notes().row_training = RowTraining(gradients.rows, rows_learning_rate, self._scale(), share)
-
         begin = drain = None
         if overlap:
             begin = next_step([*gradients.kept, *gradients.after])
             drain = tf.group(*gradients.update())
         with tf.control_dependencies(gradients.kept):  # With an overlap, after the whole step has read the variables.
             train_op = next_step([*gradients.update(), *gradients.after])
-        notes().step_plan = StepPlan(
+        return BuiltStep(
+            train_op=train_op,
+            run_length=length,
+            rows=RowTraining(gradients.rows, rows_learning_rate, self._scale(), share),
             accumulate=gradients.accumulate,
             accumulation_steps=self.accumulation_steps,
             begin=begin,
             drain=drain,
             dense_sync_steps=self.dense_sync_steps,
-            exchange=gradients.exchange if exchange or distributed.size() == 1 else self._averaged(),
+            exchange=exchange,
+            exchange_text=str(exchange) if exchanges or not several else self._averaged(exchange),
             fp16=self.fp16_allreduce,
+            plateau=plateau,
         )
-        return train_op
 
-    def _averaged(self) -> str:
+    def _averaged(self, exchange: Exchange) -> str:
         """Returns the log line for workers that average their dense variables."""
-        by = "through shared memory" if dense_exchange.is_in_memory() else "by hvd.allreduce"
+        by = "through shared memory" if exchange.is_in_memory else "by hvd.allreduce"
         return (
             f"gradient exchange: none; every {self.dense_sync_steps} steps the workers average their dense variables "
             f"{by}, because dense_sync_steps={self.dense_sync_steps} was chosen"
@@ -115,15 +129,19 @@ class TrainOp(TrainSettings):
         """Returns the factor that scales the learning rates with the number of workers."""
         return distributed.lr_scale(self.scale_lr, self.accumulation_steps)
 
-    def _learning_rates(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _plateau(self) -> Plateau | None:
+        """Returns the factor that evaluations lower; None if learning rates do not depend on them."""
+        schedule = self.schedule
+        return Plateau(schedule.decay_rate, schedule.end, schedule.patience) if schedule.name == "plateau" else None
+
+    def _learning_rates(self, step: tf.Tensor, run: RunLength, plateau: Plateau | None) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the learning rates of the dense variables and of the rows, scalar tensors."""
-        run = notes().run_length
         begin, end = run.begin, run.end()
         epochs = run.steps_of_epochs()
-        factor = schedules.factor(self.schedule, step, begin, end, epochs)
+        factor = schedules.factor(self.schedule, step, begin, end, epochs, plateau)
         rows = self._row_schedule(begin, end, epochs)
-        same = rows == self.schedule
-        row_rate = self.embedding_learning_rate * (factor if same else schedules.factor(rows, step, begin, end, epochs))
+        rows_factor = factor if rows == self.schedule else schedules.factor(rows, step, begin, end, epochs, plateau)
+        row_rate = self.embedding_learning_rate * rows_factor
         if distributed.is_chief():
             for line in _rate_lines(self.schedule, rows, run):
                 _log.info("%s", line)
@@ -138,6 +156,23 @@ class TrainOp(TrainSettings):
             return rows
         steps = cooldown_steps(end - begin, _ROWS_COOLDOWN_SHARE)
         return dataclasses.replace(rows, decay_steps=steps / epochs.steps if epochs and rows.unit == "epoch" else steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedStep:
+    """The `train_op` of an `EstimatorSpec` that the Estimator has yet to build: the step of a loss by a `TrainOp`.
+
+    Attributes:
+      features: the features of the `model_fn`.
+    """
+
+    settings: TrainOp
+    loss: tf.Tensor
+    features: Any
+
+    def build(self, run: RunFacts) -> BuiltStep:
+        """Adds the operations of the step to the current graph."""
+        return self.settings.build(self.loss, self.features, run)
 
 
 def next_step(operations: Iterable[tf.Operation]) -> tf.Operation:

@@ -8,14 +8,16 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.hooks.step_hook import in_order
-from ctr_trainer.estimator.model_directory import newest_checkpoint, one_job, tensorflow_directory
-from ctr_trainer.estimator.model_record import ModelRecord, TrainingJob
+from ctr_trainer.checkpoint.model_directory import newest_checkpoint, one_job, tensorflow_directory
+from ctr_trainer.checkpoint.model_record import ModelRecord
+from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.run_summary import measured
+from ctr_trainer.estimator.step import OwnLoopHook, TrainingSteps
 from ctr_trainer.estimator.training import open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.files.staging import staged
@@ -88,12 +90,16 @@ def own_loop(
         restored = None
         if checkpoint and distributed.is_chief():
             restored = stack.enter_context(checkpoint.with_local_dense())
-        own, measuring = training_hooks(training)
-        hooks = in_order([*own, _OneStep(job.start, model_dir)])
-        stack.enter_context(training.closing(own))
+        if training.model.step.accumulation_steps > 1:
+            raise UserError("accumulation_steps: a program with its own loop makes one run for each step: leave it out")
+        hooks = training_hooks(training)
+        steps = TrainingSteps(training, StopRequest(), hooks)
+        stack.enter_context(training.closing([*hooks.all, steps]))
         directory = tensorflow_directory(restored, staging.path)
-        yield OwnLoop(training.spec.train_op, training.spec.loss, hooks, directory)
-        measured(training, measuring)
+        *own, last = hooks.all
+        own += [_OneStep(job.start, model_dir), OwnLoopHook(steps, training.feed), last]
+        yield OwnLoop(training.model.step.train_op, training.model.spec.loss, own, directory)
+        measured(training, steps, hooks)
 
 
 class _OneStep(tf1.train.SessionRunHook):

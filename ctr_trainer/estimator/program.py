@@ -9,114 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.checkpoint.model_directory import TrainedFeatures, features_path, load_features
 from ctr_trainer.estimator.batch_feed import BatchInput
-from ctr_trainer.estimator.equal_variables import lone_updates, summed_over_examples
 from ctr_trainer.estimator.feed import DatasetInput, GraphInput
 from ctr_trainer.estimator.inputs import GivenReader
-from ctr_trainer.estimator.model_directory import TrainedFeatures, features_path, load_features
-from ctr_trainer.estimator.optimize import next_step
-from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.features.columns import FORM
 from ctr_trainer.features.spec_changes import contradictions, novelties
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.graph_notes.notes import FOREIGN_STEP, RowTraining, StepPlan, notes
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
 _log = logging.getLogger(__name__)
-# Part of the names of the variables in which Horovod 0.28.1 accumulates gradients.
-_AGGREGATION = "aggregation_variables"
-_NAMED = 5
-_LINE = (
-    "train_op = tf_estimator.DistributedOptimizer(optimizer).minimize(loss, global_step), with "
-    "`from ctr_trainer import estimator as tf_estimator`"
-)
-
-
-def with_train_op(spec: EstimatorSpec, inputs: GraphInput, row_learning_rate: float) -> EstimatorSpec:
-    """Returns the `EstimatorSpec` of a training. If the spec has an optimizer, makes a `train_op` from it.
-
-    Let g_r be the gradient of the loss on worker r, a mean over its W_r examples. The optimizer applies
-
-        sum_r W_r g_r / sum_r W_r
-
-    through `hvd.DistributedOptimizer` or `HostSumOptimizer`, so K workers make the step of one worker with all their
-    examples. Each example of a `tf.data` batch has the weight 1.
-
-    Raises:
-      UserError: the optimizer is not a TensorFlow 1 optimizer, or is already distributed. Or, with several workers, the
-        `train_op` updates a trainable variable by gradients that are not exchanged, or Horovod accumulates gradients
-        over several steps.
-    """
-    if distributed.size() > 1 and notes().step_plan is FOREIGN_STEP:
-        _warn_of_sum(spec.loss)
-    if spec.optimizer is None:
-        if distributed.size() > 1 and notes().step_plan is FOREIGN_STEP and tf1.trainable_variables():
-            _refuse_aggregation(spec.train_op)
-            _refuse_lone(spec.train_op)
-        return spec
-    optimizer = spec.optimizer
-    if not isinstance(optimizer, tf1.train.Optimizer):
-        raise UserError(
-            f"EstimatorSpec(optimizer=...) is of {type(optimizer).__module__}.{type(optimizer).__name__}: give one of "
-            "tf.compat.v1.train, as tf.compat.v1.train.AdagradOptimizer(learning_rate)"
-        )
-    if type(optimizer).__module__.startswith("horovod"):
-        raise UserError(
-            "EstimatorSpec(optimizer=...) is distributed already: give the optimizer that is within it, which the "
-            "Estimator wraps, or train_op=optimizer.minimize(loss, global_step)"
-        )
-    fed: Any = inputs.features if inputs.fed else None
-    several = distributed.size() > 1
-    rows = fed.placeholders if inputs.fed else ()
-    gradients = step_gradients(optimizer, spec.loss, inputs.weight, rows, exchange=several, sparse=True)
-    notes().weighs_batches = True
-    if inputs.fed:
-        share = tf.math.divide_no_nan(float(distributed.size()), gradients.weight) if several else None
-        notes().row_training = RowTraining(gradients.rows, tf.constant(row_learning_rate), share=share)
-    notes().step_plan = StepPlan(exchange=gradients.exchange)
-    train_op = next_step(gradients.update())
-    return dataclasses.replace(spec, mode=ModeKeys.TRAIN, train_op=train_op, optimizer=None)
-
-
-def _warn_of_sum(loss: tf.Tensor) -> None:
-    """Logs a warning if a loss seems to be a sum over the examples. Averaged worker gradients are then too small."""
-    name = summed_over_examples(loss)
-    if name and distributed.is_chief():
-        workers = distributed.size()
-        _log.warning(
-            "the loss of the model_fn seems to be a sum over the examples of a batch (%s): the workers' gradients are "
-            "averaged, so %d workers would train at 1/%d of the gradient that one worker has for all their examples. "
-            "Make the loss a mean, tf.reduce_mean, or multiply it by the number of workers, tf_estimator.size()",
-            *(name, workers, workers),
-        )
-
-
-def _refuse_lone(train_op: tf.Operation | tf.Tensor) -> None:
-    """Raises UserError if the workers' copies of a trainable variable would diverge. The message names up to five."""
-    variables = tf1.trainable_variables()
-    lone = [variable.op.name for variable in lone_updates(train_op, variables)]
-    if lone:
-        named = ", ".join(lone[:_NAMED]) + (f" and {len(lone) - _NAMED} more" if len(lone) > _NAMED else "")
-        raise UserError(
-            f"the train_op {train_op.name!r} of the model_fn updates {len(lone)} of {len(variables)} trainable "
-            f"variables by gradients that the {distributed.size()} workers do not exchange, so each worker would train "
-            f"its own: {named}. Wrap the optimizer of these variables: {_LINE}. Or give the one optimizer of all "
-            "variables in place of the train_op: EstimatorSpec(mode, loss=loss, optimizer=optimizer)"
-        )
-
-
-def _refuse_aggregation(train_op: tf.Operation | tf.Tensor) -> None:
-    """Raises UserError if Horovod accumulates gradients over several steps: it exchanges them within a conditional."""
-    if any(_AGGREGATION in operation.name for operation in train_op.graph.get_operations()):
-        raise UserError(
-            f"the train_op {train_op.name!r} of the model_fn exchanges gradients within a condition, as "
-            "hvd.DistributedOptimizer does with backward_passes_per_step: its ranks can wait for each other for ever. "
-            "Leave backward_passes_per_step out, and give accumulation_steps to a model whose optimizer is a TrainOp"
-        )
 
 
 def call_input_fn(input_fn: Callable[..., Any], mode: str, params: Any, config: RunConfig, position: Any = None) -> Any:

@@ -1,7 +1,6 @@
 """Publishes a model, either continuously while it trains or once from a checkpoint."""
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
@@ -16,6 +15,7 @@ import tensorflow.compat.v1 as tf1
 import tqdm
 from tensorflow.core.protobuf import saved_model_pb2
 
+from ctr_trainer.checkpoint.checkpoint import MANIFEST, Checkpoint, describe_file
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.snapshot.packed_rows import pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
@@ -23,9 +23,7 @@ from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.new_keys import NewKeys
-from ctr_trainer.estimator.checkpoint import MANIFEST, Checkpoint, describe_file
-from ctr_trainer.estimator.hooks.ending_hooks import StopHook
-from ctr_trainer.estimator.hooks.saving_hooks import PublishHook
+from ctr_trainer.estimator.periods import EverySeconds
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.export import saved_model
@@ -34,23 +32,27 @@ from ctr_trainer.export.receivers import RowInputs
 from ctr_trainer.export.saved_model import TrainedFeatures
 from ctr_trainer.export.warmup import write_warmup
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.graph_notes.notes import params_of_this_graph
 from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.delivery import DeliveryProcess, DeliverySupervisor
 from ctr_trainer.live.publication.publisher import Publisher
 from ctr_trainer.live.publication.records import BASE, Publication, Record
 from ctr_trainer.live.publication.spool import DIRECTORY, Spool
 from ctr_trainer.live.scoring.raw_inputs import RawInputs
+from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.files.staging import local_directory
 from ctr_trainer.system.files.temporary import temporary_directory
+from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 _log = logging.getLogger(__name__)
 _VARIABLES = "variables"
+_LAST_SECONDS = 600.0
+_SHARE_OF_GRACE = 3
 _GENERATION, _EPOCH = 1, 0
 _LOG = "publish.log"  # In the model directory.
 
@@ -204,21 +206,66 @@ def _write_rows(
     return list(configs.values()), entries
 
 
-@dataclasses.dataclass(frozen=True)
 class Publishing:
-    """The objects with which rank 0 publishes a model during training."""
+    """Publishes a model while it trains: at the start, every `secs` seconds, and at the end. Rank 0 only.
 
-    publisher: Publisher
-    tower: DenseTower
-    hook: PublishHook
+    Staleness: if the workers average their dense variables only every few steps, the tower has the variables of rank 0.
+
+    Args:
+      catch_up: f(), called before each offer, makes the rows of a dense optimizer catch up on missed steps.
+      stop: whether a signal has asked the training to end, which then has `grace_secs` for it.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        tower: DenseTower,
+        secs: float,
+        catch_up: Callable[[], None],
+        stop: StopRequest,
+        grace_secs: float,
+        clock: Clock,
+    ) -> None:
+        self._publisher, self._tower, self._catch_up, self._clock = publisher, tower, catch_up, clock
+        self._stop, self._grace_secs, self._period = stop, grace_secs, EverySeconds(secs)
+        self.status_lines = [publisher.status_line]
+        found = {variable.op.name: variable for variable in tf1.global_variables()}
+        missing = sorted(set(tower.variables) - found.keys())
+        if missing:
+            raise UserError(
+                f"publish: the model predicts with the variable {missing[0]}, which its training does not have; have "
+                "model_fn make the same variables in both modes"
+            )
+        self._variables = {name: found[name] for name in tower.variables}
+
+    def begin(self, session: tf1.Session, step: int) -> None:
+        self._offer(session, step)
+
+    def after_step(self, session: tf1.Session, step: int) -> None:
+        if self._period.is_over():
+            with self._clock.within("hooks"):
+                self._offer(session, step)
+
+    def finish(self, session: tf1.Session, step: int) -> None:
+        self._offer(session, step)
+        with self._clock.within("hooks"):
+            self._publisher.finish(self._grace_secs / _SHARE_OF_GRACE if self._stop.asked else _LAST_SECONDS)
+
+    def results(self) -> dict[str, Any]:
+        return {"publication": self._publisher.results()}
 
     def close(self) -> None:
         """Ends the publication. Also called after an error."""
-        self.publisher.close()
-        self.tower.close()
+        self._publisher.close()
+        self._tower.close()
+
+    def _offer(self, session: tf1.Session, step: int) -> None:
+        self._catch_up()
+        self._publisher.offer(step, session.run(self._variables))
+        self._period.begin()
 
 
-def open_publishing(training: Training, stop: StopHook) -> Publishing | None:
+def open_publishing(training: Training, stop: StopRequest) -> Publishing | None:
     """Returns the `Publishing` of a training; None on ranks other than 0, and if `RunConfig.publish` names no target.
 
     Call this while the training graph is the default graph.
@@ -229,16 +276,16 @@ def open_publishing(training: Training, stop: StopHook) -> Publishing | None:
     job, feed, publish = training.job, training.feed, training.job.config.publish
     if not publish.to:
         return None
-    if not feed.inputs.fed:
+    if not training.model.inputs.fed:
         raise UserError(
             f"publish={publish.to}: a model that is fed by a tf.data.Dataset has no feature spec, which a server needs "
             "to look up rows: train it on converted data, or export it after training with a serving_input_receiver_fn"
         )
     if not distributed.is_chief():
         return None
-    features = feed.inputs.features
+    features: Any = training.model.inputs.features
     trained_features = features.spec, features.statistics
-    tower = DenseTower(job.model_fn, params_of_this_graph(job.params), trained_features, feed.new_keys)
+    tower = DenseTower(job.model_fn, params_of_training(job.params), trained_features, feed.new_keys)
     configs: list[TableConfig] = [rows.config for rows in feed.embeddings.rows.values()] if feed.embeddings else []
     name = job.record.name or "model"
     place, state, change = path_of(job.model_dir) / DIRECTORY, feed.stream_state, publish.change_inputs
@@ -247,16 +294,15 @@ def open_publishing(training: Training, stop: StopHook) -> Publishing | None:
     cores = distributed.service_cores(1, steps_wait=False)  # The demo loses 5 to 14% of its speed; 19% on all cores.
     process = functools.partial(DeliveryProcess, spool.path, publish.to, publish.redis, log, cores)
     publisher = Publisher(spool, tower.write, DeliverySupervisor(process), publish)
-    grace_secs = job.config.grace_secs
-    hook = PublishHook(
+    # With several workers, another worker may be about to update a row, so rows catch up only at checkpoints and
+    # evaluations, for which all workers meet.
+    catches_up = feed.embeddings is not None and distributed.size() == 1
+    return Publishing(
         publisher,
-        tower.variables,
+        tower,
         publish.secs,
-        lambda: stop.is_asked,
-        grace_secs,
+        feed.embeddings.catch_up if catches_up and feed.embeddings else lambda: None,
+        stop,
+        job.config.grace_secs,
         training.clock,
-        # With several workers, another worker may be about to update a row, so rows catch up only at checkpoints and
-        # evaluations, for which all workers meet.
-        catch_up=feed.embeddings.catch_up if feed.embeddings and distributed.size() == 1 else lambda: None,
     )
-    return Publishing(publisher, tower, hook)

@@ -1,6 +1,5 @@
 """The summary of a training run: the time of each phase over all ranks, and other figures."""
 
-import dataclasses
 import logging
 import os
 from collections.abc import Mapping
@@ -13,13 +12,11 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import Circumstances, advise
-from ctr_trainer.estimator.hooks.measuring_hooks import LoadHook, ResourcesHook, ServiceStatus
-from ctr_trainer.estimator.hooks.metrics_hook import MetricsHook
-from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
+from ctr_trainer.estimator.step import TrainingSteps
 from ctr_trainer.estimator.train_and_evaluate import TrainResult
 from ctr_trainer.estimator.training import Training
-from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.estimator.training_hooks import TrainingHooks
+from ctr_trainer.ranks import distributed
 from ctr_trainer.system.measuring.clock import PHASES, TITLES, TRAINING
 from ctr_trainer.system.measuring.resources import core_seconds
 from ctr_trainer.system.processes import reach
@@ -27,29 +24,12 @@ from ctr_trainer.system.processes import reach
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class MeasuringHooks:
-    """The hooks of a training that provide figures for its summary.
-
-    Attributes:
-      trace: traces no step of a single worker without `phase_steps`.
-      load: None without `phase_steps`.
-      service: None on ranks other than 0.
-    """
-
-    metrics: MetricsHook
-    resources: ResourcesHook
-    trace: StepTraceHook
-    load: LoadHook | None
-    service: ServiceStatus | None
-
-
-def measured(training: Training, hooks: MeasuringHooks) -> dict[str, Any]:
+def measured(training: Training, steps: TrainingSteps, hooks: TrainingHooks) -> dict[str, Any]:
     """Returns the measured fields of `TrainResult`. Rank 0 logs the last lines about the service. A collective.
 
-    Call this while the training graph is the default graph, because it reads the notes of the graph.
+    Call this while the training graph is the default graph.
     """
-    clock, steps, feed = training.clock, training.steps, training.feed
+    clock, feed = training.clock, training.feed
     examples = int(distributed.all_sum(np.asarray(feed.examples, np.int64), "train_examples"))
     # All ranks have reached this line, so the service has answered every request of the training.
     for line in hooks.service.lines() if hooks.service else ():
@@ -64,7 +44,7 @@ def measured(training: Training, hooks: MeasuringHooks) -> dict[str, Any]:
     slowest = max(TRAINING, key=lambda name: shares[name])
     hits, syncs = figures["hits"].sum(), figures["syncs"].sum()
     asked, silent = hits + figures["misses"].sum(), figures["silent"].mean()
-    advice = advise(_circumstances(training, figures, shares, in_training))
+    advice = advise(_circumstances(training, steps.steps, figures, shares, in_training))
 
     def lock_percent(name: str) -> float | None:
         return round(100 * figures[name].mean() / in_training, 3) if figures["lock_held"].any() else None
@@ -77,7 +57,7 @@ def measured(training: Training, hooks: MeasuringHooks) -> dict[str, Any]:
         "seconds": round(steps.seconds, 3),
         "examples_per_sec": round(examples / max(steps.seconds, 1e-9), 1),
         "input_wait_seconds": round(clock.seconds["read"], 3),
-        "phases": hooks.trace.results() if hooks.load else None,
+        "phases": hooks.trace.results(),
         "load": hooks.load and hooks.load.results(),
         "training_auc": distributed.broadcast_object(hooks.metrics.auc(), "training_auc"),
         "phase_seconds": {name: _over_ranks(each, 3) for name, each in seconds.items()},
@@ -99,7 +79,7 @@ def measured(training: Training, hooks: MeasuringHooks) -> dict[str, Any]:
     }
 
 
-def _own_figures(training: Training, hooks: MeasuringHooks) -> dict[str, float]:
+def _own_figures(training: Training, hooks: TrainingHooks) -> dict[str, float]:
     """Returns a dict of this rank's figures: the seconds of each phase, and the other values that the summary needs.
 
     `exchange` is the part of the `session` seconds when only the exchange of gradients was running. If a host has one
@@ -138,25 +118,29 @@ def _own_figures(training: Training, hooks: MeasuringHooks) -> dict[str, float]:
 
 
 def _circumstances(
-    training: Training, figures: Mapping[str, np.ndarray], shares: Mapping[str, float], in_training: float
+    training: Training,
+    steps: int,
+    figures: Mapping[str, np.ndarray],
+    shares: Mapping[str, float],
+    in_training: float,
 ) -> Circumstances:
-    inputs, plan, config = training.feed.inputs, notes().step_plan, training.job.config
+    inputs, plan, config = training.model.inputs, training.model.step, training.job.config
     total = {name: float(each.sum()) for name, each in figures.items()}
     addresses = [address.rpartition(":")[0] for address in config.embedding.service.split(",")]
     is_auto = config.embedding.service in ("auto", "shared")
     on_one_host = distributed.local_size() == distributed.size()
-    runs = max(training.steps.steps * plan.accumulation_steps * distributed.size(), 1)
+    runs = max(steps * plan.accumulation_steps * distributed.size(), 1)
     variables = [variable for variable in tf1.trainable_variables() if variable.shape.is_fully_defined()]
     return Circumstances(
         # If one worker syncs for its host, the others wait for it in their exchange.
         shares={**shares, "sync": figures["sync"].max() / in_training},
-        steps=training.steps.steps,
+        steps=steps,
         workers=distributed.size(),
         on_one_host=on_one_host,
         config=config,
         exchanges_each_step=plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1,
         has_gpu=bool(tf.config.list_physical_devices("GPU")),
-        exchanges_in_memory=dense_exchange.is_in_memory(),
+        exchanges_in_memory=plan.exchange is not None and plan.exchange.is_in_memory,
         has_free_core=(os.cpu_count() or 1) > distributed.local_size(),
         has_limits=bool(inputs.fed and inputs.features.spec.limits),
         silent=total["silent"] / distributed.size() / in_training,
@@ -170,7 +154,7 @@ def _circumstances(
         accumulation_steps=plan.accumulation_steps,
         fp16=plan.fp16,
         exchanged_bytes=sum(each.shape.num_elements() * each.dtype.size for each in variables) // (1 + plan.fp16),
-        exchange_ms=1e3 * total["exchange"] / distributed.size() / max(training.steps.steps, 1),
+        exchange_ms=1e3 * total["exchange"] / distributed.size() / max(steps, 1),
     )
 
 

@@ -9,14 +9,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint import model_directory, retention
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import model_directory, retention
-from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.model_record import TrainingJob
-from ctr_trainer.graph_notes.notes import notes
+from ctr_trainer.estimator.job import TrainingJob
+from ctr_trainer.estimator.run_length import RunLength
+from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import ServiceLost, UserError, diverged, reason
@@ -43,6 +44,7 @@ class Saving:
         saver: tf1.train.Saver,
         feed: Feed,
         store: Store,
+        run_length: RunLength,
         settle: Callable[[tf1.Session], None],
     ) -> None:
         self._job, self._saver, self._feed, self._store, self._settle = job, saver, feed, store, settle
@@ -50,8 +52,8 @@ class Saving:
         self._begun_path = self._last_path = restored.path if restored else None
         self._examples_before = restored.examples if restored else 0
         self._finite, self._equal = _finite_variables(), EqualVariables()
-        self._negative_sampling = notes().negative_sampling
-        self._decay = notes().run_length.decay()
+        self._negative_sampling = getattr(params_of_training(job.params), "negative_sampling", None)
+        self._decay = run_length.decay()
         self._model = job.record.to_dict(feed.inputs.features if feed.inputs.fed else None)
         if restored:
             feed.new_keys.in_training = (restored.model or {}).get("new_keys", {})

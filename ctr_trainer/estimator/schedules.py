@@ -5,8 +5,7 @@ import math
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.graph_notes.run_length import StepsOfEpochs
+from ctr_trainer.estimator.run_length import StepsOfEpochs
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 
@@ -53,6 +52,7 @@ def factor(
     begin: int = 0,
     end: int | None = None,
     epochs: StepsOfEpochs | None = None,
+    plateau: "Plateau | None" = None,
 ) -> tf.Tensor:
     """Returns the factor of a learning rate, a scalar float32.
 
@@ -60,6 +60,7 @@ def factor(
       step: the global step, an integer.
       begin, end: the global steps at which the run's schedule begins and ends; `end` is None if it is not known.
       epochs: `StepsOfEpochs` of the run; None if they are not known.
+      plateau: the `Plateau` of the run, for a schedule of this name.
 
     Raises:
       UserError: the unit is an epoch, but the number of steps per epoch is not known.
@@ -70,9 +71,8 @@ def factor(
         done = tf.cast(step, tf.float32) + float(1.0 - unit.first)
         found = tf.minimum(1.0, done / (schedule.warmup_steps * unit.steps))
     if schedule.name == "plateau":
-        if notes().plateau is None:
-            notes().plateau = Plateau(schedule.decay_rate, schedule.end, schedule.patience)
-        return found * notes().plateau.factor
+        assert plateau is not None
+        return found * plateau.factor
     if schedule.name == "piecewise":
         passed = [tf.cast(step, tf.int64) >= at for _, at in changes(schedule, epochs)]
         return found * tf.gather(schedule.factors, tf.add_n([tf.cast(is_over, tf.int32) for is_over in passed]))

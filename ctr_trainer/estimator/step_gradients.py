@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.graph_notes.notes import notes
+from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.layers.normalization import batch_statistics
-from ctr_trainer.ranks import dense_exchange
+from ctr_trainer.ranks.dense_exchange import Exchange
 from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer, mean_over_ranks
 
 
@@ -26,7 +26,7 @@ class StepGradients:
       accumulate: operation that only adds the gradients of a micro-batch; None if a step has one batch.
       kept: with `overlap`, operations that keep this step's gradients for the next step; otherwise [].
       after: operations that have to run at the end of a step.
-      exchange: the log line that says how the workers exchange gradients, and why.
+      exchange: how the workers exchange gradients; None if they do not.
     """
 
     update: Callable[[], list[tf.Operation]]
@@ -36,7 +36,7 @@ class StepGradients:
     accumulate: tf.Operation | None = None
     kept: list[tf.Operation] = dataclasses.field(default_factory=list)
     after: list[tf.Operation] = dataclasses.field(default_factory=list)
-    exchange: str = ""
+    exchange: Exchange | None = None
 
 
 def step_gradients(
@@ -45,11 +45,13 @@ def step_gradients(
     weight: tf.Tensor,
     rows: Sequence[tf.Tensor] = (),
     *,
+    run_length: RunLength,
+    exchange: Exchange | None,
     accumulation_steps: int = 1,
-    exchange: bool = True,
     overlap: bool = False,
     fp16: bool = False,
     sparse: bool = False,
+    scales_loss: bool = False,
 ) -> StepGradients:
     """Returns the `StepGradients` of a loss, averaged over all examples of an optimizer step.
 
@@ -63,16 +65,17 @@ def step_gradients(
       loss: scalar, averaged over the examples of this worker's batch.
       weight: scalar float32, the sum of the weights of this batch's examples.
       rows: placeholders of embedding rows, whose gradients are not averaged.
+      run_length: determines how fast the batch statistics of layers forget.
+      exchange: how to average over all ranks; None to average over this rank's micro-batches only.
       accumulation_steps: micro-batches per step.
-      exchange: whether to average over all ranks; otherwise over this rank's micro-batches only.
-      overlap: see above; requires `exchange`.
-      fp16: whether to reduce in float16.
+      overlap: see above; requires an exchange by Horovod.
+      fp16: whether Horovod sends float16; the sum is then in float16 as well.
       sparse: whether `tf.IndexedSlices` stay sparse. If any gradient is sparse, Horovod exchanges all gradients.
+      scales_loss: whether to scale the loss, because gradients are computed in float16; see `with_loss_scaling`.
     """
-    only_horovod = "the gradients are reduced while the next step runs" if overlap else ""
-    if fp16:
-        only_horovod = "the gradients travel as float16"
-    batch = _BatchGradients(with_loss_scaling(optimizer), weight, loss, rows, sparse)
+    batch = _BatchGradients(
+        with_loss_scaling(optimizer) if scales_loss else optimizer, weight, loss, rows, sparse, scales_loss
+    )
     outer: MeanOptimizer = batch
     micro_batches: _MicroBatches | None = None
     step_before: _StepBefore | None = None
@@ -81,18 +84,17 @@ def step_gradients(
     own = outer
     if overlap:
         outer = step_before = _StepBefore(outer)
-    if batch.is_sparse:
-        only_horovod = "a gradient is sparse (tf.IndexedSlices)"
-    of_ranks = dense_exchange.exchange(only_horovod)
-    if exchange:
-        outer = mean_over_ranks(outer, of_ranks, fp16)
+    if exchange is not None and batch.is_sparse:
+        exchange = Exchange("horovod", "a gradient is sparse (tf.IndexedSlices)")
+    if exchange is not None:
+        outer = mean_over_ranks(outer, exchange, fp16)
     pairs = outer.compute_gradients()
     dense = len(pairs) - len(batch.statistics)
     means = [mean for mean, _ in pairs[dense:]]
 
     def update() -> list[tf.Operation]:
         stepped = [outer.apply_gradients(pairs[:dense])] if dense else []
-        epochs = notes().run_length.steps_of_epochs()
+        epochs = run_length.steps_of_epochs()
         steps = epochs.steps if epochs else None
         return stepped + [
             each.update(mean, outer.weight, steps) for each, mean in zip(batch.statistics, means, strict=True)
@@ -106,7 +108,7 @@ def step_gradients(
         accumulate=micro_batches.accumulate if micro_batches else None,
         kept=step_before.kept if step_before else [],
         after=micro_batches.after if micro_batches else [],
-        exchange=str(of_ranks),
+        exchange=exchange,
     )
 
 
@@ -126,6 +128,7 @@ class _BatchGradients(MeanOptimizer):
         loss: tf.Tensor,
         rows: Sequence[tf.Tensor],
         sparse: bool,
+        scales_loss: bool,
     ) -> None:
         super().__init__(optimizer)
         self.weight, self.statistics = weight, batch_statistics()
@@ -135,7 +138,9 @@ class _BatchGradients(MeanOptimizer):
             gate = tf1.train.Optimizer.GATE_NONE
             pairs = optimizer.compute_gradients(loss, var_list=[*variables, *rows], gate_gradients=gate)
         pairs = [(gradient, of) for gradient, of in pairs if gradient is not None]
-        self.rows = without_overflow({of.name: gradient for gradient, of in pairs if of.name in names})
+        self.rows = {of.name: gradient for gradient, of in pairs if of.name in names}
+        if scales_loss and self.rows:
+            self.rows = without_overflow(self.rows)
         self._pairs = [(gradient, of) for gradient, of in pairs if of.name not in names]
         if not sparse:
             self._pairs = [(tf.convert_to_tensor(gradient), of) for gradient, of in self._pairs]
@@ -199,7 +204,7 @@ def _local_zeros(name: str, like: tf.Tensor) -> tf.Variable:
 
 
 def with_loss_scaling(optimizer: tf1.train.Optimizer) -> tf1.train.Optimizer:
-    """Returns the optimizer, with loss scaling if the current graph computes gradients in float16.
+    """Returns the optimizer with loss scaling, for gradients that are computed in float16.
 
     The smallest numbers of float16 are near 6e-8, and smaller gradients vanish. Therefore the loss is multiplied by a
     scale, and the gradients are divided by it. If a gradient is not finite, the sum over the workers is not finite
@@ -208,15 +213,11 @@ def with_loss_scaling(optimizer: tf1.train.Optimizer) -> tf1.train.Optimizer:
     Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2, as implemented by
     `tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer`.
     """
-    if not notes().scales_loss:
-        return optimizer
     return tf1.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, "dynamic")
 
 
 def without_overflow(gradients: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the gradients of a batch's rows. If the loss is scaled and a gradient is not finite, returns zeros."""
-    if not notes().scales_loss or not gradients:
-        return gradients
+    """Returns the gradients of a batch's rows; zeros if one of them is not finite, because the loss is scaled."""
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients.values()])
     factor = tf.cast(finite, tf.float32)
     return {name: tf.math.multiply_no_nan(gradient, factor) for name, gradient in gradients.items()}

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ctr_trainer.graph_notes.estimator_spec import session_hooks
+from ctr_trainer.models.estimator_spec import session_hooks
 from ctr_trainer.models.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages.errors import NamedArguments, UserError

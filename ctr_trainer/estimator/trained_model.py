@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint import model_directory
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
+from ctr_trainer.checkpoint.model_directory import load_features
+from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.worker.new_keys import NewKeys
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import model_directory, program
-from ctr_trainer.estimator.checkpoint import Checkpoint
+from ctr_trainer.estimator import program
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.model_directory import load_features
-from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.open_store import open_evaluation_store
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of
@@ -24,8 +25,8 @@ from ctr_trainer.estimator.train_and_evaluate import EvaluationResult, refuse_un
 from ctr_trainer.estimator.training import begin_feed, begin_graph
 from ctr_trainer.export import directory
 from ctr_trainer.export.saved_model import export_saved_model
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys, session_hooks
-from ctr_trainer.graph_notes.notes import params_as_trained
+from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys, session_hooks
+from ctr_trainer.models.params import params_as_trained
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.training_configs import MetricsConfig
@@ -124,7 +125,7 @@ class TrainedModel(NamedArguments):
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
             evaluation = Evaluation(feed, spec, metrics)
-            own = [*feed.hooks, *(spec.evaluation_hooks or ()), *session_hooks(hooks)]
+            own = [*(spec.evaluation_hooks or ()), *session_hooks(hooks)]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop() and (steps is None or evaluation.steps < steps):
                     evaluation.step(session)
@@ -158,10 +159,11 @@ class TrainedModel(NamedArguments):
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
             predictions = program.chosen_predictions(spec.predictions, predict_keys)
-            own = [*feed.hooks, *(spec.prediction_hooks or ()), *session_hooks(hooks)]
+            own = [*(spec.prediction_hooks or ()), *session_hooks(hooks)]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop():
-                    values = feed.with_columns(session.run(predictions))
+                    fed = feed.next()
+                    values = feed.with_columns(fed, session.run(predictions, fed.feed))
                     if not yield_single_examples:
                         yield values
                         continue

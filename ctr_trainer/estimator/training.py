@@ -1,61 +1,75 @@
-"""Prepares a training: builds its graph and restores its rows. `Estimator.train` and `own_loop` run it."""
+"""Opens a training: builds its graph and restores its rows. `Estimator.train` and `own_loop` run it."""
 
 import contextlib
 import dataclasses
+import functools
 import logging
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.checkpoint import model_directory, retention
+from ctr_trainer.checkpoint.warm_start import NoWarmStart, warm_start_of
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.estimator import model_directory, retention
-from ctr_trainer.estimator.feed import Feed, GraphInput
-from ctr_trainer.estimator.hooks.measuring_hooks import StepClockHook
-from ctr_trainer.estimator.inputs import PaddedInput, refuse_unweighed
-from ctr_trainer.estimator.model_record import TrainingJob
+from ctr_trainer.estimator.built_model import BuiltModel, build_model
+from ctr_trainer.estimator.built_step import BuiltStep
+from ctr_trainer.estimator.feed import Feed
+from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds, observed_phases
 from ctr_trainer.estimator.open_store import open_store
-from ctr_trainer.estimator.program import call_input_fn, make_input, with_train_op
+from ctr_trainer.estimator.periods import EventClock, EveryEpochs, EverySeconds, EverySteps
+from ctr_trainer.estimator.row_sync import RowSync
 from ctr_trainer.estimator.saving import Saving
-from ctr_trainer.estimator.warm_start import NoWarmStart, warm_start_of
-from ctr_trainer.graph_notes import run_length
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.graph_notes.notes import StepPlan, micro_batch, notes
+from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.ranks.mean_optimizer import average_of_ranks
+from ctr_trainer.ranks.meetings import Meetings
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
+# Two steps of a quiet stream, which take seconds each, may pass until all ranks know of a signal.
+_STEPS_OF_STREAMS = 2
 
 
-class OptimizerStep:
-    """Runs optimizer steps of the current graph, one per call; `train_op` ends a step."""
+class DenseStep:
+    """The runs of the current graph that train the dense variables.
 
-    def __init__(self, train_op: tf.Operation, plan: StepPlan) -> None:
-        self._train_op, self._plan, self._micro_batch = train_op, plan, micro_batch()
+    Attributes:
+      micro_batches: number of runs of a step.
+      accumulate: the operation of all runs of a step but the last; None if a step has one run.
+    """
+
+    def __init__(self, step: BuiltStep) -> None:
+        self._step, self.micro_batches, self.accumulate = step, step.accumulation_steps, step.accumulate
         self._kept = False
         self._average: tf.Operation | None = None
-        if plan.dense_sync_steps > 1 and distributed.size() > 1:
+        self._averages = EverySteps(step.dense_sync_steps if step.dense_sync_steps > 1 else 0)
+        if step.dense_sync_steps > 1 and distributed.size() > 1:
             # The optimizer state is averaged too. With different states, the workers would scale their steps
             # differently. Besides, a checkpoint has only one state.
             variables = [variable for variable in tf1.global_variables() if variable.dtype.is_floating]
-            self._average = average_of_ranks(variables, "dense_variables")
+            in_memory = step.exchange is not None and step.exchange.is_in_memory
+            self._average = average_of_ranks(variables, "dense_variables", in_memory)
 
-    def __call__(self, session: tf1.train.MonitoredSession) -> None:
-        """Calls `session.run` once for each batch of the step."""
-        for number in range(1, self._plan.accumulation_steps):
-            session.run(self._plan.accumulate, {self._micro_batch: number})
-        begins = self._plan.begin is not None and not self._kept
-        # Set before the run, because the hooks of the run may settle.
-        self._kept = self._plan.begin is not None
-        session.run(self._plan.begin if begins else self._train_op)
+    def next_op(self) -> tf.Operation:
+        """Returns the operation of the last run of the next step."""
+        begins = self._step.begin is not None and not self._kept
+        self._kept = self._step.begin is not None
+        return self._step.begin if begins else self._step.train_op
 
-    def settle(self, session: tf1.Session | tf1.train.MonitoredSession) -> None:
+    def average_if_due(self, session: tf1.Session, step: int, clock: Clock) -> None:
+        """Averages the dense variables of all ranks after every `dense_sync_steps`-th step of local SGD."""
+        if self._averages.is_due(step):
+            with clock.within("dense_sync"):
+                self.settle(session)
+
+    def settle(self, session: tf1.Session) -> None:
         """Applies pending updates to the dense variables, so that they are equal on all ranks. A collective.
 
         With local SGD, the variables, the optimizer state and the moving statistics become their mean over the workers.
@@ -64,7 +78,7 @@ class OptimizerStep:
             if self._average is not None:
                 session.run(self._average)
             if self._kept:
-                session.run(self._plan.drain)
+                session.run(self._step.drain)
         self._kept = False
 
 
@@ -73,25 +87,30 @@ class Training:
     """A training whose graph is built and whose rows are restored.
 
     Attributes:
+      model: the graph.
       clock: `Clock` of the training thread.
-      steps: counts and measures the steps.
       warm_start: provides the initial values if there is no checkpoint.
       saver: saves the dense variables.
-      step: runs a step.
+      dense: trains the dense variables.
+      rows: syncs the embedding rows.
       save: writes a checkpoint of the rows and the dense variables.
+      saves: determines when to save.
+      meetings: the steps after which the ranks exchange requests.
     """
 
     job: TrainingJob
+    model: BuiltModel
     feed: Feed
-    spec: EstimatorSpec
     store: Store
     clock: Clock
-    steps: StepClockHook
     input_ends: InputEnds
     warm_start: NoWarmStart
     saver: tf1.train.Saver
-    step: OptimizerStep
+    dense: DenseStep
+    rows: RowSync
     save: Saving
+    saves: EverySteps
+    meetings: Meetings
 
     @contextlib.contextmanager
     def closing(self, things: Iterable[Any]) -> Iterator[None]:
@@ -101,7 +120,7 @@ class Training:
         Objects without a method `close` are ignored.
         """
         with (
-            self.save.naming_the_last_checkpoint(lambda: self.steps.step > self.job.start),
+            self.save.naming_the_last_checkpoint(lambda: self.clock.step > self.job.start),
             contextlib.ExitStack() as stack,
         ):
             for thing in (self.save, *things):
@@ -135,13 +154,20 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
         begin_graph(stack, config)
-        inputs, spec = _build(job, config, input_ends)
-        stack.enter_context(warm.variables())
+        model = build_model(job, input_ends)
+        stack.enter_context(warm.variables(getattr(params_of_training(job.params), "negative_sampling", None)))
         store: Store = LocalStore()
-        if inputs.uses_embeddings:
-            is_published = bool(config.publish.to)
-            store = stack.enter_context(open_store(config.embedding, job.model_dir, is_published, job.services))
-        feed = inputs.connect(store, config, spec, clock=clock)
+        if model.inputs.uses_embeddings:
+            store = stack.enter_context(
+                open_store(
+                    config.embedding,
+                    job.model_dir,
+                    is_published=bool(config.publish.to),
+                    services=job.services,
+                    steps_wait=model.step.steps_wait,
+                )
+            )
+        feed = model.inputs.connect(store, config, model.step, clock=clock)
         stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
         if distributed.is_chief():
             _restore_rows(store, job)
@@ -150,23 +176,51 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         distributed.barrier("embedding_rows_restored")
         store.reopen()
         begin_feed(stack, feed)
-        if inputs.fed and distributed.is_chief() and feed.steps != 0:
-            model_directory.save_features(job.model_dir, inputs.features)
-        saver, step = tf1.train.Saver(max_to_keep=None), OptimizerStep(spec.train_op, notes().step_plan)
-        save = Saving(job, saver, feed, store, step.settle)
+        if model.inputs.fed and distributed.is_chief() and feed.steps != 0:
+            model_directory.save_features(job.model_dir, model.inputs.features)
+        saver, dense = tf1.train.Saver(max_to_keep=None), DenseStep(model.step)
         yield Training(
             job=job,
+            model=model,
             feed=feed,
-            spec=spec,
             store=store,
             clock=clock,
-            steps=StepClockHook(clock),
             input_ends=input_ends,
             warm_start=warm,
             saver=saver,
-            step=step,
-            save=save,
+            dense=dense,
+            rows=RowSync(feed.embeddings, store, config, model.step.rows and model.step.rows.learning_rate),
+            save=Saving(job, saver, feed, store, model.step.run_length, dense.settle),
+            saves=checkpoint_period(config, feed, model.step),
+            meetings=_meetings(feed),
         )
+
+
+def _meetings(feed: Feed) -> Meetings:
+    """Returns the meetings of the ranks. A collective."""
+    all_sum = functools.partial(distributed.all_sum, name="what_ranks_ask_for")
+    rank, size = distributed.rank(), distributed.size()
+    meetings = Meetings(rank, size, all_sum, most_steps=_STEPS_OF_STREAMS if feed.is_live else None)
+    meetings.meet(0, signal=0, is_over=False)  # Creates the graph and session of this collective before the steps.
+    return meetings
+
+
+def checkpoint_period(config: RunConfig, feed: Feed, step: BuiltStep) -> EverySteps:
+    """Returns the period of the checkpoints.
+
+    Raises:
+      UserError: the period is in event time, but the examples do not come from a stream.
+    """
+    if config.save_checkpoints_event_secs and not feed.is_live:
+        raise config.refused("{save_checkpoints_event_secs}: only a stream has event times; choose another period")
+    if config.save_checkpoints_epochs:
+        flags = "save_checkpoints_epochs", "save_checkpoints_steps"
+        return EveryEpochs(config.save_checkpoints_epochs, step.run_length, flags)
+    if seconds := config.save_checkpoints_event_secs:
+        return EverySeconds(seconds, EventClock(feed.event_seconds))
+    if seconds := config.save_checkpoints_secs:
+        return EverySeconds(seconds, time.monotonic)
+    return EverySteps(config.checkpoint_steps)
 
 
 def begin_graph(stack: contextlib.ExitStack, config: RunConfig) -> None:
@@ -183,26 +237,6 @@ def begin_feed(stack: contextlib.ExitStack, feed: Feed) -> None:
     """
     feed.rewind()
     stack.enter_context(last_words.of_this_process().claimed_on_error())
-
-
-def _build(job: TrainingJob, config: RunConfig, input_ends: InputEnds) -> tuple[GraphInput, EstimatorSpec]:
-    """Calls `input_fn` and `model_fn` in the current graph. Returns the input, and the spec with its `train_op`."""
-    if config.mixed_precision == "float16":
-        notes().scales_loss = True
-    position = job.checkpoint.position if job.checkpoint else None
-    data = call_input_fn(job.input_fn, ModeKeys.TRAIN, job.params, config, position)
-    pads = config.uneven_inputs == "pad" and distributed.size() > 1
-    has_read = input_ends.has_read if distributed.size() > 1 else None
-    inputs = PaddedInput(data, has_read) if pads else make_input(data, job.model_dir, has_read=has_read)
-    own = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
-    batches, epochs = distributed.broadcast_object((inputs.batches, own), "batches")
-    epochs = epochs and run_length.Epochs(**epochs)
-    notes().run_length = run_length.resumed(job.checkpoint, batches, job.last_step, epochs)
-    spec = job.model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, job.params)
-    spec = with_train_op(spec, inputs, config.embedding.learning_rate)
-    if pads:
-        refuse_unweighed()
-    return inputs, spec
 
 
 def _restore_rows(store: Store, job: TrainingJob) -> None:

@@ -1,79 +1,75 @@
-"""The hooks of a training run."""
+"""The hooks of a training run, which check, log and measure its steps."""
 
+import dataclasses
 import functools
 import logging
 import os
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.estimator.built_model import BuiltModel
 from ctr_trainer.estimator.embeddings import Embeddings
-from ctr_trainer.estimator.feed import Feed, GraphInput
+from ctr_trainer.estimator.evaluation import metric_tensors
 from ctr_trainer.estimator.hooks.ending_hooks import EqualBatchesHook, FiniteLossHook
 from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, StepRate, Summaries, TrainingProgress
-from ctr_trainer.estimator.hooks.measuring_hooks import (
-    LoadHook,
-    ResourcesHook,
-    RunStatusHook,
-    ServiceStatus,
-    SessionClockHook,
-)
+from ctr_trainer.estimator.hooks.measuring_hooks import LoadHook, PhaseHook, ResourcesHook, RunStatusHook, ServiceStatus
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MergedLines, MetricsHook, OwnLines
-from ctr_trainer.estimator.hooks.periods import EventClock, EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
-from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
-from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
-from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
-from ctr_trainer.estimator.hooks.sync_hooks import DenseSyncHook, EvictionHook, RowSyncHook
-from ctr_trainer.estimator.run_summary import MeasuringHooks
+from ctr_trainer.estimator.hooks.profile_hook import ProfileHook, profile_hook
+from ctr_trainer.estimator.row_sync import RowSync
 from ctr_trainer.estimator.training import Training
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.models.metrics import click_metrics
-from ctr_trainer.models.metrics.click_metrics import WorkerFigures, metric_name
+from ctr_trainer.models.metrics.click_metrics import WorkerFigures
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.run_config import GRAPH_NAMES, RunConfig
-from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.settings.run_config import GRAPH_NAMES
 from ctr_trainer.system.measuring.resources import no_gpu, open_gpu
 
 _log = logging.getLogger(__name__)
 _PROGRESSIVE = (
     "auc in the lines of steps is progressive: each training example is scored before the model learns from it"
 )
-# With several workers and without `phase_steps`: number of first steps to skip, and steps between traced steps.
-_FIRST_STEPS, _EXCHANGE_STEPS = 20, 1000
-# Seconds between two padding batches while a stream is quiet.
-_QUIET_STEP_SECONDS = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingHooks:
+    """The session hooks of a training.
+
+    Attributes:
+      all: the hooks, in the order in which a session calls them.
+      batches: compares the batches of the ranks; None if there is nothing to compare.
+      trace: traces no step of a single worker without `profile_steps`.
+      load: None without `profile_steps`.
+      service: None on ranks other than 0.
+    """
+
+    all: list[tf1.train.SessionRunHook]
+    metrics: MetricsHook
+    batches: EqualBatchesHook | None
+    resources: ResourcesHook
+    trace: ProfileHook
+    load: LoadHook | None
+    service: ServiceStatus | None
 
 
 def training_hooks(
-    training: Training, status_lines: Sequence[Callable[[], str]] = ()
-) -> tuple[list[tf1.train.SessionRunHook], MeasuringHooks]:
-    """Returns the session hooks of a training, and the hooks among them that measure. A collective.
+    training: Training,
+    status_lines: Sequence[Callable[[], str]] = (),
+    others: Sequence[tf1.train.SessionRunHook] = (),
+) -> TrainingHooks:
+    """Makes the session hooks of a training. A collective.
 
-    Each hook declares the phase to which its time is added, and its place among the other hooks, see `Order`. The
-    `status_lines`, functions f() -> a line, are logged together with the latencies.
+    Args:
+      status_lines: functions f() -> a line, which are logged together with the latencies.
+      others: hooks of the program.
     """
-    feed, spec, store, clock = training.feed, training.spec, training.store, training.clock
-    config, model_dir = training.job.config, training.job.staging.path
-    hooks = [training.steps, SessionClockHook(clock), *feed.hooks, FiniteLossHook(spec.loss)]
-    hooks += spec.training_hooks or ()
-    hooks += (spec.training_chief_hooks or ()) if distributed.is_chief() else ()
-    if distributed.size() > 1 and not feed.inputs.fed and config.equal_inputs == "error":
-        hooks.append(EqualBatchesHook(feed.inputs.features, feed.inputs.labels, feed.inputs.weight))
-    sync = None
-    if feed.embeddings:
-        sync = _sync(feed.embeddings, config, clock)
-        hooks.append(sync)
-        if distributed.is_chief() and any(rows.config.evicts for rows in feed.embeddings.rows.values()):
-            hooks.append(EvictionHook(store, config.embedding.sync_steps, clock))
-    dense_sync_steps = notes().step_plan.dense_sync_steps
-    if dense_sync_steps > 1:
-        hooks.append(DenseSyncHook(training.step.settle, dense_sync_steps, clock))
-    hooks.append(CheckpointHook(training.save, checkpoint_period(config, feed), clock))
-    scored = metric_tensors(feed.inputs, spec)
+    feed, model, store, clock = training.feed, training.model, training.store, training.clock
+    config, spec, model_dir = training.job.config, model.spec, training.job.staging.path
+    batches = None
+    if distributed.size() > 1 and not model.inputs.fed and config.equal_inputs == "error":
+        batches = EqualBatchesHook(model.inputs.features, model.inputs.labels, model.inputs.weight)
+    scored = metric_tensors(model.inputs, spec)
     if scored and distributed.is_chief():
         _log.info("%s", _PROGRESSIVE)
     windows = None
@@ -86,8 +82,8 @@ def training_hooks(
         clock,
         _lines(),
         every_n_steps=config.log_steps,
-        weight=None if scored else feed.inputs.weight,
-        own=functools.partial(_worker_figures, sync, feed.embeddings),
+        weight=None if scored else model.inputs.weight,
+        own=functools.partial(_worker_figures, training.rows, feed.embeddings),
         learning_rate=_learning_rate(),
         of_windows=feed.is_live,
         event_windows=windows,
@@ -95,35 +91,20 @@ def training_hooks(
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     read_gpu = open_gpu(distributed.local_rank()) if has_gpu else no_gpu
     resources = ResourcesHook(read_gpu, every_n_steps=config.log_steps)
-    hooks += [metrics, resources]
     as_in_graph = config.log_names == GRAPH_NAMES
     service = ServiceStatus(store, as_in_graph) if distributed.is_chief() else None
     latencies = [*feed.latencies, *clock.latencies]
-    hooks.append(RunStatusHook(latencies, status_lines, service, as_in_graph, every_n_secs=config.log_secs))
-    if config.phase_steps:
-        trace = StepTraceHook(clock, config.phase_steps, config.phase_steps, has_gpu)
-    else:  # Measures only the share of the exchange in a step.
-        trace = StepTraceHook(clock, _FIRST_STEPS, _EXCHANGE_STEPS)
-    if distributed.size() > 1 or config.phase_steps:
-        hooks.append(trace)
-    load = LoadHook(store, config.phase_steps) if config.phase_steps else None
-    hooks += [load] if load else []
-    if config.profile_steps:
-        directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")
-        hooks.append(ProfileHook(directory, clock, *config.profile_steps))
-    if training.job.last_step is not None:
-        hooks.append(tf1.train.StopAtStepHook(last_step=training.job.last_step))
-    return hooks, MeasuringHooks(metrics, resources, trace, load, service)
-
-
-def _sync(embeddings: Embeddings, config: RunConfig, clock: Clock) -> RowSyncHook:
-    steps = config.embedding.sync_steps
-    if embeddings.is_strict:  # A strict sync is a collective.
-        return RowSyncHook(embeddings, steps, clock=clock)
-    # Otherwise the ranks' syncs are spread over `steps`. Publications read the service, so its rows must be recent.
-    offset = distributed.rank() * steps // distributed.size()
-    seconds = config.publish.secs / 2 if config.publish.to and not config.deterministic else None
-    return RowSyncHook(embeddings, steps, offset, clock, every_n_secs=seconds)
+    status = RunStatusHook(latencies, status_lines, service, as_in_graph, every_n_secs=config.log_secs)
+    directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")
+    trace = profile_hook(clock, config.profile_steps, has_gpu, directory)
+    load = LoadHook(store, config.profile_steps[1]) if config.profile_steps else None
+    own = [FiniteLossHook(spec.loss), *(spec.training_hooks or ())]
+    own += (spec.training_chief_hooks or ()) if distributed.is_chief() else ()
+    own += [batches] if batches else []
+    own += [metrics, resources, status, *([load] if load else [])]
+    own += [trace] if distributed.size() > 1 or load else []
+    hooks = [PhaseHook(clock, "hooks", "hooks"), *own, *others, PhaseHook(clock, "session", "loop")]
+    return TrainingHooks(hooks, metrics, batches, resources, trace, load, service)
 
 
 def _learning_rate() -> tf.Tensor | None:
@@ -134,36 +115,14 @@ def _learning_rate() -> tf.Tensor | None:
         return None
 
 
-def _worker_figures(sync: RowSyncHook | None, embeddings: Embeddings | None) -> WorkerFigures:
+def _worker_figures(rows: RowSync, embeddings: Embeddings | None) -> WorkerFigures:
     """Returns the current figures of this worker, without its rates."""
-    if sync is None or embeddings is None or sync.wait_ms is None:
+    if embeddings is None or rows.wait_ms is None:
         return WorkerFigures()
     totals = embeddings.totals()
     return WorkerFigures(
-        sync_ms=1000 * embeddings.sync_seconds, sync_wait_ms=sync.wait_ms, hits=totals.hits, misses=totals.misses
+        sync_ms=1000 * embeddings.sync_seconds, sync_wait_ms=rows.wait_ms, hits=totals.hits, misses=totals.misses
     )
-
-
-def checkpoint_period(config: RunConfig, feed: Feed) -> EverySteps:
-    """Returns the period of the checkpoints, which allows for the slow steps of a quiet stream.
-
-    Raises:
-      UserError: the period is in event time, but the examples do not come from a stream.
-    """
-    if config.save_checkpoints_event_secs and not feed.is_live:
-        raise config.refused("{save_checkpoints_event_secs}: only a stream has event times; choose another period")
-    if config.save_checkpoints_epochs:
-        flags = "save_checkpoints_epochs", "save_checkpoints_steps"
-        return EveryEpochs(config.save_checkpoints_epochs, notes().run_length, flags)
-    seconds = config.save_checkpoints_secs or config.save_checkpoints_event_secs
-    clock = EventClock(feed.event_seconds) if config.save_checkpoints_event_secs else time.monotonic
-    if seconds and distributed.size() == 1:
-        return EverySeconds(seconds, clock)
-    if seconds:
-        all_sum = functools.partial(distributed.all_sum, name="checkpoint_due")
-        longest = _QUIET_STEP_SECONDS if feed.is_live else 0.0
-        return SecondsOfChief(seconds, distributed.is_chief(), all_sum, clock, longest_step_secs=longest)
-    return EverySteps(config.checkpoint_steps)
 
 
 def _lines() -> OwnLines | MergedLines:
@@ -190,37 +149,18 @@ def _line_takers(training: Training) -> list[LineTaker]:
     progress = TrainingProgress(
         clock=training.clock,
         draws=job.config.progress,
-        examples=_examples_of_a_step(feed.inputs),
+        examples=_examples_of_a_step(training.model),
         last_step=job.last_step,
         steps=feed.steps,
         epoch=feed.epochs_after,
         epochs=feed.inputs.epochs,
-        length=notes().run_length,
+        length=training.model.step.run_length,
     )
     return [*takers, progress, StepRate(training.clock, job.config.log_steps, directory)]
 
 
-def metric_tensors(inputs: GraphInput, spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:
-    """Returns a dict of label -> `logits`, `labels` and `weights` for its click metrics; {} for a model without logits.
-
-    A model with one label predicts `logits`, and its label is named "". With several, it predicts `logits/<label>`.
-    """
-    predictions = spec.predictions if isinstance(spec.predictions, dict) else {}
-    if inputs.labels is None:
-        return {}
-    labels = inputs.labels if isinstance(inputs.labels, dict) else {"": inputs.labels}
-    tensors = {}
-    for label, values in labels.items():
-        if metric_name("logits", label) not in predictions:
-            continue
-        logits = tf.reshape(predictions[metric_name("logits", label)], [-1])
-        values = tf.cast(tf.reshape(values, [-1]), tf.float32)
-        tensors[label] = {"logits": logits, "labels": values, "weights": inputs.weights(values)}
-    return tensors
-
-
-def _examples_of_a_step(inputs: GraphInput) -> int | None:
+def _examples_of_a_step(model: BuiltModel) -> int | None:
     """Returns the number of examples of all workers in a step; None if it is not known."""
-    if inputs.batch_size is None:
+    if model.inputs.batch_size is None:
         return None
-    return inputs.batch_size * notes().step_plan.accumulation_steps * distributed.size()
+    return model.inputs.batch_size * model.step.accumulation_steps * distributed.size()

@@ -18,7 +18,7 @@ from ctr_trainer.features.columns import SparseFeature, Statistics
 from ctr_trainer.features.ranked import RankedBlock, RankedColumns
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE, Features, operation_name
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.system.messages.errors import UserError
 
 RANKING, RANKING_KEYS = "ranking", "ranking_keys"

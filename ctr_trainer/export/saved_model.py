@@ -10,14 +10,15 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 import tqdm
 
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
+from ctr_trainer.checkpoint.restoring import refusing_other_variables
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.export import directory
@@ -30,11 +31,10 @@ from ctr_trainer.export.warmup import write_warmup
 from ctr_trainer.features.columns import NEW_KEYS, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.graph_notes.notes import params_as_trained
+from ctr_trainer.models.estimator_spec import ModeKeys
+from ctr_trainer.models.params import params_as_trained
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.messages.restoring import refusing_other_variables
 
 _log = logging.getLogger(__name__)
 # TensorFlow Serving does not read `assets.extra`.
@@ -45,26 +45,11 @@ ROWS = ("all", "none")
 TrainedFeatures = tuple[FeatureSpec, Statistics | None]
 
 
-class SavedCheckpoint(Protocol):
-    """The part of a `Checkpoint` that an export reads."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def tables(self) -> list[dict[str, Any]]: ...
-    @property
-    def dense_prefix(self) -> str: ...
-    @property
-    def model(self) -> dict[str, Any] | None: ...
-
-    def with_local_dense(self) -> AbstractContextManager["SavedCheckpoint"]: ...
-
-
 def export_saved_model(
     path: str,
     model_fn: Callable[..., Any],
     params: Any,
-    checkpoint: SavedCheckpoint,
+    checkpoint: Checkpoint,
     trained_features: TrainedFeatures | None,
     serving_input_receiver_fn: Callable[[], Any] | None = None,
     rows: str = "all",
@@ -109,7 +94,7 @@ def _write(
     path: str,
     model_fn: Callable[..., Any],
     params: Any,
-    checkpoint: SavedCheckpoint,
+    checkpoint: Checkpoint,
     trained_features: TrainedFeatures | None,
     serving_input_receiver_fn: Callable[[], Any] | None,
     rows: str,
@@ -184,7 +169,7 @@ def write_spec(
 
 
 def _receive(
-    checkpoint: SavedCheckpoint,
+    checkpoint: Checkpoint,
     trained_features: TrainedFeatures | None,
     serving_input_receiver_fn: Callable[[], Any] | None,
     rows: str,
@@ -234,7 +219,7 @@ def keys_signature(trained_features: TrainedFeatures, receivers: Mapping[str, tf
     return {SIGNATURE: tf1.saved_model.predict_signature_def(raw.receivers, outputs)} if outputs else {}
 
 
-def _tables(checkpoint: SavedCheckpoint) -> dict[str, ExportedTable]:
+def _tables(checkpoint: Checkpoint) -> dict[str, ExportedTable]:
     """Returns an `ExportedTable` of each table by name, with the checkpoint's keys; the rows are not read yet."""
     most: collections.Counter[str] = collections.Counter()
     for entry in checkpoint.tables:

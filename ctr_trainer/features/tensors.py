@@ -140,10 +140,17 @@ class Features(Mapping, abc.ABC):
 class FedBatch(Protocol):
     """The attributes of a `data.batch.Batch` that `FedFeatures` feeds."""
 
-    labels: np.ndarray
-    weights: np.ndarray
-    dense: np.ndarray
-    bags: Mapping[str, Any]
+    @property
+    def labels(self) -> np.ndarray: ...
+
+    @property
+    def weights(self) -> np.ndarray: ...
+
+    @property
+    def dense(self) -> np.ndarray: ...
+
+    @property
+    def bags(self) -> Mapping[str, Any]: ...
 
 
 class FedFeatures(Features):

@@ -3,7 +3,7 @@
 import dataclasses
 
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.inputs import all_field_embeddings, flat, flat_inputs
 from ctr_trainer.models.layers.interactions import interacting

@@ -5,7 +5,7 @@ from typing import Literal
 
 from ctr_trainer.features.ranked import joined
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.cross import cross
 from ctr_trainer.models.layers.inputs import flat_inputs

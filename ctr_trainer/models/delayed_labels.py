@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense, mlp
 from ctr_trainer.models.params import ES_DFM, WAIT, ModelParams

@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.gru import Packed, gru_of_packed, next_behaviour_loss
 from ctr_trainer.models.layers.inputs import flat_inputs

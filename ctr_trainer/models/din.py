@@ -6,7 +6,7 @@ import typing
 import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.attention import attention_pooling
 from ctr_trainer.models.layers.inputs import field_embeddings, flat_inputs

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ctr_trainer.features.ranked import Columns
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.gates import factorized_interaction
 from ctr_trainer.models.layers.inputs import flat_inputs

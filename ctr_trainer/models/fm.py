@@ -1,7 +1,7 @@
 """Factorization machine: one weight per feature value and one dot product per pair of features."""
 
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.inputs import field_columns
 from ctr_trainer.models.layers.interactions import fm

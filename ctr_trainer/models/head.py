@@ -6,9 +6,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.models.delayed_labels import Correction, correction
+from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models.params import WAIT, ModelParams
 from ctr_trainer.system.messages.errors import UserError
 
@@ -218,8 +217,8 @@ def calibrated(logits: tf.Tensor, mode: str, params: ModelParams) -> tf.Tensor:
 
         q = p / (p + (1 - p) / w), which is sigmoid(logit(p) + log(w))
 
-    p is the probability in the sampled data, q that in all data. Training uses p, as its examples are sampled, and
-    records w for its checkpoints. Evaluation, predictions and exports use q.
+    p is the probability in the sampled data, q that in all data. Training uses p, as its examples are sampled.
+    Evaluation, predictions and exports use q.
 
     Args:
       logits: float32[B], of p.
@@ -231,8 +230,5 @@ def calibrated(logits: tf.Tensor, mode: str, params: ModelParams) -> tf.Tensor:
 
     Source: He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, ADKDD 2014, section 6.3.
     """
-    share = 1.0 if params.negative_sampling is None else params.negative_sampling
-    if mode == ModeKeys.TRAIN:
-        notes().negative_sampling = share
-        return logits
-    return logits if share == 1 else logits + math.log(share)
+    share = params.negative_sampling
+    return logits if mode == ModeKeys.TRAIN or share in (None, 1) else logits + math.log(share)

@@ -1,7 +1,7 @@
 """Logistic regression."""
 
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.linear import linear
 from ctr_trainer.models.params import ModelParams

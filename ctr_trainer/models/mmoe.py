@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, multi_head
 from ctr_trainer.models.layers.experts import experts, mixture
 from ctr_trainer.models.layers.inputs import flat_inputs

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ctr_trainer.settings.setting import SettingError, Settings, setting
+from ctr_trainer.system.messages.errors import UserError
 
 # An outcome with a smaller share is rare. With 0.2% and 3% of positive examples, a bias that starts at their log odds
 # is better; with 25%, it is not better on all data.
@@ -195,3 +196,35 @@ class HistoryParams(SequenceParams):
     """
 
     target: str = ""
+
+
+def params_of_training(params: Any) -> Any:
+    """Returns the params as checkpoints record them: with the share of negative examples that the training uses.
+
+    Params of a class without `negative_sampling`, and of a model of several labels, are returned unchanged.
+    """
+    if not hasattr(params, "negative_sampling") or getattr(params, "several_labels", False):
+        return params
+    return params if params.negative_sampling is not None else dataclasses.replace(params, negative_sampling=1.0)
+
+
+def params_as_trained(params: Any, checkpoint: Any) -> Any:
+    """Returns the params of a model with the share of negative examples with which a checkpoint was trained.
+
+    Args:
+      params: `ModelParams`, whose `negative_sampling` is None if the user did not set it. Params of a class without
+        this field are returned unchanged.
+      checkpoint: `Checkpoint`; if it has no share, the params are returned unchanged.
+
+    Raises:
+      UserError: the params set a share that differs from the checkpoint's.
+    """
+    if checkpoint.negative_sampling is None or not hasattr(params, "negative_sampling"):
+        return params
+    if params.negative_sampling not in (None, checkpoint.negative_sampling):
+        raise UserError(
+            f"negative_sampling={params.negative_sampling:g}: {checkpoint.path} was trained with "
+            f"negative_sampling={checkpoint.negative_sampling:g}, and its predictions are calibrated for that; leave "
+            "the setting out"
+        )
+    return dataclasses.replace(params, negative_sampling=checkpoint.negative_sampling)

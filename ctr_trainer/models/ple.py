@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ctr_trainer.features.ranked import Columns
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, multi_head
 from ctr_trainer.models.layers.experts import extraction
 from ctr_trainer.models.layers.inputs import flat_inputs

@@ -1,7 +1,7 @@
 """PNN: the dot products of all pairs of embeddings under a deep network (IPNN)."""
 
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.inputs import field_embeddings, flat_inputs
 from ctr_trainer.models.layers.interactions import pair_dots

@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.gates import quadratic
 from ctr_trainer.models.layers.inputs import flat_inputs

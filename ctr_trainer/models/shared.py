@@ -11,7 +11,7 @@ from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.ranked import Columns
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.head import Labels, LossOf, cross_entropy, label_names
 from ctr_trainer.models.layers.dropout import dropout
 from ctr_trainer.models.layers.experts import towers

@@ -1,7 +1,7 @@
 """Shared bottom: one network for all tasks, and a tower for each."""
 
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, multi_head
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.shared import TaskParams, task_logits, task_names, tower

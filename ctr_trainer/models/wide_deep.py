@@ -1,7 +1,7 @@
 """Wide & Deep: a linear model next to a deep network."""
 
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.linear import linear

@@ -11,9 +11,8 @@ import tensorflow as tf
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.host_sum import HostSum, host_peers
 from ctr_trainer.ranks.notices import Placement
-from ctr_trainer.system.messages.errors import UserError
 
-WAYS = ("auto", "shared_memory", "hosts", "horovod")
+WAYS = ("auto", "horovod")
 _TITLES = {
     "none": "none",
     "shared_memory": "HostSumOptimizer, through shared memory",
@@ -28,69 +27,52 @@ SETTINGS = (
 # The settings that were present when this process started. Later, this package itself sets some of them.
 _asked = [name for name in SETTINGS if os.environ.get(name)]
 
-_how = "auto"
-
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """How the mean of the workers' dense gradients is computed.
+    """How the mean of the workers' dense gradients, or of their dense variables, is computed.
 
     Attributes:
-      way: one of `WAYS` except `auto`, or `none` for a single worker.
+      way: `none` for a single worker; `shared_memory` if all workers are on one host; `hosts` for shared memory within
+        each host and Horovod between them; `horovod`.
       why: the reason, a clause that can follow "because".
     """
 
     way: str
     why: str
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all workers share the memory of one host."""
+        return self.way == "shared_memory"
+
     def __str__(self) -> str:
         return f"gradient exchange: {_TITLES[self.way]}, because {self.why}"
-
-
-def choose(how: str) -> None:
-    """Sets how dense gradients and variables are exchanged. All ranks must pass the same argument, one of `WAYS`.
-
-    Raises:
-      UserError: `how` is `shared_memory`, but the workers are on several hosts; or `how` is `hosts`, but all workers
-        are on one host, or each is on a host of its own.
-    """
-    global _how
-    here, workers = distributed.local_size(), distributed.size()
-    if how == "shared_memory" and here != workers:
-        raise UserError(
-            f"dense_exchange=shared_memory is for workers on one host, but {here} of {workers} are on this host: "
-            "leave it out"
-        )
-    if how == "hosts" and workers > 1 and not distributed.sums_by_host():
-        raise UserError(
-            f"dense_exchange=hosts is for several hosts, at least one of which has several workers, started by "
-            f"horovodrun; {here} of {workers} workers are on this host: leave it out"
-        )
-    _how = how
 
 
 def is_by_horovod(how: str) -> bool:
     """Whether steps will wait for Horovod; False for a single worker. It may be called before `distributed.init`."""
     placement = Placement.of_this_process()
-    return _exchange(how, len(placement.host_ranks), placement.size, by_host=False).way in ("horovod", "hosts")
+    return _exchange(how, len(placement.host_ranks), placement.size, by_host=False).way == "horovod"
 
 
-def exchange(only_horovod: str = "") -> Exchange:
-    """Returns how workers exchange the gradients of a step, according to `choose`, the hosts and the devices.
+def exchange(how: str = "auto", only_horovod: str = "") -> Exchange:
+    """Returns how workers exchange the gradients of a step, which depends on their hosts and devices.
 
     Args:
+      how: one of `WAYS`, the same on all ranks.
       only_horovod: the reason why only Horovod can exchange these gradients; "" if there is none.
     """
     here, workers = distributed.local_size(), distributed.size()
     if workers > 1 and only_horovod:
         return Exchange("horovod", only_horovod)
-    return _exchange(_how, here, workers, distributed.sums_by_host())
+    return _exchange(how, here, workers, distributed.sums_by_host())
 
 
 def _exchange(how: str, here: int, workers: int, by_host: bool) -> Exchange:
     if workers == 1:
         return Exchange("none", "there is one worker")
-    if how != "auto":
+    if how == "horovod":
         return Exchange(how, f"dense_exchange={how} was chosen")
     if tf.config.list_physical_devices("GPU"):
         return Exchange("horovod", "the workers compute on GPUs")
@@ -103,23 +85,14 @@ def _exchange(how: str, here: int, workers: int, by_host: bool) -> Exchange:
     return Exchange("horovod", f"the {workers} workers are on several hosts")
 
 
-def sum_of_ranks(tensor: tf.Tensor, name: str) -> tf.Tensor:
-    """Returns the sum of all ranks' tensors, inside the graph. A collective.
-
-    The sum is computed in shared memory if `is_in_memory`, otherwise by Horovod.
+def sum_of_host(tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns the sum of the tensors of the ranks of one host, inside the graph and in shared memory. A collective.
 
     Args:
       tensor: tensor with a static shape; shape and dtype are the same on every rank.
       name: name of the reduction, the same on every rank.
     """
-    if not is_in_memory():
-        return distributed.allreduce(tensor, name)
     return _in_memory(HostSum.__call__, tensor, name, f"the other ranks in {name}")
-
-
-def is_in_memory() -> bool:
-    """Whether `sum_of_ranks` uses shared memory."""
-    return exchange().way == "shared_memory"
 
 
 def to_first_of_host(vector: tf.Tensor, dtype: str) -> tf.Tensor:

@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.graph_notes.notes import WeighedOptimizer, notes
 from ctr_trainer.ranks import agreement, last_words
 from ctr_trainer.ranks.agreement import Introduction, meeting
 from ctr_trainer.ranks.collectives import Collectives, OneWorker, import_horovod
@@ -216,8 +215,8 @@ def optimizer(
 ) -> tf1.train.Optimizer:
     """Makes a `hvd.DistributedOptimizer`, whose gradients are the average, or the sum, of all workers' gradients.
 
-    The average weights all workers equally, regardless of their numbers of examples, unless shorter inputs are padded
-    (`RunConfig.uneven_inputs`). For an average over examples, return `inner` itself: `EstimatorSpec(optimizer=...)`.
+    The average weights all workers equally, regardless of their numbers of examples. For an average over examples,
+    return `inner` itself: `EstimatorSpec(optimizer=...)`.
 
     Args:
       inner: a `tf.compat.v1` optimizer.
@@ -231,9 +230,6 @@ def optimizer(
     Returns:
       `hvd.DistributedOptimizer`; for one worker without Horovod, the inner optimizer.
     """
-    weight = notes().batch_weight if op == "average" else None
-    if weight is not None:
-        op, inner = "sum", WeighedOptimizer(inner, weight, local, size())
     if isinstance(_hvd, OneWorker):
         return inner
     wrapped = _hvd.DistributedOptimizer(

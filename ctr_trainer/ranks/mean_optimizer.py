@@ -6,9 +6,23 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.graph_notes.notes import BatchWeight, share_of
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.dense_exchange import Exchange, from_first_of_host, sum_of_ranks, to_first_of_host
+from ctr_trainer.ranks.dense_exchange import Exchange, from_first_of_host, sum_of_host, to_first_of_host
+
+
+def share_of(
+    gradient: tf.Tensor | tf.IndexedSlices, weight: tf.Tensor, total: tf.Tensor
+) -> tf.Tensor | tf.IndexedSlices:
+    """Computes weight / total * gradient, where `weight` is this worker's part of all examples, `total`.
+
+    If the batch is only padding, the result is 0 even if the gradient is not finite. `tf.IndexedSlices` then have no
+    rows, because some optimizers update a row by its momentum even if its gradient is 0.
+    """
+    factor = tf.cast(tf.math.divide_no_nan(weight, total), gradient.dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        rows = tf.where(weight > 0, tf.shape(gradient.indices)[0], 0)
+        return tf.IndexedSlices(gradient.values[:rows] * factor, gradient.indices[:rows], gradient.dense_shape)
+    return tf.math.multiply_no_nan(gradient, factor)
 
 
 class MeanOptimizer(tf1.train.Optimizer):
@@ -125,7 +139,7 @@ class _ShareOfExamples(MeanOptimizer):
         with tf.name_scope("dense_exchange"):
             total = distributed.allreduce(weight, "examples")
             self._share = tf.math.divide_no_nan(weight, total)
-            return [share_of(tensor, BatchWeight(weight, total)) for tensor in tensors], total
+            return [share_of(tensor, weight, total) for tensor in tensors], total
 
 
 class HostSumOptimizer(MeanOptimizer):
@@ -138,7 +152,7 @@ class HostSumOptimizer(MeanOptimizer):
         with tf.name_scope("dense_exchange"):
             fused = Fused(tensors)
             name = "dense_gradients"
-            return fused.means(_in_turn(fused.vectors(weight), lambda v, dtype: sum_of_ranks(v, f"{name}.{dtype}")))
+            return fused.means(_in_turn(fused.vectors(weight), lambda v, dtype: sum_of_host(v, f"{name}.{dtype}")))
 
 
 class HostsOptimizer(MeanOptimizer):
@@ -194,14 +208,16 @@ def _in_turn(
     return found
 
 
-def average_of_ranks(variables: list[tf.Variable], name: str) -> tf.Operation:
+def average_of_ranks(variables: list[tf.Variable], name: str, in_memory: bool) -> tf.Operation:
     """Returns the operation that sets float variables to their mean over the ranks. A collective.
 
     Args:
       name: name of the reduction, the same on every rank.
+      in_memory: whether all ranks share the memory of one host; otherwise Horovod sums.
     """
+    add_up = sum_of_host if in_memory else distributed.allreduce
     with tf.name_scope("dense_exchange"):
         fused = Fused([variable.read_value() for variable in variables])
         vectors = fused.vectors(1.0)
-        means, _ = fused.means(_in_turn(vectors, lambda v, dtype: sum_of_ranks(v, f"{name}.{dtype}")))
+        means, _ = fused.means(_in_turn(vectors, lambda v, dtype: add_up(v, f"{name}.{dtype}")))
         return tf.group(*(v.assign(mean, read_value=False) for v, mean in zip(variables, means, strict=True)))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from ctr_trainer.ranks.stopping import Stopping
+from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.system.processes.child import END_SIGNALS
 
 ABORT_SECONDS = int(signal.SIGABRT)
@@ -66,7 +66,7 @@ class StopSignals:
         is_ignored_after: bool,
     ) -> None:
         self._say, self._warn, self._is_one_lost, self._is_ignored_after = say, warn, is_one_lost, is_ignored_after
-        self._stopping: Stopping | None = None
+        self._stopping: StopRequest | None = None
         self._grace_secs = 0.0
         self._begin()
 
@@ -105,7 +105,7 @@ class StopSignals:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.close(write)
 
-    def hand_to(self, stopping: Stopping, grace_secs: float) -> None:
+    def hand_to(self, stopping: StopRequest, grace_secs: float) -> None:
         """Makes the first signal ask `stopping` to stop; does nothing if `grace_secs` is 0."""
         if not grace_secs:
             return
@@ -146,7 +146,7 @@ class StopSignals:
         elif number == signal.SIGTERM or self.is_saved:
             threading.Thread(target=self._end, args=[number, "", _CLOSING_SECONDS], name="end", daemon=True).start()
 
-    def _end_late(self, number: int, stopping: Stopping) -> None:
+    def _end_late(self, number: int, stopping: StopRequest) -> None:
         is_warned = False
         while (seconds := time.monotonic() - self._since) < self._grace_secs:
             if self._stopping is stopping and self._is_one_lost():

@@ -42,9 +42,9 @@ class RunConfig(Settings, title="Run"):
       warm_start: source of the initial rows and dense variables, see `warm_start.WarmStart`. It is ignored once the
         model has a checkpoint.
       save_checkpoints_steps: steps between checkpoints; None means 1000 if no other period is given.
-      save_checkpoints_secs: seconds between checkpoints, see `periods.SecondsOfChief`.
+      save_checkpoints_secs: seconds between checkpoints, by the clock of rank 0.
       save_checkpoints_epochs: epochs between checkpoints, counted from the model's first epoch.
-      grace_secs: seconds that a training may take to end after a signal, see `StopHook`.
+      grace_secs: seconds that a training may take to end after a signal, see `TrainingSteps`.
       keep_checkpoint_max: number of newest checkpoints to keep, see `retention`.
       full_checkpoint_every: number of checkpoints from one full checkpoint to the next; 1 always writes all rows. A
         damaged file damages all checkpoints up to the next full one.
@@ -53,8 +53,6 @@ class RunConfig(Settings, title="Run"):
       progress: whether rank 0 shows a progress line if standard error is a terminal.
       mixed_precision: precision of the matrix products during training, see `device_config.config_proto`. Evaluation,
         prediction and exports always use float32.
-      phase_steps: steps between two traced steps, see `StepTraceHook` and `LoadHook`; the first `phase_steps` steps do
-        not count.
       uneven_inputs: `error` raises an error that names the rank and the step; for `pad` see `PaddedInput`.
       equal_inputs: see `EqualBatchesHook`.
       embedding: `EmbeddingConfig`.
@@ -167,16 +165,10 @@ class RunConfig(Settings, title="Run"):
         "steps",
         minimum=0,
     )
-    phase_steps: int = setting(
-        0,
-        "steps between two traced steps; the summary at the end shows where the time of the traced steps went. 0 "
-        "traces none",
-        "steps",
-        minimum=0,
-    )
     profile_steps: tuple[int, ...] = setting(
         (),
-        "first and last step to profile on every rank; writes Chrome traces to MODEL_DIR/profile",
+        "first and last step to trace on every rank; writes Chrome traces to MODEL_DIR/profile, and the summary at the "
+        "end shows where the time of a step goes, from the steps after the last traced one",
         "steps",
         minimum=1,
         example=(100, 200),
@@ -195,6 +187,13 @@ class RunConfig(Settings, title="Run"):
         "example would count several times: end the job, or allow it",
         choices=("error", "allow"),
         flag=None,
+    )
+    dense_exchange: str = setting(
+        "auto",
+        "how workers on CPUs exchange dense gradients. auto: through shared memory within a host, and by Horovod "
+        "between hosts; horovod: by Horovod everywhere, as on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune "
+        "and --autotune_log imply horovod. The log names the choice and its reason",
+        choices=("auto", "horovod"),
     )
     embedding: EmbeddingConfig = EmbeddingConfig()
     publish: PublishConfig = PublishConfig()
@@ -231,10 +230,6 @@ class RunConfig(Settings, title="Run"):
         periods = [f"{{{name}}}" for name in _PERIODS if getattr(self, name)]
         if len(periods) > 1:
             raise self.refused(f"{' and '.join(periods)} exclude each other: give one of them")
-        if self.phase_steps == 1:
-            raise self.refused(
-                "{phase_steps} would trace every step, and a traced one tells no times: name 2 or more, or 0"
-            )
         steps = self.profile_steps
         if steps and not (len(steps) == 2 and steps[0] < steps[1]):
             raise self.refused("{profile_steps}: expected the first and a later last step to profile, as 100,200")

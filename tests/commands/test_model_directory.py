@@ -10,13 +10,13 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint.evaluations import EvaluationHistory
+from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.commands.experiment.as_trained import as_trained
 from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator.model_record import ModelRecord
-from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm, param_texts
 from ctr_trainer.models.params import ModelParams

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ctr_trainer import cli
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from ctr_trainer.live.publication.places import open_reader
 from tests import small
 

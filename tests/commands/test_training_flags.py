@@ -10,7 +10,7 @@ from ctr_trainer.commands.experiment.build import make_train_op, reader
 from ctr_trainer.commands.experiment.checks import check_training, way_of_exchange
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.optimizers import Adagrad, Ftrl, Lamb, Momentum
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.training_configs import EvaluationConfig
@@ -36,16 +36,6 @@ def _way_of_exchange(*arguments):
 def test_what_is_about_horovods_exchange_has_it_through_horovod(flag):
     assert _way_of_exchange() == "auto"
     assert _way_of_exchange(flag) == "horovod"
-    with pytest.raises(UserError, match=f"{flag.partition('=')[0]}: of an exchange by Horovod"):
-        _way_of_exchange(flag, "--dense_exchange=shared_memory")
-
-
-def test_shared_memory_is_refused_for_workers_on_several_hosts(monkeypatch):
-    monkeypatch.setattr(distributed, "size", lambda: 4)
-    monkeypatch.setattr(distributed, "local_size", lambda: 2)
-    with pytest.raises(UserError, match="2 of 4 are on this host: leave it out"):
-        dense_exchange.choose("shared_memory")
-    assert not dense_exchange.is_in_memory()
 
 
 def test_num_readers_threads_read_the_data(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import estimator as tf_estimator
-from ctr_trainer.estimator.checkpoint import Checkpoint
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from ctr_trainer import cli
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint import retention
+from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import retention
-from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.system.files.lease import FileLease
 from ctr_trainer.system.messages.errors import UserError, is_loss
 from tests import object_store

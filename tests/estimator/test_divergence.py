@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.models import deepfm as model
 from ctr_trainer.system.messages.errors import UserError
 from tests.estimator import deepfm

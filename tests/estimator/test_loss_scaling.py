@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.estimator.built_step import RunFacts
 from ctr_trainer.estimator.equal_variables import summed_over_examples
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.graph_notes.notes import notes
 
 tf1 = tf.compat.v1
 X = np.array([[1, 2], [3, 4]], np.float32)
@@ -22,22 +22,20 @@ class _Features(dict):
 def _train(feeds, scaled, optimizer="adagrad"):
     """Returns (w after each step, the gradient of the row in each step, the final loss scale)."""
     with tf.Graph().as_default():
-        if scaled:
-            notes().scales_loss = True
         features, times = _Features(), tf1.placeholder(tf.float32, [])
         w = tf1.get_variable("w", initializer=np.array([0.5, -0.5], np.float32))
         loss = times * tf.reduce_mean(tf.square(tf.linalg.matvec(X, w) + features.row - 1))
-        train_op = TrainOp(optimizer, 0.1)(loss, features)
+        step = TrainOp(optimizer, 0.1).build(loss, features, RunFacts(scales_loss=scaled))
         scale = [v for v in tf1.global_variables() if "loss_scale" in v.op.name]
         found = []
         with tf1.Session() as session:
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             for value in feeds:
                 feed = {features.row: [0.1, 0.2], times: value}
-                row = session.run([notes().row_training.gradients, train_op], feed)[0]["row:0"]
+                row = session.run([step.rows.gradients, step.train_op], feed)[0]["row:0"]
                 found.append((session.run(w), row))
-            step = session.run(tf1.train.get_global_step())
-            return found, session.run(scale)[0] if scale else None, step
+            steps = session.run(tf1.train.get_global_step())
+            return found, session.run(scale)[0] if scale else None, steps
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "lamb"])

@@ -1,14 +1,15 @@
 """The names of tf.estimator, with their meaning."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from ctr_trainer import estimator as tf_estimator
-from ctr_trainer.estimator.hooks.periods import EverySteps, ThrottledCheckpoints
-from ctr_trainer.estimator.model_selection import EvaluationHistory
+from ctr_trainer.checkpoint.evaluations import EvaluationHistory
+from ctr_trainer.estimator import evaluated_training
 from ctr_trainer.export import directory
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
@@ -228,19 +229,16 @@ def test_an_export_has_a_greater_version_than_all_others_whatever_the_clock_says
     assert sorted(path.name for path in parent.glob("9*")) == ["9000000", "9000001"]
 
 
-def test_evaluations_come_with_checkpoints_but_not_before_their_time():
+def test_evaluations_come_with_checkpoints_but_not_before_their_time(monkeypatch):
     now, told = [0.0], []
-
-    def all_sum(values):
-        told.append(int(values[0]))
-        return values
-
-    period = ThrottledCheckpoints(EverySteps(10), 60.0, 30.0, True, all_sum, lambda: now[0])
+    monkeypatch.setattr(evaluated_training, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(distributed, "all_sum", lambda values, name: told.append(name) or values)
+    period = evaluated_training.EvaluationPeriod(None, start_delay_secs=30.0, throttle_secs=60.0)
     period.begin()
     due = []
     for step in range(1, 101):
         now[0] = 2.5 * step
-        if period.is_due(step):
+        if period.is_due(step, saves=step % 10 == 0):
             due.append(step)
     assert due == [20, 50, 80]  # From second 30 on, then 60 s apart.
     assert len(told) == 10

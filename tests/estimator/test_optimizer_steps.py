@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.estimator import EmbeddingConfig
+from ctr_trainer.estimator.built_step import RunFacts
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.schedule import Schedule
@@ -121,7 +122,7 @@ def _one_step(**settings):
         kernel = tf1.get_variable("deep/kernel", initializer=[[2.0, 0.0]])
         bias = tf1.get_variable("wide/bias", initializer=[1.0])
         loss = tf.reduce_sum(kernel * [[3.0, 4.0]]) + tf.reduce_sum(bias)
-        train_op = TrainOp("sgd", 0.1, **settings)(loss, _Features())
+        train_op = TrainOp("sgd", 0.1, **settings).build(loss, _Features(), RunFacts()).train_op
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             session.run(train_op)

@@ -8,10 +8,13 @@ import tensorflow as tf
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import RunConfig
-from ctr_trainer.estimator.inputs import GivenReader, PaddedInput, padded, refuse_unweighed
-from ctr_trainer.graph_notes.notes import BatchWeight, WeighedOptimizer, notes
-from ctr_trainer.graph_notes.run_length import Epochs
+from ctr_trainer.estimator.built_model import build_step, refuse_unweighed
+from ctr_trainer.estimator.built_step import BuiltStep, RunFacts
+from ctr_trainer.estimator.inputs import GivenReader, PaddedInput, padded
+from ctr_trainer.estimator.run_length import Epochs, RunLength
+from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.mean_optimizer import share_of
 from ctr_trainer.system.measuring import latency
 from ctr_trainer.system.messages.errors import UserError
 
@@ -77,10 +80,13 @@ def test_a_dataset_without_a_batch_has_nothing_to_pad_with():
 def test_the_training_ends_with_its_last_batch_and_metrics_count_no_padding():
     inputs = PaddedInput(_dataset(20))
     weights, seen = inputs.weights(inputs.labels), []
-    feed = inputs.connect(LocalStore(), RunConfig())
-    with tf1.train.MonitoredSession(hooks=feed.hooks) as session:
-        while not session.should_stop():
-            seen.append(session.run([inputs.labels, weights]))
+    feed = inputs.connect(LocalStore(), RunConfig(), BuiltStep(tf.no_op(), RunLength()))
+    with tf1.train.MonitoredSession() as session:
+        while not feed.has_ended:
+            values, fetched = session.run([[inputs.labels, weights], feed.last_fetches])
+            feed.train(feed.next(), fetched)
+            seen.append(values)
+    assert feed.examples == 20
     assert [list(labels[:1]) for labels, _ in seen] == [[0], [16], [32]]
     np.testing.assert_array_equal(np.concatenate([weights for _, weights in seen]), np.ones(20))
 
@@ -92,8 +98,8 @@ def test_gradients_are_weighed_by_the_share_of_the_examples(own, total, expected
     # The root's gradient at 0 is infinite, and 0 times that is none.
     loss = tf.reduce_sum(2 * variable) + tf.reduce_sum(tf.gather(sparse, [2, 0]) ** 2)
     loss += tf.sqrt(variable[0]) if own == 0 else 0.0
-    optimizer = WeighedOptimizer(tf1.train.GradientDescentOptimizer(1.0), BatchWeight(tf.constant(own), total))
-    (dense, _), (rows, _) = optimizer.compute_gradients(loss)
+    gradients = tf.gradients(loss, [variable.handle, sparse.handle])
+    dense, rows = (share_of(gradient, tf.constant(own), tf.constant(total)) for gradient in gradients)
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
         dense, rows = session.run([dense, rows])
@@ -102,33 +108,26 @@ def test_gradients_are_weighed_by_the_share_of_the_examples(own, total, expected
     np.testing.assert_allclose(rows.values, np.full((2 if own else 0, 1), 2 * expected))
 
 
-def test_a_local_gradient_is_multiplied_by_the_workers_too():
-    rows = tf.ones([2])
-    inner = tf1.train.GradientDescentOptimizer(1.0)
-    optimizer = WeighedOptimizer(inner, BatchWeight(tf.constant(3.0), 4.0), local=[rows], workers=2)
-    ((gradient, _),) = optimizer.compute_gradients(tf.reduce_sum(rows), var_list=[rows])
-    with tf1.Session() as session:
-        np.testing.assert_allclose(session.run(gradient), [1.5, 1.5])
-
-
-def _train_op(optimizer):
-    return optimizer.minimize(tf1.get_variable("v", initializer=1.0) ** 2)
+def _step(**spec):
+    """Returns the step of a model with one variable, whose input is a batch of eight examples."""
+    loss = tf1.get_variable("v", initializer=1.0) ** 2
+    made = {name: make(loss) for name, make in spec.items()}
+    inputs = types.SimpleNamespace(weight=tf.constant(8.0), placeholders=(), fed=False)
+    return build_step(EstimatorSpec(ModeKeys.TRAIN, loss=loss, **made), inputs, RunFacts(), 0.1)
 
 
 def test_a_model_that_would_train_the_padding_is_refused():
-    notes().batch_weight = BatchWeight(tf.constant(1.0), tf.constant(1.0))
-    _train_op(tf1.train.AdamOptimizer())
-    with pytest.raises(UserError, match="would train on the zero-weight batches too.*distributed.optimizer"):
-        refuse_unweighed()
+    step = _step(train_op=lambda loss: distributed.optimizer(tf1.train.AdamOptimizer()).minimize(loss))
+    with pytest.raises(UserError, match=r"would train on the zero-weight batches too.*EstimatorSpec\(mode, loss"):
+        refuse_unweighed(step)
 
 
 def test_a_model_that_keeps_moving_statistics_of_the_padding_is_refused():
-    notes().batch_weight = BatchWeight(tf.constant(1.0), tf.constant(1.0))
-    _train_op(distributed.optimizer(tf1.train.AdamOptimizer()))
-    refuse_unweighed()
+    step = _step(optimizer=lambda loss: tf1.train.AdamOptimizer())
+    refuse_unweighed(step)
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.no_op("moving_mean"))
     with pytest.raises(UserError, match="moving_mean of the model_fn updates moving statistics"):
-        refuse_unweighed()
+        refuse_unweighed(step)
 
 
 def test_an_input_that_is_no_dataset_is_refused():

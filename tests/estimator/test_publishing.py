@@ -10,8 +10,8 @@ import tensorflow as tf
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import Estimator, RunConfig
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.live.publication import records
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests import published

@@ -3,9 +3,8 @@ import math
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator import schedules
-from ctr_trainer.estimator.checkpoint import Checkpoint
-from ctr_trainer.graph_notes import run_length
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
+from ctr_trainer.estimator import run_length, schedules
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import (
     Estimator,
@@ -18,8 +20,6 @@ from ctr_trainer.estimator import (
     TrainSpec,
     train_and_evaluate,
 )
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.system.messages.errors import UserError
 from tests import small

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.checkpoint.warm_start import CheckpointWarmStart
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator.warm_start import CheckpointWarmStart
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests.checkpoints import rows_by_key

@@ -6,11 +6,11 @@ import pathlib
 import numpy as np
 import pytest
 
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint import retention
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import retention
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 

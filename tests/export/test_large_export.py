@@ -11,11 +11,11 @@ import psutil
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot_writer
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.estimator import Estimator, RunConfig
-from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.models import deepfm

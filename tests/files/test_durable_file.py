@@ -3,9 +3,9 @@ import os
 
 import pytest
 
+from ctr_trainer.checkpoint.evaluations import EvaluationHistory
+from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.commands.reports.training_run import read_runs
-from ctr_trainer.estimator.model_directory import load_features
-from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.system.files import durable_file
 from ctr_trainer.system.messages.errors import UserError
 

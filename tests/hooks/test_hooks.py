@@ -12,44 +12,14 @@ import tensorflow as tf
 from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, StepRate, Summaries, TrainingProgress
 from ctr_trainer.estimator.hooks.measuring_hooks import RunStatusHook
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MergedLines, MetricsHook, OwnLines
-from ctr_trainer.estimator.hooks.periods import EverySteps
-from ctr_trainer.estimator.hooks.saving_hooks import CheckpointHook
-from ctr_trainer.estimator.hooks.step_hook import StepHook
-from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
 from ctr_trainer.models.metrics import click_metrics
 from ctr_trainer.models.metrics.click_metrics import ClickMetrics, Line, WorkerFigures, metric_name
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import Latency
-from ctr_trainer.system.messages.errors import UserError
 from tests.metrics.ranks import Ranks
 
 tf1 = tf.compat.v1
-
-
-class Saved:
-    """Notes the steps that are to be saved, each once, as `Saving` does.
-
-    Args:
-      takes: f(), called where a checkpoint is begun.
-
-    Attributes:
-      steps: list of them.
-    """
-
-    def __init__(self, takes=lambda: None):
-        self.steps, self._takes = [], takes
-
-    def __call__(self, session, step):
-        self.begin(session, step)
-
-    def begin(self, session, step):
-        if self.steps[-1:] != [step]:
-            self.steps.append(step)
-            self._takes()
-
-    def look(self):
-        """Nothing is under way."""
 
 
 def _run(make_hooks, steps):
@@ -400,57 +370,6 @@ def test_percentiles_come_by_their_seconds_and_not_with_each_period_of_the_log(c
     assert [line.partition("  P50")[0] for line in caplog.messages if "statistics" in line] == [
         "[RunStatus]: StepLookup statistics => count: 20"
     ]
-
-
-def test_checkpoints_come_every_n_steps_and_once_at_the_end():
-    def saved(every_n_steps, steps):
-        saving = Saved()
-        _run(lambda: [CheckpointHook(saving, EverySteps(every_n_steps))], steps)
-        return saving.steps
-
-    assert saved(2, steps=5) == [2, 4, 5]
-    assert saved(2, steps=4) == [2, 4]
-    assert saved(0, steps=3) == [3]
-
-
-def test_a_checkpoint_that_cannot_be_written_beside_the_steps_ends_the_training_at_the_next_step():
-    steps = []
-
-    class Failing(Saved):
-        def look(self):
-            if self.steps:
-                raise UserError("the disk is full")
-
-    class Steps(StepHook):
-        def after_step(self, run_context, run_values):
-            steps.append(self.step)
-
-    with pytest.raises(UserError, match="the disk is full"):
-        _run(lambda: [Steps(), CheckpointHook(Failing(), EverySteps(2))], steps=9)
-    assert steps == [1, 2, 3]
-
-
-def test_syncs_come_every_n_steps_and_a_flush_at_the_end():
-    class Embeddings:
-        def __init__(self):
-            self.calls = []
-
-        def look(self):
-            pass
-
-        def sync(self):
-            self.calls.append("sync")
-
-        def flush(self):
-            self.calls.append("flush")
-
-    embeddings, clock = Embeddings(), _running()
-    hook = RowSyncHook(embeddings, 3, clock=clock)
-    assert hook.wait_ms is None
-    _run(lambda: [hook], steps=7)
-    assert embeddings.calls == ["sync", "sync", "flush"]  # after steps 3 and 6, and at the end
-    assert {latency.name: latency.count for latency in clock.latencies}["StepSyncWait"] == 3
-    assert hook.wait_ms > 0
 
 
 def test_a_training_whose_session_cannot_be_made_closes_what_has_not_started(tmp_path):

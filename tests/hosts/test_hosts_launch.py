@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from tests import small
 from tests.hosts import machines as simulated
 from tests.hosts.rows import names, trained

@@ -12,8 +12,8 @@ import signal
 import psutil
 import pytest
 
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from tests.hosts import page
 from tests.hosts.rows import names
 from tests.parallel import launch

@@ -238,6 +238,6 @@ def test_a_wheel_is_built_once_and_again_if_it_does_not_work(steps, capsys):
 
 def test_it_imports_nothing_that_has_to_be_installed(tmp_path):
     # -S: without site-packages; -P is not in Python 3.10, so the package is found by a path of its own.
-    package = build_horovod.__file__.removesuffix("/ctr_trainer/system.installation/build_horovod.py")
+    package = build_horovod.__file__.removesuffix("/ctr_trainer/system/installation/build_horovod.py")
     code = f"import sys; sys.path.insert(0, {package!r}); import ctr_trainer.system.installation.build_horovod"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=tmp_path, check=True, timeout=60)

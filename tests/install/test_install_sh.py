@@ -64,7 +64,7 @@ class Machine:
             "pyproject.toml",
             "setup.py",
             "constraints.txt",
-            "ctr_trainer/system.installation/build_tools.txt",
+            "ctr_trainer/system/installation/build_tools.txt",
             *(f"ctr_trainer/{m}.py" for m in ("__init__", *MODULES_OF_INSTALLATION)),
         ):
             target = self.checkout / name

@@ -14,8 +14,8 @@ import time
 import psutil
 import pytest
 
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint, list_checkpoints, unfinished
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints, unfinished
 from ctr_trainer.ranks.notices import Notices
 from tests import small
 from tests.hosts.rows import names, trained

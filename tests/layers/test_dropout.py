@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.graph_notes.notes import micro_batch
-from ctr_trainer.models.layers.dropout import dropout
+from ctr_trainer.models.layers.dropout import dropout, micro_batch
 
 tf1 = tf.compat.v1
 RATE = 0.3

@@ -8,7 +8,7 @@ import pytest
 from hdrh.histogram import HdrHistogram
 
 from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook
-from ctr_trainer.estimator.hooks.step_trace_hook import PURPOSES
+from ctr_trainer.estimator.hooks.traces import PURPOSES
 from ctr_trainer.system.measuring import clock as clocks
 from ctr_trainer.system.measuring import resources
 from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, TABLE, Clock

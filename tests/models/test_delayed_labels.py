@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.models import mmoe
 from ctr_trainer.models.delayed_labels import LateLabelsHook, es_dfm_importance, lateness_loss
+from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.head import binary_head, multi_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.models import bst, dien, din, onetrans, sdim
+from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.layers.attention import attention_pooling
 from ctr_trainer.models.params import HistoryParams
 from ctr_trainer.models.shared import histories

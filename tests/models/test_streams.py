@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import logit_of_mean, mean_of_losses, self_distillation, tri_bce

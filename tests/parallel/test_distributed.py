@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator.checkpoint import latest_checkpoint
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.ranks import distributed
 from tests.parallel import launch
 from tests.parallel.workers import uneven

@@ -6,7 +6,7 @@ import os
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.estimator.model_selection import EvaluationHistory
+from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.ranks import distributed
 from tests import small
 from tests.parallel import launch

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
-from ctr_trainer.estimator.checkpoint import newest_whole
+from ctr_trainer.checkpoint.checkpoint import newest_whole
 from tests import checkpoints, graphs
 from tests.parallel import launch
 

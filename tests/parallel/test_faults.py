@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint, list_checkpoints
 from tests import small
 from tests.parallel import launch
 from tests.parallel.test_job import NEXT

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from ctr_trainer.ranks import dense_exchange
 from tests.parallel import launch
 from tests.parallel.workers import given_optimizer
 
@@ -18,7 +17,6 @@ def trained(tmp_path_factory):
     outs = {workers: tmp_path_factory.mktemp(f"given{workers}") for workers in (0, 2)}
     launch.run(2, launch.WORKERS / "given_optimizer.py", outs[2])
     given_optimizer.main(outs[0])
-    dense_exchange.choose("auto")
     return {
         workers: [json.loads((out / f"{rank}.json").read_text()) for rank in range(max(workers, 1))]
         for workers, out in outs.items()

@@ -16,8 +16,8 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import log_loss, roc_auc_score
 
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from tests import small
 from tests.parallel import launch
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ctr_trainer.estimator.checkpoint import list_checkpoints
+from ctr_trainer.checkpoint.checkpoint import list_checkpoints
 from ctr_trainer.system.files.staging import held_directory as held
 from tests import small
 from tests.parallel import launch

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from ctr_trainer.live.publication import records
 from tests import published, small
 from tests.parallel import launch

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.embedding.service.client import ServiceClient
-from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from tests import small
 from tests.parallel import launch
 

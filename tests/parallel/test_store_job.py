@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.system.files.paths import path_of
 from tests import object_store, small
 from tests.parallel import launch

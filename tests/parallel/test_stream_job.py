@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint, list_checkpoints
 from ctr_trainer.live.publication.places import open_reader
 from tests import checkpoints
 from tests.parallel import launch

@@ -11,10 +11,8 @@ from ctr_trainer.ranks import dense_exchange
         ("auto", None, None, False),  # Not under horovodrun: a lone worker.
         ("horovod", 1, 1, False),
         ("auto", 2, 2, False),
-        ("shared_memory", 2, 2, False),
         ("horovod", 2, 2, True),
         ("auto", 2, 4, True),
-        ("hosts", 2, 4, True),
     ],
 )
 def test_steps_wait_for_horovod_where_the_workers_share_no_memory(how, here, workers, expected, monkeypatch):
@@ -42,4 +40,3 @@ def test_what_horovodrun_is_told_of_the_exchange_has_it_go_through_horovod(monke
     assert found == {"HOROVOD_NOTHING": False, "HOROVOD_AUTOTUNE": True}
     monkeypatch.setattr(dense_exchange, "_asked", ["HOROVOD_TIMELINE"])
     assert dense_exchange.is_by_horovod("auto")
-    assert not dense_exchange.is_by_horovod("shared_memory")

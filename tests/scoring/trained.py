@@ -11,13 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.snapshot.packed_rows import pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.estimator import Estimator, RunConfig
-from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.records import Publication, Record

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
+from ctr_trainer.checkpoint import model_directory, model_record
+from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
-from ctr_trainer.estimator import model_directory, model_record
-from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.spec_changes import contradictions
 from ctr_trainer.models import param_texts

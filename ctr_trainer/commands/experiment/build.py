@@ -86,13 +86,13 @@ def _balanced(experiment: Experiment) -> float:
 
 
 def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int = 1) -> str | None:
-    """Starts Horovod for a training, see `distributed.init`, and selects the exchange of the dense variables.
+    """Starts Horovod for a training, see `distributed.init`.
 
     Returns:
       the path of Horovod's autotune log, from `autotune.prepare`, or None.
 
     Raises:
-      UserError: settings of the exchange exclude each other, or cannot work on these hosts.
+      UserError: see `distributed.init` and `autotune.prepare`.
     """
     workers = experiment.workers
     tuning = autotune.prepare(workers.autotune, workers.autotune_log, experiment.model.model_dir)
@@ -106,9 +106,8 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
         flags=alike(experiment),
         gpus_each=gpus_each,
         deterministic=experiment.run.deterministic,
-        sums_by_host=exchange in ("auto", "hosts"),
+        sums_by_host=exchange == "auto",
     )
-    dense_exchange.choose(exchange)
     return tuning
 
 
@@ -129,7 +128,7 @@ def make_estimator(experiment: Experiment, services: LocalServices | None = None
     own = param_texts.parse(
         model.model, found.params_class, model.model_params, {"train_op_fn": make_train_op(experiment), **shared}
     )
-    config = dataclasses.replace(experiment.run, progress=True)
+    config = dataclasses.replace(experiment.run, progress=True, dense_exchange=way_of_exchange(experiment))
     return Estimator(found.model_fn, model.model_dir, own, config, name=model.model, services=services)
 
 

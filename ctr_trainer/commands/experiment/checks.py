@@ -96,20 +96,13 @@ def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None
             "--deterministic: --autotune has Horovod add gradients up in an order that depends on how long it takes: "
             "leave out one of the two"
         )
-    way_of_exchange(experiment)
 
 
 def way_of_exchange(experiment: Experiment) -> str:
     """Returns how the dense gradients are exchanged, one of `dense_exchange.WAYS`.
 
     Settings that apply to Horovod's exchange only select it.
-
-    Raises:
-      UserError: --dense_exchange selects shared memory, and settings of Horovod's exchange are given.
     """
     values = vars(experiment.train) | vars(experiment.workers)
-    given = [name for name in ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log") if values[name]]
-    if given and (way := experiment.workers.dense_exchange) in ("shared_memory", "hosts"):
-        names = ", ".join(f"--{name}" for name in given)
-        raise UserError(f"{names}: of an exchange by Horovod, not of --dense_exchange={way}")
-    return "horovod" if given else experiment.workers.dense_exchange
+    given = any(values[name] for name in ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log"))
+    return "horovod" if given else experiment.run.dense_exchange

@@ -9,12 +9,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from ctr_trainer.checkpoint.checkpoint import list_checkpoints
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.open_source import open_source
 from ctr_trainer.commands.experiment.recipes import Facts, choices, text_of
 from ctr_trainer.commands.reports.training_run import FLAGS_FILE
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.estimator.checkpoint import list_checkpoints
 from ctr_trainer.live.stream.source import is_stream
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed

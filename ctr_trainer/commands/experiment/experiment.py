@@ -120,15 +120,6 @@ class WorkersSettings(Settings, title="Workers"):
         minimum=0.0,
         flag=None,
     )
-    dense_exchange: str = setting(
-        "auto",
-        "how workers exchange dense gradients. shared_memory: through memory that the workers of one host share; "
-        "hosts: so within each host, and by hvd.DistributedOptimizer between one worker per host; horovod: by "
-        "hvd.DistributedOptimizer between all workers; auto: shared_memory for CPU workers on one host, hosts for CPU "
-        "workers on several hosts, horovod on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune and "
-        "--autotune_log imply horovod. The log names the choice and its reason",
-        choices=("auto", "shared_memory", "hosts", "horovod"),
-    )
     autotune: bool = setting(
         False, "have Horovod search for its fastest settings while training, and write them to --autotune_log"
     )

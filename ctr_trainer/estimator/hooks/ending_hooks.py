@@ -1,42 +1,17 @@
-"""Hooks that end a training: in an orderly way, or because its batches or its loss are wrong."""
+"""Hooks that end a training because its batches or its loss are wrong."""
 
-import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
-from ctr_trainer.ranks import distributed, last_words, stop_signals
-from ctr_trainer.ranks.notices import Notices
-from ctr_trainer.ranks.stopping import Stopping
-from ctr_trainer.system.messages.errors import StoppedInOrder, UserError, diverged
+from ctr_trainer.estimator.hooks.step_hook import StepHook
+from ctr_trainer.ranks import distributed
+from ctr_trainer.system.messages.errors import UserError, diverged
 
 _STEPS = 3
 _NONE = -1  # Stands for a batch that is only padding.
-_TRAININGS = itertools.count()  # Numbers the trainings of this process, equally on all ranks.
-
-
-class EndTogetherHook(tf1.train.SessionRunHook):
-    """Stops all ranks after the same step, the first one after which no rank has another batch.
-
-    Args:
-      next_total: scalar tensor, equal on all ranks: the number of ranks that have another batch.
-    """
-
-    order = Order.INPUT
-
-    def __init__(self, next_total: tf.Tensor) -> None:
-        self._next_total = next_total
-
-    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
-        return tf1.train.SessionRunArgs(self._next_total)
-
-    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        if run_values.results == 0:
-            run_context.request_stop()
 
 
 class EqualBatchesHook(StepHook):
@@ -52,8 +27,6 @@ class EqualBatchesHook(StepHook):
     Raises:
       UserError: two ranks had the same batch in each of the first 3 steps, or in all steps if there were fewer.
     """
-
-    order = Order.CHECK
 
     def __init__(self, features: Any, labels: Any, weight: tf.Tensor | None = None) -> None:
         super().__init__()
@@ -79,7 +52,8 @@ class EqualBatchesHook(StepHook):
             if len(self._found) == _STEPS:
                 self._compare()
 
-    def end(self, session: tf1.Session) -> None:
+    def finish(self) -> None:
+        """Compares the batches of a run of fewer steps. A collective."""
         if 0 < len(self._found) < _STEPS:
             self._compare()
 
@@ -103,8 +77,6 @@ class EqualBatchesHook(StepHook):
 class FiniteLossHook(StepHook):
     """Raises UserError after a step whose loss, a float tensor, is infinite or NaN on this worker."""
 
-    order = Order.CHECK
-
     def __init__(self, loss: tf.Tensor) -> None:
         super().__init__()
         self._arguments = tf1.train.SessionRunArgs(loss)
@@ -123,73 +95,3 @@ class FiniteLossHook(StepHook):
     def _check(self, loss: np.ndarray, step: int) -> None:
         if not np.isfinite(loss).all():
             raise diverged(f"the loss of step {step} is {loss} on rank {distributed.rank()}")
-
-
-class StopHook(StepHook):
-    """Stops all ranks after the same step if one of them receives SIGTERM or SIGINT. Then the checkpoint is saved.
-
-    The first signal during the session requests this stop. Before and after the session, a signal ends the process at
-    once. The constructor is a collective.
-
-    Args:
-      grace_secs: seconds after which the process ends in any case.
-      path: f() -> path of the last checkpoint.
-
-    Attributes:
-      signal: number of the signal that stops the training, set after the last step; 0 for none. The same on all ranks.
-      error: the `StoppedInOrder` that ends the training after the checkpoint was saved; None before.
-    """
-
-    order = Order.STOP
-
-    def __init__(self, grace_secs: float, path: Callable[[], str | None]) -> None:
-        super().__init__()
-        rank, size = distributed.rank(), distributed.size()
-
-        def all_sum(told: np.ndarray) -> np.ndarray:
-            return distributed.all_sum(told, "stopping", watched=False)
-
-        all_sum(np.zeros((2, size), np.int64))  # Creates the graph and session of this collective before the steps.
-        notices, self._words, self._path = Notices.of_this_job(), last_words.of_this_process(), path
-        # Without horovodrun, a rank cannot notify the other ranks.
-        self._grace_secs = grace_secs if size == 1 or notices.address else 0.0
-        name, is_lost = str(next(_TRAININGS)), self._words.is_one_lost
-        self._stopping = Stopping(rank, size, name, notices, all_sum, distributed.watchdog(), is_lost)
-        self.signal = 0
-        self.error: StoppedInOrder | None = None
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether this rank knows that the training has to stop. Other ranks may learn of it a moment later."""
-        return self._stopping.is_asked
-
-    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
-        super().after_create_session(session, coord)
-        self._stopping.begin(self.step + 1)
-        self._words.signals.hand_to(self._stopping, self._grace_secs)
-
-    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        if self._stopping.done(self.step):
-            self.signal = self._stopping.signal
-            run_context.request_stop()
-
-    def end(self, session: tf1.Session) -> None:
-        self.signal = self._stopping.leave()  # Also if the training has made its last step in the meantime.
-        if self.signal:
-            self.error = StoppedInOrder(self._text(), self.signal)
-            self._words.stops_in_order(self.error)  # Before a signal would end the process.
-        self._words.signals.keep()
-
-    def close(self) -> None:
-        """Reverses `after_create_session`. Also called after an error."""
-        self._stopping.close()
-        self._words.signals.keep()
-
-    def _text(self) -> str:
-        """Returns the last log line of the training."""
-        asked = self._stopping.asked
-        whom = "" if len(asked) == distributed.size() else f" to rank {', '.join(map(str, asked))}"
-        return (
-            f"stopped by {stop_signals.name_of(self.signal)}{whom} after step {self.step}; the checkpoint "
-            f"{self._path()} is saved: the same command resumes from there"
-        )

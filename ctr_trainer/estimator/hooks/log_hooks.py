@@ -16,7 +16,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from ctr_trainer.estimator.hooks.metrics_hook import LineTaker
 from ctr_trainer.estimator.hooks.step_hook import StepHook, periodic
-from ctr_trainer.graph_notes.run_length import RunLength
+from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.metrics.click_metrics import Line
 from ctr_trainer.settings.run_config import GRAPH_NAMES, PLAIN_NAMES
 from ctr_trainer.system.measuring.clock import Clock

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.service.service_metrics import PS_NAMES
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
+from ctr_trainer.estimator.hooks.step_hook import StepHook, periodic
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import UNIT, Latency
 from ctr_trainer.system.measuring.resources import resident_bytes
@@ -19,74 +19,37 @@ from ctr_trainer.system.measuring.resources import resident_bytes
 _log = logging.getLogger(__name__)
 
 
-class StepClockHook(StepHook):
-    """The first of all hooks: records the start of a step and the end of its session run, and measures the training.
+class PhaseHook(tf1.train.SessionRunHook):
+    """Enters a phase of the clock before and after a run. The first and the last of all hooks frame the session.
 
-    Attributes:
-      steps: number of steps of this run.
-      seconds: training time of these steps until the end of the last session run, with syncs and checkpoints but
-        without the start and evaluations.
+    Args:
+      before, after: names of the phases that begin then.
     """
 
-    order = Order.CLOCK
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self._clock = clock
-        self.steps, self.seconds = 0, 0.0
-
-    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
-        super().after_create_session(session, coord)
-        self._clock.step = self.step
+    def __init__(self, clock: Clock, before: str, after: str) -> None:
+        self._clock, self._before, self._after = clock, before, after
 
     def before_run(self, run_context: tf1.train.SessionRunContext) -> None:
-        self._clock.step = self.step + 1
-        self._clock.enter("hooks")
-
-    def after_micro_batch(
-        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
-    ) -> None:
-        self._clock.enter("hooks")
-
-    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        self._clock.enter("hooks")
-        self.steps += 1
-        self.seconds = self._clock.training_seconds()
-
-
-class SessionClockHook(tf1.train.SessionRunHook):
-    """The last of all hooks: starts the time of the session before a run, and the time of the loop after it."""
-
-    order = Order.SESSION
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def before_run(self, run_context: tf1.train.SessionRunContext) -> None:
-        self._clock.enter("session")
+        self._clock.enter(self._before)
 
     def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        self._clock.enter("loop")
+        self._clock.enter(self._after)
 
 
 class LoadHook(StepHook):
-    """Measures the load of the machine, from the end of the first `skip_steps` steps of a run to its last step.
+    """Measures the load of the machine, from the end of global step `first` to the last step of a run.
 
     Caveat: it counts the bytes of all processes that use the network interfaces of the machine.
     """
 
-    order = Order.LOAD
-
-    def __init__(self, store: Store, skip_steps: int) -> None:
+    def __init__(self, store: Store, first: int) -> None:
         super().__init__()
-        self._store, self._skip_steps = store, skip_steps
-        self._done = 0
+        self._store, self._first = store, first
         self._from: dict[str, Any] | None = None
         self._until: dict[str, Any] | None = None
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        self._done += 1
-        if self._done == self._skip_steps:
+        if self.step == self._first:
             self._from = self._read()
 
     def end(self, session: tf1.Session) -> None:
@@ -141,8 +104,6 @@ class ResourcesHook(StepHook):
       gpu_busy: the mean share of the time for which the GPU was busy; NaN without a GPU.
       gpu_bytes: the maximum of the GPU's memory in use; NaN without a GPU.
     """
-
-    order = Order.WATCH
 
     def __init__(
         self,
@@ -227,8 +188,6 @@ class RunStatusHook(StepHook):
       as_in_graph: see `Latency.status_line`.
       every_n_steps, every_n_secs: exactly one.
     """
-
-    order = Order.WATCH
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.hooks.step_hook import Order, StepHook, periodic
+from ctr_trainer.estimator.hooks.step_hook import StepHook, periodic
 from ctr_trainer.models.metrics import click_metrics
 from ctr_trainer.models.metrics.auc import copc, roc_auc
 from ctr_trainer.models.metrics.click_metrics import LINES_SCORES, ClickMetrics, Line, WorkerFigures, metric_name
@@ -170,8 +170,6 @@ class MetricsHook(StepHook):
       event_windows: adds figures of windows of event time to the lines; None to add none.
     """
 
-    order = Order.LINES
-
     def __init__(
         self,
         tensors: dict[str, dict[str, tf.Tensor]],
@@ -234,11 +232,15 @@ class MetricsHook(StepHook):
             taker.stepped(self.step)
 
     def end(self, session: tf1.Session) -> None:
+        self.finish()
+        self.close()
+
+    def finish(self) -> None:
+        """Gives the last lines. A collective with `MergedLines`."""
         self._give(self._lines.finish())
         if self.step > self._from_step:
             self._end_window()
             self._give(self._lines.finish())
-        self.close()
 
     def close(self) -> None:
         """Stops the work in progress. Also called after an error."""

@@ -1,139 +1,176 @@
-"""Profiles a range of steps."""
+"""Profiles steps: the time of each phase of a step and of its session run, and a timeline for viewers."""
 
+import dataclasses
 import json
 import logging
+import math
 import os
 from typing import Any
 
-import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.hooks.step_hook import Order, StepHook
-from ctr_trainer.system.measuring.clock import PHASES, Clock, since_1970
+from ctr_trainer.estimator.hooks.step_hook import StepHook
+from ctr_trainer.estimator.hooks.traces import chrome_trace, seconds_by_purpose
+from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, Clock, since_1970
 
-_HOST = 1_000_000  # Process number in the trace, above the numbers that TensorFlow assigns to its devices.
 _log = logging.getLogger(__name__)
+# Without `profile_steps`: number of first steps that are not traced, steps from one trace to the next, and its steps.
+_FIRST_STEPS, _EVERY_STEPS, _STEPS = 20, 1000, 4
 
 
-def chrome_trace(spans: list[tuple[str, float, float]], step_stats: Any) -> dict[str, Any]:
-    """Creates a Chrome trace (Trace Event Format, JSON Object Format), with a row per phase and rows for each device.
+@dataclasses.dataclass
+class _Window:
+    """The steps after the profiled ones: their number, and the seconds of each phase when it began and at its end."""
 
-    Args:
-      spans: (phase, began, ended) of each time span, see `Clock.spans`.
-      step_stats: `step_stats` of a step's `tf.compat.v1.RunMetadata`; None for no operations.
+    begin: dict[str, float]
+    end: dict[str, float]
+    steps: int = 0
+    squares: float = 0.0
 
-    Returns:
-      dict that JSON can represent.
-    """
-    from tensorflow.python.client import timeline
-
-    events = []
-    if step_stats is not None:
-        traced = timeline.Timeline(step_stats).generate_chrome_trace_format(show_memory=False)
-        events += json.loads(traced)["traceEvents"]
-    events.append(_named("process_name", "training thread"))
-    numbers = {phase: number for number, phase in enumerate(PHASES)}
-    events += [_named("thread_name", phase, number) for phase, number in numbers.items()]
-    offset = since_1970(0.0)
-    for phase, began, ended in spans:
-        when = {"ts": round((began + offset) * 1e6), "dur": round((ended - began) * 1e6)}
-        events.append({"ph": "X", "cat": "Phase", "name": phase, "pid": _HOST, "tid": numbers[phase], **when})
-    return {"traceEvents": events}
-
-
-def _named(what: str, name: str, thread: int = 0) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": _HOST, "tid": thread, "args": {"name": name}}
+    @property
+    def seconds(self) -> float:
+        """The seconds of all phases but `tracing`."""
+        return sum(self.end[name] - self.begin[name] for name in PHASES if name != "tracing")
 
 
 class ProfileHook(StepHook):
-    """Profiles steps `first` to `last` of this rank, and writes files for viewers.
+    """Makes TensorFlow trace the operations of some steps, to measure the share of each phase in `session`.
 
-    - `trace.json`, a Chrome trace (chrome://tracing, ui.perfetto.dev): the phases of the training thread in all
-      these steps, one row per phase, and every operation of step `first`, which TensorFlow traces fully;
-    - `plugins/profile/...`, for TensorBoard's profiler: steps `first` + 1 to `last`, because the two tracers cannot run
-      at the same time.
+    A traced step takes longer, so only its proportions are used. Let p_i be the seconds of purpose i in a traced step,
+    and R the mean seconds of the session in the steps after the last traced one. Then a phase inside the graph takes
 
-    Caveat: profiled steps are slower, and each rank keeps its profile in memory until it is written. If training ends
-    before `last`, the profile of the steps so far is written. If training resumes at `first` or later, nothing is
-    profiled.
+        R * sum p_i / sum_j p_j     over all traced steps but the first, in which TensorFlow prepares traced runs
+
+    With `directory`, the hook writes `trace.json`, a Chrome trace (chrome://tracing, ui.perfetto.dev): the phases of
+    the training thread in the profiled steps, one row per phase, and every operation of the second profiled step.
+
+    Caveat: all ranks must profile the same steps, because a traced step is slower. If a training ends before the last
+    one, the timeline of the steps so far is written, and there are no phases.
 
     Args:
-      directory: directory for this rank only; created if it does not exist.
       clock: `Clock` of the training thread.
-      first, last: global steps, 1 <= first < last.
+      first, last: global steps, 1 <= first < last; None to trace four steps of each thousand, for `share`.
+      gpu: whether to trace GPUs too, which takes more time.
+      directory: directory for this rank only, created if it does not exist; None to write nothing.
     """
 
-    phase, order = "tracing", Order.WATCH
+    phase = "tracing"
 
-    def __init__(self, directory: str, clock: Clock, first: int, last: int) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        first: int | None = None,
+        last: int | None = None,
+        gpu: bool = False,
+        directory: str | None = None,
+    ) -> None:
         super().__init__()
-        if not 1 <= first < last:
+        if first is not None and not (last is not None and 1 <= first < last):
             raise ValueError(f"first {first} and last {last} are not two steps in this order, from 1 on")
-        self._directory, self._clock, self._first, self._last = directory, clock, first, last
-        self._step_stats: Any = None
-        self._step_trace: Any = None
-        self._profiling = False
+        self._clock, self._first, self._last, self._directory = clock, first, last, directory
+        level = tf1.RunOptions.FULL_TRACE if gpu else tf1.RunOptions.SOFTWARE_TRACE
+        self._arguments = tf1.train.SessionRunArgs(None, options=tf1.RunOptions(trace_level=level))
+        self._traced = 0
+        self._purposes: dict[str, float] = {}
+        self._step_stats: Any = None  # Of the step whose operations the timeline shows.
+        self._window: _Window | None = None
 
     def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
-        if self.step >= self._first:
+        self._start = self.step
+        if self._first is not None and self.step >= self._first:
             _log.warning("steps %d to %d are not profiled: step %d has already run", self._first, self._last, self.step)
-
         self._keep_spans()
 
     def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
-        if self.step + 1 == self._first:
-            return tf1.train.SessionRunArgs(None, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE))
-        if self._profiling and self._step_trace is None:
-            # TensorBoard recognizes the steps by these traces.
-            self._step_trace = tf.profiler.experimental.Trace("train", step_num=self.step + 1, _r=1)
-            self._step_trace.__enter__()
-        return None
+        self._is_traced = self._traces(self.step + 1)
+        return self._arguments if self._is_traced else None
+
+    def after_micro_batch(
+        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
+    ) -> None:
+        if self._is_traced and not self._is_first:
+            with self._clock.within(self.phase):
+                began, _ = self._clock.last["session"]
+                self._step_stats = self._step_stats or run_values.run_metadata.step_stats
+                for name, value in seconds_by_purpose(run_values.run_metadata.step_stats, since_1970(began)).items():
+                    self._purposes[name] = self._purposes.get(name, 0.0) + value
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        self.after_micro_batch(run_context, run_values)
+        self._traced += self._is_traced
         self._keep_spans()
-        if self._step_trace is not None:
-            self._step_trace.__exit__(None, None, None)
-            self._step_trace = None
-        if self.step == self._first:
-            self._step_stats = run_values.run_metadata.step_stats
-            with self._clock.within(self.phase):
-                os.makedirs(self._directory, exist_ok=True)
-                tf.profiler.experimental.start(self._directory)
-            self._profiling = True
-        elif self.step == self._last:
-            self._write()
+        with self._clock.within(self.phase):  # All other phases have ended.
+            if self.step == self._last and self._traced:
+                self._write()
+                self._window = _Window(dict(self._clock.seconds), dict(self._clock.seconds))
+            elif self._window is not None:
+                before = self._window.seconds
+                self._window.end, self._window.steps = dict(self._clock.seconds), self._window.steps + 1
+                self._window.squares += (self._window.seconds - before) ** 2
 
     def end(self, session: tf1.Session) -> None:
         self._write()
 
-    def close(self) -> None:
-        """Discards a profile in progress after the training has failed."""
-        self._clock.spans = None
-        if self._profiling:
-            self._profiling = False
-            tf.profiler.experimental.stop(save=False)
+    def share(self, purpose: str) -> float:
+        """Returns the share of a purpose in the session's time; 0 if no traced step has counted."""
+        total = sum(self._purposes.values())
+        return self._purposes.get(purpose, 0.0) / total if total else 0.0
+
+    def results(self) -> dict[str, Any] | None:
+        """Returns the time of each phase of a step, for JSON; None if no step followed the profiled ones.
+
+        All values except the counts describe a step that is not traced: the mean `step_seconds` and their standard
+        deviation, the `seconds` of each phase of `clock.STEP_TITLES`, and the share of a step for which these account.
+        """
+        window = self._window
+        if window is None or not window.steps or not self._purposes:
+            return None
+        of_step = {name: (window.end[name] - window.begin[name]) / window.steps for name in PHASES}
+        session = of_step.pop("session")
+        seconds = {name: session * self.share(name) for name in self._purposes}
+        for name, value in of_step.items():
+            if value and (key := PHASES[name].step_name):
+                seconds[key] = seconds.get(key, 0.0) + value
+        accounted, step = sum(seconds.values()), window.seconds / window.steps
+        return {
+            "steps": window.steps,
+            "traced_steps": self._traced - 1,
+            "step_seconds": step,
+            "step_deviation": math.sqrt(max(window.squares / window.steps - step**2, 0.0)),
+            "seconds": {name: seconds[name] for name in STEP_TITLES if name in seconds},
+            "accounted": accounted / step,
+        }
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether the step that is traced is the first one, which prepares traced runs."""
+        return not self._traced
+
+    def _traces(self, step: int) -> bool:
+        if self._first is not None and self._last is not None:
+            return self._first <= step <= self._last
+        return step - self._start >= _FIRST_STEPS and (step - self._start - _FIRST_STEPS) % _EVERY_STEPS < _STEPS
 
     def _keep_spans(self) -> None:
-        """Records spans from the end of the previous step on, as `before_run` is called after the batch was read."""
-        if self.step + 1 == self._first:
+        """Records spans from the end of the previous step on, because a step begins with the reading of its batch."""
+        if self.step + 1 == self._first and self._directory:
             self._clock.spans = []
 
     def _write(self) -> None:
-        if not self._profiling:
+        if self._clock.spans is None or self._directory is None:
             return
-        self._profiling = False
+        spans, self._clock.spans = self._clock.spans, None
         path = os.path.join(self._directory, "trace.json")
-        with self._clock.within(self.phase):
-            spans, self._clock.spans = self._clock.spans or [], None
-            tf.profiler.experimental.stop()
-            with open(path, "w") as file:
-                json.dump(chrome_trace(spans, self._step_stats), file)
-        self._step_stats = None
-        _log.info(
-            "profiled steps %d to %d: %s, and for TensorBoard --logdir=%s",
-            self._first,
-            self.step,
-            path,
-            os.path.dirname(self._directory),
-        )
+        os.makedirs(self._directory, exist_ok=True)
+        with open(path, "w") as file:
+            json.dump(chrome_trace(spans, self._step_stats), file)
+        _log.info("profiled steps %d to %d: %s", self._first, self.step, path)
+
+
+def profile_hook(clock: Clock, steps: tuple[int, ...], gpu: bool, directory: str) -> ProfileHook:
+    """Returns the hook for `RunConfig.profile_steps`; see `ProfileHook`."""
+    if not steps:
+        return ProfileHook(clock, gpu=gpu)
+    first, last = steps
+    return ProfileHook(clock, first, last, gpu, directory)

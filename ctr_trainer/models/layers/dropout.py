@@ -4,11 +4,11 @@ import hashlib
 
 import tensorflow as tf
 
-from ctr_trainer.graph_notes.notes import micro_batch
 from ctr_trainer.ranks.notices import Placement
 
 tf1 = tf.compat.v1
 _MOST_STEPS = 1 << 40
+_MICRO_BATCH = "micro_batch"
 
 
 def dropout(inputs: tf.Tensor, rate: float) -> tf.Tensor:
@@ -44,3 +44,13 @@ def dropout(inputs: tf.Tensor, rate: float) -> tf.Tensor:
         step = tf.cast(tf1.train.get_or_create_global_step(), tf.int64)
     when = step + _MOST_STEPS * micro_batch()
     return tf.nn.experimental.stateless_dropout(inputs, rate, [layer, when], rng_alg="philox")
+
+
+def micro_batch() -> tf.Tensor:
+    """Returns the scalar int64 tensor that steps of several micro-batches feed with the number of each; else 0."""
+    graph = tf1.get_default_graph()
+    try:
+        return graph.get_tensor_by_name(f"{_MICRO_BATCH}:0")
+    except KeyError:
+        with tf1.name_scope(None), tf.control_dependencies(None):
+            return tf1.placeholder_with_default(tf.constant(0, tf.int64), [], _MICRO_BATCH)

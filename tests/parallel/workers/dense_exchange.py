@@ -5,14 +5,16 @@ First by the sum in the memory of the host, then by Horovod. Four workers on two
 python dense_exchange.py OUT
 """
 
+import functools
 import sys
 
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.estimator.built_step import RunFacts
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.estimator.training import OptimizerStep
-from ctr_trainer.graph_notes.notes import notes
+from ctr_trainer.estimator.training import DenseStep
+from ctr_trainer.models.layers.dropout import micro_batch
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.optimizers import Adam
 from tests.parallel.workers.dense_batches import ALL, PADDED, SPLIT, SPLIT_OF_HOSTS, START, STEPS
@@ -29,7 +31,7 @@ class Features(dict):
         self.placeholders = []
 
 
-def train(train_op, batches, settled_after=()):
+def train(train_op, batches, settled_after=(), exchange="auto"):
     """Returns w after each step, float32[steps, 2]; `settle` runs after the steps `settled_after`, and at the end."""
     with tf.Graph().as_default():
         x, y, weight = (tf1.placeholder(tf.float32, shape) for shape in ([2, 2], [2], [2]))
@@ -37,18 +39,17 @@ def train(train_op, batches, settled_after=()):
         losses = tf.square(tf.linalg.matvec(x, w) - y)
         loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
         features = Features(weight)
-        step = OptimizerStep(train_op(loss, features), notes().step_plan)
+        step = DenseStep(train_op.build(loss, features, RunFacts(dense_exchange=exchange)))
+        number_of_batch = micro_batch()
         with tf1.Session(config=distributed.session_config(1)) as session:
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             feeds = iter([{x: b[0], y: b[1], weight: b[2]} for b in batches])
 
-            class Fed:
-                def run(self, fetches, feed_dict=None):
-                    return session.run(fetches, {**next(feeds), **(feed_dict or {})})
-
             found, steps = [], len(batches) // train_op.accumulation_steps
             for number in range(1, steps + 1):
-                step(Fed())
+                for batch in range(1, step.micro_batches):
+                    session.run(step.accumulate, {**next(feeds), number_of_batch: batch})
+                session.run(step.next_op(), next(feeds))
                 if number in settled_after or number == steps:
                     step.settle(session)
                 found.append(session.run(w))
@@ -56,7 +57,7 @@ def train(train_op, batches, settled_after=()):
     return found
 
 
-def train_in_all_ways(rank):
+def train_in_all_ways(rank, train):
     """Returns a dict of way of training -> result of `train`."""
     sgd = dict(optimizer="sgd", learning_rate=RATE, scale_lr="none")
     mine, padded = SPLIT[rank], PADDED[rank]
@@ -76,7 +77,7 @@ def train_in_all_ways(rank):
     }
 
 
-def train_on_hosts(rank):
+def train_on_hosts(rank, train):
     """Returns a dict of optimizer -> result of `train`, on four ranks."""
     optimizers = {name: TrainOp(optimizer=name, learning_rate=RATE, scale_lr="none") for name in ("sgd", "adagrad")}
     return {name: train(optimizer, SPLIT_OF_HOSTS[rank]) for name, optimizer in optimizers.items()}
@@ -86,8 +87,7 @@ assert len(ALL) == STEPS
 distributed.init(sums_by_host=True)
 of_hosts = distributed.size() == 4
 for exchange in ("auto", "horovod"):
-    dense_exchange.choose(exchange)
     expected = "horovod" if exchange == "horovod" else "hosts" if of_hosts else "shared_memory"
-    assert dense_exchange.exchange().way == expected
-    trained = train_on_hosts if of_hosts else train_in_all_ways
-    np.savez(f"{sys.argv[1]}/{exchange}-{distributed.rank()}.npz", **trained(distributed.rank()))
+    assert dense_exchange.exchange(exchange).way == expected
+    trained, by = train_on_hosts if of_hosts else train_in_all_ways, functools.partial(train, exchange=exchange)
+    np.savez(f"{sys.argv[1]}/{exchange}-{distributed.rank()}.npz", **trained(distributed.rank(), by))

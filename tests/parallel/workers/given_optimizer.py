@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ctr_trainer.estimator import DistributedOptimizer, Estimator, EstimatorSpec, ModeKeys, RunConfig
 from ctr_trainer.estimator.equal_variables import lone_updates
-from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
@@ -134,9 +134,11 @@ def lone_shapes():
     return found
 
 
-def train(directory, make, how="given"):
+def train(directory, make, how="given", exchange="horovod"):
     """Trains, and returns the final variable w, or the text of the error."""
-    estimator = Estimator(model_fn, directory, {"make": make, "how": how}, RunConfig(threads=1))
+    estimator = Estimator(
+        model_fn, directory, {"make": make, "how": how}, RunConfig(threads=1, dense_exchange=exchange)
+    )
     try:
         estimator.train(input_fn)
     except UserError as error:
@@ -150,9 +152,9 @@ def train(directory, make, how="given"):
 def main(out):
     distributed.init()
     adagrad = lambda: tf1.train.AdagradOptimizer(0.5)  # noqa: E731
-    found = {"auto": train(f"{out}/auto", adagrad), "adam": train(f"{out}/adam", lambda: tf1.train.AdamOptimizer(0.1))}
-    found["sparse"] = train(f"{out}/sparse", adagrad, "sparse")
-    dense_exchange.choose("horovod")
+    adam = lambda: tf1.train.AdamOptimizer(0.1)  # noqa: E731
+    found = {name: train(f"{out}/{name}", make, exchange="auto") for name, make in (("auto", adagrad), ("adam", adam))}
+    found["sparse"] = train(f"{out}/sparse", adagrad, "sparse", exchange="auto")
     found["horovod"] = train(f"{out}/horovod", adagrad)
     found["lone"] = train(f"{out}/lone", adagrad, "minimized")
     found["distributed"] = train(f"{out}/distributed", lambda: hvd.DistributedOptimizer(adagrad()), "minimized")

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.estimator import Estimator, RunConfig
-from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.ranks import distributed, last_words
 
 tf1 = tf.compat.v1

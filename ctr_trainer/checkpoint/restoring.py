@@ -2,27 +2,17 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 import tensorflow as tf
 
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.system.messages.errors import UserError
 
 _NAMED = 3
 
 
-class _Checkpoint(Protocol):
-    """The attributes of a `Checkpoint` that this module reads."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def dense_prefix(self) -> str: ...
-
-
 @contextlib.contextmanager
-def refusing_other_variables(checkpoint: _Checkpoint | None, variables: Iterable[tf.Variable]) -> Iterator[None]:
+def refusing_other_variables(checkpoint: Checkpoint | None, variables: Iterable[tf.Variable]) -> Iterator[None]:
     """Replaces TensorFlow's errors within the block, which restores a graph's variables, with a message for users.
 
     TensorFlow's own error for a missing variable is long, and TensorFlow accepts a variable with a different shape.
@@ -49,7 +39,7 @@ def refusing_other_variables(checkpoint: _Checkpoint | None, variables: Iterable
         raise _refusal(checkpoint, missing) from None
 
 
-def _refusal(checkpoint: _Checkpoint, differing: list[str]) -> UserError:
+def _refusal(checkpoint: Checkpoint, differing: list[str]) -> UserError:
     more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
     return UserError(
         f"{checkpoint.path} is of another model: this one has the variables {', '.join(differing[:_NAMED])}{more}. "

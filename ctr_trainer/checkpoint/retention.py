@@ -10,8 +10,8 @@ import contextlib
 import logging
 from typing import Any
 
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator.checkpoint import Checkpoint, Entry
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint.checkpoint import Checkpoint, Entry
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 

@@ -8,11 +8,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 
-from ctr_trainer.estimator.hooks import measuring_hooks, step_trace_hook
-from ctr_trainer.estimator.hooks.measuring_hooks import LoadHook, SessionClockHook, StepClockHook
-from ctr_trainer.estimator.hooks.step_hook import in_order
-from ctr_trainer.estimator.hooks.step_trace_hook import StepTraceHook
-from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
+from ctr_trainer.estimator.hooks import measuring_hooks, traces
+from ctr_trainer.estimator.hooks.measuring_hooks import LoadHook, PhaseHook
+from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
+from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.models.head import cross_entropy
 from ctr_trainer.ranks import distributed
@@ -38,7 +37,7 @@ def _stats(*nodes, device="/job:localhost/replica:0/task:0/device:CPU:0"):
 
 
 def _micros(*nodes):
-    found = step_trace_hook.seconds_by_purpose(_stats(*nodes), BEGAN)
+    found = traces.seconds_by_purpose(_stats(*nodes), BEGAN)
     return {name: pytest.approx(1e6 * seconds, abs=0.5) for name, seconds in found.items()}
 
 
@@ -62,7 +61,7 @@ def _micros(*nodes):
     ],
 )
 def test_an_operation_is_sorted_by_its_scope_and_type(name, operation, expected):
-    assert step_trace_hook.purpose(name, operation) == expected
+    assert traces.purpose(name, operation) == expected
 
 
 def test_the_time_before_the_first_operation_is_the_input_s():
@@ -93,11 +92,11 @@ def test_a_gap_belongs_to_the_operation_that_is_being_scheduled_or_to_what_was_w
 def test_a_gpus_operations_are_counted_once():
     stats = _stats(("mlp/MatMul", "MatMul", 0, 10), device="/device:GPU:0/stream:all")
     stats.MergeFrom(_stats(("mlp/MatMul", "MatMul", 20, 40), device="/device:GPU:0/stream:7"))
-    assert step_trace_hook.seconds_by_purpose(stats, BEGAN)["forward"] == pytest.approx(10e-6, abs=5e-7)
+    assert traces.seconds_by_purpose(stats, BEGAN)["forward"] == pytest.approx(10e-6, abs=5e-7)
 
 
 def test_a_trace_without_operations_says_nothing():
-    assert step_trace_hook.seconds_by_purpose(step_stats_pb2.StepStats(), BEGAN) == {}
+    assert traces.seconds_by_purpose(step_stats_pb2.StepStats(), BEGAN) == {}
 
 
 def test_the_packages_own_operations_are_found_in_a_real_trace():
@@ -107,14 +106,16 @@ def test_the_packages_own_operations_are_found_in_a_real_trace():
         w = tf1.get_variable("w", [3, 1], use_resource=True)
         loss = cross_entropy(tf.ones(4), tf.squeeze(tf.matmul(x, w), 1), tf.ones(4))
         optimizer = tf1.train.GradientDescentOptimizer(0.1)
-        gradients = step_gradients(optimizer, loss, tf.constant(4.0), accumulation_steps=2, exchange=False)
+        gradients = step_gradients(
+            optimizer, loss, tf.constant(4.0), run_length=RunLength(), accumulation_steps=2, exchange=None
+        )
         metadata = tf1.RunMetadata()
         with tf1.Session() as session:
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
             session.run(gradients.update(), {x: np.ones((4, 3))}, options, metadata)
     purposes = {
-        step_trace_hook.purpose(node.node_name, node.timeline_label.partition("= ")[2].partition("(")[0])
+        traces.purpose(node.node_name, node.timeline_label.partition("= ")[2].partition("(")[0])
         for device in metadata.step_stats.dev_stats
         for node in device.node_stats
     }
@@ -153,63 +154,55 @@ class _Logs(tf1.train.SessionRunHook):
         self._clock.add(LOGS)
 
 
-def _run(clock, steps, every, hooks=()):
-    """Returns the StepTraceHook of a run whose session takes RUN, and ten times as long in traced steps."""
+def _run(clock, steps, first, last, hooks=()):
+    """Returns the ProfileHook of a run whose session takes RUN, and ten times as long in traced steps."""
     done = []
 
     def work():
-        traced = (len(done) + 1) % every == 0
-        done.append(traced)
-        return clock.add(10 * RUN if traced else RUN)
-
-    class Embeddings:
-        def look(self):
-            pass
-
-        def sync(self):
-            clock.add(SYNC)
-
-        def flush(self):
-            pass
+        done.append(len(done) + 1)
+        return clock.add(10 * RUN if first <= done[-1] <= last else RUN)
 
     with tf.Graph().as_default():
         worked = tf.numpy_function(work, [], tf.float32, name="mlp/work")
         with tf.control_dependencies([worked]):
             train_op = tf1.assign_add(tf1.train.get_or_create_global_step(), 1)
         phases = Clock()
-        trace, sync = StepTraceHook(phases, every, every), RowSyncHook(Embeddings(), 2, clock=phases)
-        own = [SessionClockHook(phases), trace, _Logs(clock), sync, StepClockHook(phases)]
-        with tf1.train.MonitoredSession(hooks=in_order([*hooks, *own])) as session:
-            for _ in range(steps):
+        trace = ProfileHook(phases, first, last)
+        own = [PhaseHook(phases, "hooks", "hooks"), *hooks, _Logs(clock), trace, PhaseHook(phases, "session", "loop")]
+        with tf1.train.MonitoredSession(hooks=own) as session:
+            for step in range(1, steps + 1):
                 clock.add(LOOP)
                 session.run(train_op)
+                if step % 2 == 0:
+                    with phases.within("sync"):
+                        clock.add(SYNC)
     return trace
 
 
 def test_phases_are_those_of_a_step_that_is_not_traced(clock):
-    found = _run(clock, steps=16, every=4).results()
-    assert (found["steps"], found["traced_steps"]) == (12, 3)
-    # A sync every second step; the loop's own time belongs to no phase.
-    step = RUN + SYNC / 2 + LOGS + LOOP
+    found = _run(clock, steps=16, first=3, last=7).results()
+    assert (found["steps"], found["traced_steps"]) == (9, 4)
+    # Of the nine steps after the traced ones, up to the run of the last one, four have a sync; the loop's own time
+    # belongs to no phase.
+    step = RUN + 4 * SYNC / 9 + LOGS + LOOP
     assert found["step_seconds"] == pytest.approx(step)
-    # Three of the nine steps without a trace have a sync.
-    assert found["step_deviation"] == pytest.approx(SYNC * (2 / 9) ** 0.5)
+    assert found["step_deviation"] == pytest.approx(SYNC * (4 * 5) ** 0.5 / 9)
     assert found["accounted"] == pytest.approx(1 - LOOP / step)
     seconds = found["seconds"]
-    assert seconds["sync"] == pytest.approx(SYNC / 2)
+    assert seconds["sync"] == pytest.approx(4 * SYNC / 9)
     assert seconds["hooks"] == pytest.approx(LOGS)
     inside = [seconds.get(name, 0.0) for name in ("input_to_device", "forward", "dense_update")]
     assert sum(inside) == pytest.approx(RUN)
     assert list(seconds) == [name for name in STEP_TITLES if name in seconds]
 
 
-def test_a_run_without_a_traced_step_that_counts_tells_nothing(clock):
-    assert _run(clock, steps=7, every=4).results() is None
+def test_a_run_without_a_step_after_the_traced_ones_tells_nothing(clock):
+    assert _run(clock, steps=7, first=4, last=7).results() is None
 
 
-def test_every_step_cannot_be_traced():
-    with pytest.raises(ValueError, match="at least 2"):
-        StepTraceHook(None, 1, 20)
+def test_the_profiled_steps_are_two_at_least_in_their_order():
+    with pytest.raises(ValueError, match="two steps in this order"):
+        ProfileHook(None, 20, 20)
 
 
 def test_load_is_counted_by_second_from_the_first_step_that_counts(clock, monkeypatch):
@@ -228,7 +221,7 @@ def test_load_is_counted_by_second_from_the_first_step_that_counts(clock, monkey
 
     monkeypatch.setattr(measuring_hooks.psutil, "net_io_counters", counters)
     load = LoadHook(Store(), 4)
-    _run(clock, 8, 4, [load])
+    _run(clock, 8, 3, 4, [load])
     found = load.results()
     assert found["cpu"] == pytest.approx(2)
     assert found["network"] == {"lo": pytest.approx({"received": 1000, "sent": 10})}
@@ -241,5 +234,5 @@ def test_load_of_a_run_that_is_too_short_is_not_known(clock):
             return {"tables": {}}
 
     load = LoadHook(Store(), 9)
-    _run(clock, 4, 4, [load])
+    _run(clock, 4, 1, 2, [load])
     assert load.results() is None

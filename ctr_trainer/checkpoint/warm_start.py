@@ -14,13 +14,12 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 import tqdm
 
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.embedding.snapshot import parquet_rows, snapshot, snapshot_writer
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.row_space import InitialRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator.checkpoint import Checkpoint
-from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -102,7 +101,7 @@ def _checkpoint(source: str) -> Checkpoint | None:
 class NoWarmStart:
     """Starts a training with initial values."""
 
-    def variables(self) -> AbstractContextManager[None]:
+    def variables(self, negative_sampling: float | None = None) -> AbstractContextManager[None]:
         """Returns a context manager that sets how the graph initializes its variables. Create the session within it."""
         return contextlib.nullcontext()
 
@@ -121,7 +120,7 @@ class TensorFlowWarmStart(NoWarmStart):
         self._settings = settings
 
     @contextlib.contextmanager
-    def variables(self) -> Iterator[None]:
+    def variables(self, negative_sampling: float | None = None) -> Iterator[None]:
         tf1.train.warm_start(*self._settings)
         yield
 
@@ -231,7 +230,7 @@ class CheckpointWarmStart(WarmStart):
         return sorted(self._configs.keys() - set(names))
 
     @contextlib.contextmanager
-    def variables(self) -> Iterator[None]:
+    def variables(self, negative_sampling: float | None = None) -> Iterator[None]:
         with self._checkpoint.with_local_dense() as found:
             there = tf.train.load_checkpoint(found.dense_prefix)
             shapes, types = there.get_variable_to_shape_map(), there.get_variable_to_dtype_map()
@@ -244,11 +243,10 @@ class CheckpointWarmStart(WarmStart):
             _log.info(
                 "warm start: %d dense variables of %s; %s", len(taken), self._source, _left(left, "initial values have")
             )
-            self._warn_of_other_share(found.negative_sampling)
+            self._warn_of_other_share(found.negative_sampling, negative_sampling)
             yield
 
-    def _warn_of_other_share(self, there: float | None) -> None:
-        own = notes().negative_sampling
+    def _warn_of_other_share(self, there: float | None, own: float | None) -> None:
         if None not in (there, own) and there != own:
             _log.warning(
                 "warm start: %s was trained with negative_sampling=%g, and this training has %g: its first "

@@ -10,15 +10,14 @@ from typing import Any, TypeVar, cast
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint.checkpoint import BEST, RECENT, Checkpoint
+from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator.checkpoint import BEST, RECENT, Checkpoint
-from ctr_trainer.estimator.model_selection import EvaluationHistory
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files import durable_file
 from ctr_trainer.system.files.lease import PathLease
@@ -153,22 +152,6 @@ def resuming_text(checkpoint: Checkpoint, model_dir: str, workers: int) -> str:
         said.append(f"best {best['metric']} so far {best['value']:.4f} at step {best['step']}")
     said.append(f"{workers} worker{'s' * (workers > 1)} now" + (f", {known[1]} then" if known else ""))
     return ", ".join(said)
-
-
-def starting_text(length: RunLength, epochs: int | None, workers: int) -> str:
-    """Returns the first log line of a training without a checkpoint: its start at step 0, and how much it will read.
-
-    `epochs` is None if the number of epochs is unknown.
-    """
-    said, end = [], length.end()
-    if length.epochs is not None and length.epochs.rows is not None:
-        said.append(f"{length.epochs.rows:,} rows an epoch")
-    if epochs:
-        said.append(f"{epochs} epoch{'s' * (epochs > 1)}")
-    if end is not None:
-        said.append(f"{end:,} steps")
-    said.append(f"{workers} worker{'s' * (workers > 1)}")
-    return f"starting from step 0: {', '.join(said)}"
 
 
 def resume_text(model_dir: str) -> str:

@@ -1,0 +1,92 @@
+"""Periods, which determine when a checkpoint or an evaluation is due: after the same step on all ranks."""
+
+import time
+from collections.abc import Callable
+
+from ctr_trainer.estimator.run_length import RunLength
+from ctr_trainer.system.messages.errors import UserError
+
+
+class EverySteps:
+    """Due after every step whose number, plus `offset`, is a multiple of n.
+
+    Args:
+      steps: n; 0 for never.
+      offset: see above.
+    """
+
+    def __init__(self, steps: int, offset: int = 0) -> None:
+        self._steps, self._offset = steps, offset
+
+    def is_over(self) -> bool:
+        """Returns whether the period is over by a clock of this rank; False if it counts steps."""
+        return False
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether to act after `step`. All ranks know it without asking each other."""
+        return bool(self._steps) and (step + self._offset) % self._steps == 0
+
+    def begin(self) -> None:
+        """Starts the period. Called when training begins, and after an action."""
+
+
+class EveryEpochs(EverySteps):
+    """Due after each step that completes an n-th epoch of the data, counted from the first epoch of the first run.
+
+    Args:
+      epochs: n, at least 1.
+      length: determines when the epochs of the run end.
+      flags: the names of the settings (epochs, steps) for the error message.
+
+    Raises:
+      UserError: the number of batches per epoch is not known.
+    """
+
+    def __init__(self, epochs: int, length: RunLength, flags: tuple[str, str]) -> None:
+        if length.epochs is None:
+            raise UserError(
+                f"{flags[0]}={epochs}: the input does not say how many batches an epoch has, as a tf.data.Dataset: "
+                f"count in steps, {flags[1]}"
+            )
+        self._epochs, self._length = epochs, length
+
+    def is_due(self, step: int) -> bool:
+        before, after = (self._length.epochs_done(at) for at in (step - 1, step))
+        return after // self._epochs > before // self._epochs
+
+
+class EverySeconds(EverySteps):
+    """Over `seconds` after the period started. Several ranks act on it after a step at which they meet; see `Meetings`.
+
+    Args:
+      seconds: above 0.
+      clock: f() -> seconds.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(0)
+        self._seconds, self._clock = seconds, clock
+        self._since = clock()
+
+    def is_over(self) -> bool:
+        return self._clock() - self._since >= self._seconds
+
+    def begin(self) -> None:
+        self._since = self._clock()
+
+
+class EventClock:
+    """A clock of event time, which returns the seconds from the first event of a run to its newest event.
+
+    Args:
+      event_seconds: f() -> the newest event time, in seconds since 1970; 0 before the first event. None on the ranks
+        that do not know it, where the clock returns 0.
+    """
+
+    def __init__(self, event_seconds: Callable[[], float] | None) -> None:
+        self._event_seconds, self._first = event_seconds, 0.0
+
+    def __call__(self) -> float:
+        now = self._event_seconds() if self._event_seconds is not None else 0.0
+        self._first = self._first or now
+        return now - self._first

@@ -1,0 +1,179 @@
+"""The steps of a training: what happens in each of them, before the first and after the last, in this order."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import tensorflow.compat.v1 as tf1
+
+from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
+from ctr_trainer.estimator.extension import TrainingExtension
+from ctr_trainer.estimator.feed import Feed
+from ctr_trainer.estimator.training import Training
+from ctr_trainer.estimator.training_hooks import TrainingHooks
+from ctr_trainer.models.layers.dropout import micro_batch
+from ctr_trainer.ranks import distributed, last_words, stop_signals
+from ctr_trainer.ranks.meetings import StopRequest, Told
+from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
+
+
+class TrainingSteps:
+    """Trains the steps of a session, one after another, and does what is due after each of them.
+
+    Construct it while the training graph is the default graph.
+
+    Args:
+      stop: signals make this request while steps run.
+      hooks: the hooks of the session.
+      evaluation: evaluates while training; None for no evaluations.
+      extensions: do further work after each step.
+
+    Attributes:
+      step: the global step that ended last.
+      steps: number of steps of this run.
+      seconds: training time of these steps, with syncs and checkpoints but without the start and evaluations.
+      is_over: whether the last step has ended.
+      error: the `StoppedInOrder` that ends a training whose checkpoint is saved; None if no signal stops it.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        stop: StopRequest,
+        hooks: TrainingHooks,
+        evaluation: EvaluatedTraining | None = None,
+        extensions: Sequence[TrainingExtension] = (),
+    ) -> None:
+        self._training, self._stop, self._hooks = training, stop, hooks
+        self._evaluation, self._extensions = evaluation, extensions
+        self._feed, self._dense, self._clock = training.feed, training.dense, training.clock
+        self._micro_batch, self._global_step = micro_batch(), tf1.train.get_or_create_global_step()
+        self.step, self.steps, self.seconds = training.job.start, 0, 0.0
+        self.is_over = False
+        self.error: StoppedInOrder | None = None
+
+    def begin(self, session: tf1.Session) -> None:
+        """Prepares the first step, after the session has restored the variables. A collective."""
+        training = self._training
+        restored = int(session.run(self._global_step))
+        if restored != self.step:
+            raise UserError(
+                f"the checkpoint of step {self.step} in {training.job.model_dir} was restored to step {restored}: "
+                "it is damaged"
+            )
+        self._clock.step = self.step
+        if self._evaluation:
+            self._evaluation.begin(session)  # May lower the learning rates.
+        training.rows.begin(session, self.step)
+        training.saves.begin()
+        for extension in self._extensions:
+            extension.begin(session, self.step)
+        self._stop.explain = distributed.watchdog().explanation
+        last_words.of_this_process().signals.hand_to(self._stop, training.job.config.grace_secs)
+
+    def train_step(self, session: tf1.train.MonitoredSession, unhooked: tf1.Session) -> None:
+        """Trains one step: reads, looks up, runs the graph, trains the rows, then does whatever is due.
+
+        Args:
+          session: runs the graph, with its hooks.
+          unhooked: the session below it, for what is due.
+        """
+        feed, dense = self._feed, self._dense
+        with self._watched():
+            for number in range(1, dense.micro_batches):
+                fed = feed.next()
+                fetches = {"accumulate": dense.accumulate, "feed": feed.fetches}
+                fetched = session.run(fetches, {self._micro_batch: number, **fed.feed})
+                feed.add(fed, fetched["feed"])
+            fed = feed.next()  # A batch that a thread has read ahead; rows that are missing come from the service.
+            fetches = {"train_op": dense.next_op(), "feed": feed.last_fetches}
+            fetched = session.run(fetches, fed.feed)  # The dense tower and the gradient exchange.
+            feed.train(fed, fetched["feed"])  # The rows, by their gradients.
+            self.end_step(unhooked)
+
+    def end_step(self, session: tf1.Session) -> None:
+        """Ends a step whose rows were trained, and does what is due after it."""
+        training, clock = self._training, self._clock
+        self.step, self.steps, self.seconds = self.step + 1, self.steps + 1, clock.training_seconds()
+        told = training.meetings.after_step(self.step, self._stop.asked, training.saves.is_over())
+        self._dense.average_if_due(session, self.step, clock)  # Every --dense_sync_steps steps.
+        training.rows.sync_if_due(self.step, clock)  # Every --sync_steps steps.
+        training.save.look()
+        saves = training.saves.is_due(self.step) or told.is_over
+        if saves:
+            with clock.within("checkpoint"):
+                training.save.begin(session, self.step)
+                training.saves.begin()
+        for extension in self._extensions:
+            extension.after_step(session, self.step)
+        self.is_over = bool(told.signal) or self._feed.has_ended or self.step == training.job.last_step
+        if self._evaluation and not told.signal:
+            stops_early = self._evaluation.evaluate_if_due(session, self.step, saves)
+            self.is_over = self.is_over or stops_early
+
+    def finish(self, session: tf1.Session) -> None:
+        """Does what is due at the orderly end: the last sync, checkpoint, publication and evaluation. A collective."""
+        training, clock = self._training, self._clock
+        if self._hooks.batches:
+            self._hooks.batches.finish()
+        with clock.within("sync"):
+            training.rows.flush()
+        with clock.within("checkpoint"):
+            if self.steps:
+                training.save(session, self.step)
+        for extension in self._extensions:
+            extension.finish(session, self.step)
+        self._hooks.metrics.finish()
+        told = training.meetings.meet(self.step, self._stop.asked, is_over=False)
+        if told.signal:
+            self.error = StoppedInOrder(self._stopped_text(told), told.signal)
+            last_words.of_this_process().stops_in_order(self.error)  # Before a signal would end the process.
+        elif self._evaluation:
+            self._evaluation.finish(session, self.step)
+        last_words.of_this_process().signals.keep()
+
+    def close(self) -> None:
+        """Lets signals end the process again. Also called after an error."""
+        last_words.of_this_process().signals.keep()
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Reports to the watchdog what the block waits for, and to the other ranks if this rank's input ends in it."""
+        self._clock.step = self.step + 1
+        waiting = distributed.watchdog().waiting(f"step {self.step + 1} and its gradient exchange")
+        with waiting, self._training.input_ends.noticed():
+            yield
+
+    def _stopped_text(self, told: Told) -> str:
+        """Returns the last log line of the training."""
+        asked = [rank for rank, signal in enumerate(told.signals) if signal]
+        whom = "" if len(asked) == distributed.size() else f" to rank {', '.join(map(str, asked))}"
+        return (
+            f"stopped by {stop_signals.name_of(told.signal)}{whom} after step {self.step}; the checkpoint "
+            f"{self._training.save.path} is saved: the same command resumes from there"
+        )
+
+
+class OwnLoopHook(tf1.train.SessionRunHook):
+    """Trains the rows in the steps of a program that calls `session.run` itself, and does what is due after each.
+
+    It is the only hook that changes rows, checkpoints or positions. Its order among the hooks is the program's.
+    """
+
+    def __init__(self, steps: TrainingSteps, feed: Feed) -> None:
+        self._steps, self._feed = steps, feed
+
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
+        self._steps.begin(session)
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs:
+        self._fed = self._feed.next()
+        return tf1.train.SessionRunArgs(self._feed.last_fetches, self._fed.feed)
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        self._feed.train(self._fed, run_values.results)
+        self._steps.end_step(run_context.session)
+        if self._steps.is_over:
+            run_context.request_stop()
+
+    def end(self, session: tf1.Session) -> None:
+        self._steps.finish(session)
