@@ -126,11 +126,12 @@ def _train(
     services: LocalServices,
 ) -> None:
     """Trains with settings that `run` has checked."""
+    from ctr_trainer.checkpoint import model_directory
     from ctr_trainer.checkpoint.evaluations import without_nan
     from ctr_trainer.commands.experiment import build, data_recipe
     from ctr_trainer.commands.experiment.as_trained import as_trained
     from ctr_trainer.commands.experiment.open_source import is_readable
-    from ctr_trainer.estimator import model_directory, run_summary
+    from ctr_trainer.estimator import run_summary
     from ctr_trainer.ranks import autotune, distributed
 
     data, model = experiment.data, experiment.model

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.checkpoint import retention
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig, own_loop, retention
+from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig, own_loop
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
 
