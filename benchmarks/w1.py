@@ -16,8 +16,8 @@ import tensorflow as tf
 import worker as w1
 
 from ctr_trainer import ModeKeys, TrainOp
+from ctr_trainer.estimator.built_step import RunFacts
 from ctr_trainer.features.tensors import FedFeatures
-from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
@@ -80,7 +80,8 @@ def tower(steps: int) -> float:
         rng = np.random.default_rng(0)
         feed = {row: w1.STDDEV * rng.standard_normal(row.shape, dtype=np.float32) for row in features.placeholders}
         feed |= {features.labels: batch.labels, features.weights: batch.weights, features.dense: batch.dense}
-        fetches = [spec.train_op, notes().row_training.gradients]
+        step = spec.train_op.build(RunFacts())
+        fetches = [step.train_op, step.rows.gradients]
         with tf1.Session(config=distributed.session_config(1, "none")) as session:
             session.run(tf1.global_variables_initializer())
             return examples_per_sec(lambda: session.run(fetches, feed), steps)
