@@ -1,7 +1,4 @@
-"""Code that the parts of `model_quality.py` and `leaderboard.py` share: real data, training, testing and results.
-
-The data sets are logs that are converted once. The libraries that are compared get the same rows as arrays.
-"""
+"""Code that the parts of `model_quality.py` and `leaderboard.py` share: real data, training, testing and results."""
 
 import dataclasses
 import json
@@ -12,14 +9,12 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import sides
 from sides import ROOT
 
-from ctr_trainer import BatchReader, FeatureSpec
+from ctr_trainer import FeatureSpec
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.features.tensors import dense_transform
 
 CONFIGS = ROOT / "configs"
 REAL_DATA = pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
@@ -143,41 +138,3 @@ def converted(
         if test_source:
             convert(form, str(test_source), parts.test, spec)
     return parts
-
-
-def export_arrays(parts: Parts, path: pathlib.Path) -> None:
-    """Writes the rows of a data set to `path` as a NumPy archive for the compared libraries.
-
-    Each part (train, valid and test) has `PART/ids/NAME` int32[n, largest number of values] for each feature,
-    `PART/dense` float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. Ids number the values of the
-    training part from 1; the id of other values, missing values and padding is 0. `sizes/NAME` is the number of ids,
-    including 0. The features with one value are named `id0`, `id1` and so on.
-    """
-    train = BatchReader(parts.train, 1)
-    arrays: dict[str, np.ndarray] = {}
-    # By part and feature, the concatenated keys of all rows and the number of keys in each row.
-    values: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
-    for part in ("train", "valid", "test"):
-        rows = BatchReader(getattr(parts, part), 1).rows
-        (batch,) = BatchReader(getattr(parts, part), rows, shuffle=False, epochs=1).with_statistics(train.statistics)
-        arrays[f"{part}/dense"] = np.asarray(dense_transform(batch.dense, train.spec, train.statistics), np.float32)
-        arrays[f"{part}/labels"] = batch.labels
-        (singles,), one = batch.keys.values(), np.ones(batch.size, np.int64)
-        values[part] = {f"id{at}": (column, one) for at, column in enumerate(singles.T)}
-        values[part] |= {name: (bag.values, np.diff(bag.splits)) for name, bag in batch.bags.items()}
-    for name, (keys, _) in values["train"].items():
-        vocabulary = np.unique(keys)
-        vocabulary = vocabulary[vocabulary != 0]
-        arrays[f"sizes/{name}"] = np.array(len(vocabulary) + 1)
-        for part, of_part in values.items():
-            keys, lengths = of_part[name]
-            padded = np.zeros((len(lengths), max(lengths.max(), 1)), np.int32)
-            padded[np.arange(padded.shape[1]) < lengths[:, None]] = _ids(keys, vocabulary)
-            arrays[f"{part}/ids/{name}"] = padded
-    np.savez(path, **arrays)  # type: ignore[arg-type]  # The keywords are the names of the arrays.
-
-
-def _ids(keys: np.ndarray, vocabulary: np.ndarray) -> np.ndarray:
-    """Maps keys int64[n] to int32[n]: 1 + the position in the vocabulary, 0 for other keys."""
-    places = np.minimum(np.searchsorted(vocabulary, keys), len(vocabulary) - 1)
-    return np.where(vocabulary[places] == keys, places + 1, 0).astype(np.int32)

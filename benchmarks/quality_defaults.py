@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from accuracy_data import Parts, converted, export_arrays, once, spec_path, test, train
+from accuracy_data import Parts, converted, once, spec_path, test, train
 
+from ctr_trainer import BatchReader
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.tensors import dense_transform
 
 C = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 METRICS = ("auc", "logloss", "copc")
@@ -45,7 +47,7 @@ def both(data: str, seed: int, model: str, real_data: pathlib.Path) -> dict[str,
         work = pathlib.Path(directory)
         parts = DATA[data](seed, real_data, work)
         train(parts, work / "model", f"--model={model}", f"--seed={seed}")
-        ours, theirs = test(work / "model", parts.test), regression(parts, work / "arrays.npz")
+        ours, theirs = test(work / "model", parts.test), regression(parts)
     return {name: ours[name] for name in METRICS} | {f"lr_{name}": value for name, value in theirs.items()}
 
 
@@ -59,50 +61,56 @@ def _difference(data: str, runs: list[dict[str, Any]]) -> float:
     return statistics.mean(less["auc"])
 
 
-def regression(parts: Parts, file: pathlib.Path) -> dict[str, float]:
+def regression(parts: Parts) -> dict[str, float]:
     """Returns METRICS of the test part, and the C with the best log loss on the validation part."""
     import sklearn.linear_model
     import sklearn.metrics
-    import sklearn.preprocessing
 
-    export_arrays(parts, file)
-    with np.load(file) as archive:
-        arrays = dict(archive)
-    if arrays["train/dense"].size:
-        scaler = sklearn.preprocessing.StandardScaler().fit(arrays["train/dense"])
-        arrays |= {f"{part}/dense": scaler.transform(arrays[f"{part}/dense"]) for part in ("train", "valid", "test")}
-    columns = {part: one_hot(arrays, part) for part in ("train", "valid", "test")}
+    columns, labels = one_hot(parts)
     tried = []
     for c in C:
         model = sklearn.linear_model.LogisticRegression(C=c, max_iter=1000)
-        model.fit(columns["train"], arrays["train/labels"])
+        model.fit(columns["train"], labels["train"])
         scores = {part: model.predict_proba(columns[part])[:, 1] for part in ("valid", "test")}
-        tried.append((sklearn.metrics.log_loss(arrays["valid/labels"], scores["valid"]), c, scores["test"]))
+        tried.append((sklearn.metrics.log_loss(labels["valid"], scores["valid"]), c, scores["test"]))
     _, c, scores = min(tried, key=lambda each: each[0])
-    labels = arrays["test/labels"]
     return {
-        "auc": float(sklearn.metrics.roc_auc_score(labels, scores)),
-        "logloss": float(sklearn.metrics.log_loss(labels, scores)),
-        "copc": float(labels.sum() / scores.sum()),
+        "auc": float(sklearn.metrics.roc_auc_score(labels["test"], scores)),
+        "logloss": float(sklearn.metrics.log_loss(labels["test"], scores)),
+        "copc": float(labels["test"].sum() / scores.sum()),
         "c": c,
     }
 
 
-def one_hot(arrays: dict[str, np.ndarray], part: str) -> Any:
-    """Returns a sparse float32[n, columns] with one-hot ids and the numbers.
+def one_hot(parts: Parts) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Returns, by part, a sparse float32[n, columns] with one-hot values and scaled numbers, and the labels.
 
-    Each of k values of an example has 1 / k in its column; id 0 has no column.
+    Each of k values of an example has 1 / k in its column. Values that the training part lacks have no column.
     """
     import scipy.sparse
+    import sklearn.preprocessing
 
-    columns = []
-    for name in (each.removeprefix("sizes/") for each in arrays if each.startswith("sizes/")):
-        values, size = arrays[f"{part}/ids/{name}"], int(arrays[f"sizes/{name}"])
-        counts = np.maximum((values > 0).sum(1, keepdims=True), 1)
-        shares = np.broadcast_to(1 / counts, values.shape).astype(np.float32).ravel()
-        rows = np.repeat(np.arange(len(values)), values.shape[1])
-        columns.append(scipy.sparse.csr_matrix((shares, (rows, values.ravel())), (len(values), size))[:, 1:])
-    return scipy.sparse.hstack([*columns, scipy.sparse.csr_matrix(arrays[f"{part}/dense"])]).tocsr()
+    train = BatchReader(parts.train, 1)
+    columns, labels = {}, {}
+    for part in ("train", "valid", "test"):
+        rows = BatchReader(getattr(parts, part), 1).rows
+        (batch,) = BatchReader(getattr(parts, part), rows, shuffle=False, epochs=1).with_statistics(train.statistics)
+        (singles,), one = batch.keys.values(), np.ones(rows, np.int64)
+        values = [(column, one) for column in singles.T]
+        values += [(bag.values, np.diff(bag.splits)) for bag in batch.bags.values()]
+        dense = np.asarray(dense_transform(batch.dense, train.spec, train.statistics), np.float32)
+        if part == "train":
+            vocabularies = [np.setdiff1d(keys, [0]) for keys, _ in values]
+            scaler = sklearn.preprocessing.StandardScaler().fit(dense) if dense.size else None
+        blocks = [scipy.sparse.csr_matrix(scaler.transform(dense) if scaler else dense)]
+        for (keys, lengths), vocabulary in zip(values, vocabularies, strict=True):
+            known, of_row = np.isin(keys, vocabulary), np.repeat(np.arange(rows), lengths)
+            counts = np.maximum(np.bincount(of_row, known, rows), 1)
+            places = of_row[known], np.searchsorted(vocabulary, keys[known])
+            shares = (1 / counts[of_row[known]]).astype(np.float32)
+            blocks.append(scipy.sparse.csr_matrix((shares, places), (rows, len(vocabulary))))
+        columns[part], labels[part] = scipy.sparse.hstack(blocks).tocsr(), batch.labels
+    return columns, labels
 
 
 def _adult(seed: int, real_data: pathlib.Path, work: pathlib.Path, share: float | None = None) -> Parts:
