@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import psutil
-
 from ctr_trainer import __version__
 from ctr_trainer.system.processes import hardware
 
@@ -67,7 +65,6 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": names[0] if names else platform.machine(),
         "cores": hardware.usable_cores(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "bfloat16": hardware.has_bfloat16(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
@@ -100,7 +97,7 @@ def report(
         print(f"Measured at a load of {on['load']:g} on {on['cores']} cores, so the times are unreliable:")
     failures = [f"{job} failed: {error}" for job, error in failed.items()]
     versions = ", ".join(f"{package} {version}" for package, version in on["versions"].items())
-    print("\n".join([*lines, "", *failures, f"{on['cpu']}, {on['cores']} cores, {on['memory_gb']:g} GB, {versions}"]))
+    print("\n".join([*lines, "", *failures, f"{on['cpu']}, {on['cores']} cores, {versions}"]))
     print(json.dumps({"bench": name, "machine": on, "overloaded": busy, **plain(results), "failed": failed}))
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")

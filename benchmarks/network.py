@@ -25,17 +25,15 @@ import jobs
 import sides
 from figures import Figure, figure
 from jobs import Job, Ranks, Rounds, rate
-from settings import LEAST_STEPS, PACE
 from workers import MEMORY, PHASES, table
 
 from ctr_trainer.embedding.service.local_service import LocalService
-from ctr_trainer.ranks import autotune
 from tests.hosts import machines
 from tests.hosts.machines import Machine
 
 Percents = dict[str, dict[str, Figure | None]]  # By place (ONE_MACHINE, or a speed such as `5 Gbit`) and way.
-ALONE, ONE_MACHINE, AUTOTUNE, SEARCHING, TUNED = "one worker", "one machine", "autotune", "searching", "tuned"
-# The flags of the names of --ways; autotune selects two ways: the search, and a job with its best settings.
+ALONE, ONE_MACHINE = "one worker", "one machine"
+# The flags of the names of --ways.
 WAYS = {
     "plain": (),
     "fp16": ("--fp16_allreduce",),
@@ -183,12 +181,12 @@ def main(arguments: list[str] | None = None) -> None:
     about = "layers to measure in turn: resnet50, vgg16 or a number of parameters; default: the model's own"
     parser.add_argument("--dense_params", type=sides.words, default=[], help=about)
     parser.add_argument("--scale", type=float, default=1.0, help="divisor of the parameters; default 1")
-    about = f"ways to exchange the gradients: {', '.join([*WAYS, AUTOTUNE])}; default plain,fp16,autotune"
-    parser.add_argument("--ways", type=_ways, default=["plain", "fp16", SEARCHING, TUNED], help=about)
+    about = f"ways to exchange the gradients: {', '.join(WAYS)}; default plain,fp16"
+    parser.add_argument("--ways", type=_ways, default=["plain", "fp16"], help=about)
     flags = parser.parse_args(arguments)
     on, setup, cores = figures.machine(), jobs.setup(flags), sorted(os.sched_getaffinity(0))
     towers, count = networks(flags.dense_params, flags.scale), flags.machines
-    every, tuned = dict[tuple[str, str, str], Job](), dict[str, dict[str, float]]()
+    every = dict[tuple[str, str, str], Job]()
     with machines.machines(count, cores) as hosts, tempfile.TemporaryDirectory() as directory:
         with machines.ssh_daemons(hosts, directory) as programs:
             for tower, own in towers.items():
@@ -196,17 +194,10 @@ def main(arguments: list[str] | None = None) -> None:
                 every[tower, ALONE, ""] = setup.job(f"{tower} {ALONE}", 1, own, core_shares=shares)
                 every[tower, ONE_MACHINE, ""] = setup.job(f"{tower} {ONE_MACHINE}", count, own)
                 for gbit, way in itertools.product(flags.gbit, flags.ways):
-                    place, log = f"{gbit:g} Gbit", pathlib.Path(directory, f"{tower}-{gbit:g}.csv")
-                    more = WAYS.get(way, (f"--autotune_log={log}", *["--autotune"] * (way == SEARCHING)))
-                    job = setup.job(f"{tower} {place} {way}", count, (*own, *more))
-                    if way == SEARCHING:
-                        job = dataclasses.replace(job, steps=max(job.steps, LEAST_STEPS), environment=PACE)
+                    place = f"{gbit:g} Gbit"
+                    job = setup.job(f"{tower} {place} {way}", count, (*own, *WAYS[way]))
                     every[tower, place, way] = NetworkJob(**vars(job), on=hosts, gbit=gbit, programs=programs)
             runs, failed = setup.measure([*every.values()], with_seeds=False)
-        for (tower, place, way), job in every.items():
-            if way == TUNED and job.name in runs:
-                log = pathlib.Path(directory, f"{tower}-{place.split()[0]}.csv")
-                tuned[f"{tower} {place}"] = autotune.best_row(str(log))
     examples = setup.total_steps * setup.experiment.train.accumulation_steps * setup.experiment.data.batch_size
     columns: dict[str, dict[str, Any]] = {tower: {} for tower in towers}
     percents: dict[str, Percents] = {tower: {} for tower in towers}
@@ -220,7 +211,6 @@ def main(arguments: list[str] | None = None) -> None:
     text = [f"{setup.title(count)}; {count} machines with one core each"]
     for tower in towers:
         text += tables(tower, columns[tower], percents[tower])
-    text += [f"{name}: Horovod was fastest with {autotune.format_row(row)}" for name, row in tuned.items()]
     results = {
         "experiment": setup.title(count),
         "machines": count,
@@ -230,7 +220,6 @@ def main(arguments: list[str] | None = None) -> None:
         "steps": setup.steps,
         "time_percent": percents,
         "columns": columns,
-        "autotune": tuned,
     }
     figures.report("network", on, [*text, *[figures.ONE_ROUND] * (setup.rounds == 1)], results, failed)
 
@@ -243,9 +232,9 @@ def _numbers(text: str) -> list[float]:
 
 
 def _ways(text: str) -> list[str]:
-    if wrong := [name for name in sides.words(text) if name not in (*WAYS, AUTOTUNE)]:
-        raise argparse.ArgumentTypeError(f"there is no way {wrong[0]}: choose from {', '.join([*WAYS, AUTOTUNE])}")
-    return [way for name in sides.words(text) for way in ((SEARCHING, TUNED) if name == AUTOTUNE else (name,))]
+    if wrong := [name for name in sides.words(text) if name not in WAYS]:
+        raise argparse.ArgumentTypeError(f"there is no way {wrong[0]}: choose from {', '.join(WAYS)}")
+    return sides.words(text)
 
 
 if __name__ == "__main__":
