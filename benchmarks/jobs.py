@@ -84,7 +84,8 @@ class Job:
     def run_in(self, directory: pathlib.Path, *more: str) -> Ranks:
         """Runs the job with its model directory below `directory`."""
         flags = [*self.flags, *more, f"--model_dir={directory / 'model'}", f"--core_shares={self.core_shares}"]
-        flags += [f"--max_steps={self.warmup + self.steps}", "--epochs=0", f"--phase_steps={self.warmup}"]
+        flags += [f"--max_steps={self.warmup + self.steps}", "--epochs=0"]
+        flags += [f"--profile_steps={max(self.warmup - 4, 1)},{self.warmup}"]  # The steps after these are measured.
         flags += ["--save_checkpoints_steps=0", "--summary_steps=0"]
         threads = str(max(usable_cores() // (self.core_shares or self.workers), 1))
         own = dict.fromkeys(("CTR_TRAINER_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), threads)
@@ -121,7 +122,7 @@ class Setup:
 
     @property
     def warmup(self) -> int:
-        """The number of steps before those that are measured, and between two traced steps."""
+        """The number of steps before those that are measured; the last of them are traced."""
         return max(2, min(20, self.steps // 3))
 
     @property
@@ -138,8 +139,7 @@ class Setup:
         """Returns a job that trains on as many examples as one with the setup's flags and steps.
 
         `factor` is the number of examples of its step over those of a step by the setup's flags; the default is that of
-        a worker. At least two steps warm up and two are measured, so that one is traced and one is not. `more` are
-        further arguments of `Job`.
+        a worker. At least two steps warm up, so that one can be traced. `more` are further arguments of `Job`.
         """
         factor = factor or self.factor(flags)
         warmup = max(round(self.warmup / factor), 2)

@@ -156,7 +156,7 @@ def rss_growth_percent(steps: int) -> float | None:
         return None
     with tempfile.TemporaryDirectory() as directory, on_cores([0]):
         flags = [*W1_FLAGS, f"--max_steps={steps}", "--epochs=0", f"--log_steps={RSS_STEPS}", "--batch_size=64"]
-        places = f"--model_dir={directory}/model", f"--result_dir={directory}", "--phase_steps=20"
+        places = f"--model_dir={directory}/model", f"--result_dir={directory}", "--profile_steps=10,20"
         job = [sys.executable, sides.HERE / "worker.py", "--prefetch_batches=4", *flags, *places]
         held = [size for step, _, size in logged_steps(job) if step >= 3 * RSS_STEPS]
     return round(100 * (held[-1] / held[0] - 1), 2)
