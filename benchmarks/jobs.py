@@ -210,15 +210,12 @@ def setup_with_data(flags: argparse.Namespace, directory: str) -> Setup:
 def figures_of(rounds: Rounds, alone: Rounds | None, batches: int = 1) -> dict[str, Any]:
     """Returns the figures of a job, whose steps have `batches` batches each; None for what was not measured.
 
-    Args:
-      alone: the results of one worker in the same rounds; None without them.
-
     Returns:
       dict of
         `job_seconds`: time from the start of the job's processes to their end;
         `batch_ms`: time of a worker's step divided by the number of batches per step;
         `together`, `each`: examples/s of all workers, and of one;
-        `efficiency`: `together` over the number of workers times the examples/s of one worker in the same round;
+        `efficiency`: `together` over the number of workers times the examples/s of one worker, `alone`, in each round;
         `phases_ms`: by phase, its time in a step; mean over the workers;
         `accounted`: share of the step that the phases add up to; minimum over the workers;
         `cpu`: number of cores that the processes of all workers used;

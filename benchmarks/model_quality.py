@@ -1,6 +1,6 @@
-"""Measures the quality of the models by default settings and by our flagfiles, on public data.
+"""Measures the quality of our models by the flagfiles of public data.
 
-    python benchmarks/model_quality.py --parts=defaults,best --seeds=1
+    python benchmarks/model_quality.py --parts=best --seeds=1
     python benchmarks/model_quality.py --parts=best --data=adult --models=tabm --seeds=1,2,3
 
 docs/accuracy.md describes what each part compares. Results are kept below --work, and a run that has a result is not
@@ -18,7 +18,7 @@ from typing import Any
 
 import sides
 from accuracy_data import REAL_DATA, flagfile, flags_of, once, prepare, train_and_test
-from sides import Part, later
+from sides import Part
 
 # The data sets and models from whose flagfiles the part `best` chooses, by figure; see `flagfile`.
 BEST = {
@@ -58,7 +58,6 @@ def _means(runs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 PARTS = {
-    "defaults": Part("defaults with logistic regression", ("defaults_minus_lr_min",), later("quality_defaults")),
     "best": Part("our best models with LightGBM and DIN", ("adult_best_auc", "movielens_history_best_auc"), best),
 }
 

@@ -123,13 +123,11 @@ def networks(names: Sequence[str], scale: float) -> dict[str, tuple[str, ...]]:
 def column(job: Job, rounds: Rounds, alone: Rounds | None, examples: int) -> dict[str, Any]:
     """Returns the figures of a job; None for what was not measured.
 
-    Args:
-      alone: results of one worker in each round; None if its job failed.
-      examples: number of examples that `total_seconds` refers to.
+    `alone` has the results of one worker in each round; None if its job failed.
 
     Returns:
       dict of some of the figures of `jobs.figures_of`, of `resident_bytes` by rank, and of
-        `total_seconds`: time that all workers together take for the examples;
+        `total_seconds`: time that all workers together take for `examples`;
         `percent`: this time in percent of one worker's in the same round;
         `update_gradients_ms`: time per step for exchanging gradients and updating variables;
         `received_gbit`, `sent_gbit`: Gbit/s at the job's network interface; mean over the workers' machines;

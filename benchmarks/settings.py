@@ -103,7 +103,6 @@ def summarize(rounds: Rounds, default: Rounds | None) -> dict[str, Any]:
     """
     pairs = [*zip(rounds, default, strict=True)] if default else []
     found = jobs.figures_of(rounds, None)
-    names = ("resident_bytes", "service_resident_bytes", "gpu_busy", "gpu_bytes")
     return {
         "together": found["together"],
         "speedup": figure(rate(ranks) / rate(other) for ranks, other in pairs),
@@ -111,7 +110,7 @@ def summarize(rounds: Rounds, default: Rounds | None) -> dict[str, Any]:
         "auc_change": figure(ranks[0]["auc"] - other[0]["auc"] for ranks, other in pairs),
         "read_sample_ms": found["phases_ms"].get("read_sample"),
         "input_to_device_ms": found["phases_ms"].get("input_to_device"),
-        **{name: found[name] for name in names},
+        **{name: found[name] for name in ("resident_bytes", "service_resident_bytes", "gpu_busy", "gpu_bytes")},
     }
 
 

@@ -161,18 +161,11 @@ def measure(
 def result(
     rank: int, trained: Mapping[str, Any], evaluations: list[dict[str, Any]], examples_per_step: int
 ) -> dict[str, Any]:
-    """Returns a worker's results, from the result of `Estimator.train` and the metrics of each evaluation.
+    """Returns a worker's results, from the result of `Estimator.train`, see `TrainResult`, and of each evaluation.
 
-    Returns:
-      dict of
-        `rank`;
-        `examples_per_sec` of this rank over the measured steps, without the time of evaluations;
-        `phases` and `load`, see `TrainResult`;
-        `held`: the memory and the GPUs of all ranks, see `TrainResult`;
-        `training_auc`, over the training examples of all ranks, each scored before the update that uses it;
-        `auc`, `accuracy`, `logloss` and `copc` of the last evaluation;
-        `evaluations`: the `step`, the `auc` and the `accuracy` of each evaluation.
-      Results that were not measured are left out. If there are several labels, each metric is the mean over the labels.
+    `examples_per_sec` is of this rank over the measured steps, without the time of evaluations. `training_auc` covers
+    the training examples of all ranks, each scored before the update that uses it; the other metrics are of the last
+    evaluation. What was not measured is left out. With several labels, each metric is the mean over the labels.
     """
     phases = trained["phases"]
     learned = _mean_of_labels(evaluations[-1], ("auc", "accuracy", "logloss", "copc")) if evaluations else {}

@@ -4,21 +4,15 @@ import json
 
 import accuracy_data
 import pytest
-import quality_defaults
+
+from ctr_trainer.data.dataset import open_dataset
 
 
-def test_the_regression_gets_one_hot_values_of_the_training_part(movielens, tmp_path):
+def test_movielens_is_split_by_time_and_converted_once(movielens, tmp_path):
     parts = accuracy_data.prepare("movielens-time", movielens, tmp_path / "work")
-    columns, labels = quality_defaults.one_hot(parts)
-    assert labels["train"].tolist() == [1, 0, 1, 0, 1, 0, 1, 1]
-    assert [labels[part].tolist() for part in ("valid", "test")] == [[0], [1]]
-    train, test = columns["train"].toarray(), columns["test"].toarray()
-    # The first two rows are of user 1, movies 10 (two genres) and 20 (one of these); movie 40 has no genre.
-    one, two, forty = train[0], train[1], train[6]
-    assert one.sum() - forty.sum() == pytest.approx(1) and two.sum() == pytest.approx(one.sum())
-    assert sorted(set(one[one > 0])) == [0.5, 1] and set(two[two > 0]) == {1}
-    # In the test part, user 2 rates movie 10, which both are in the training part.
-    assert test.shape[1] == train.shape[1] and test.sum() == pytest.approx(one.sum())
+    assert [open_dataset(part).rows for part in (parts.train, parts.valid, parts.test)] == [8, 1, 1]
+    (movielens / "movielens" / "ratings.dat").write_text("")
+    assert accuracy_data.prepare("movielens-time", movielens, tmp_path / "work") == parts
 
 
 def test_missing_real_data_are_named(tmp_path):

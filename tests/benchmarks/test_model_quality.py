@@ -6,7 +6,6 @@ import types
 
 import model_quality
 import pytest
-import quality_defaults
 
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.train import GROUPS
@@ -20,12 +19,11 @@ def experiment(*given):
 
 
 def test_the_last_line_has_the_keys_of_all_parts(monkeypatch, tmp_path, capsys):
-    part = model_quality.Part("", ("adult_best_auc",), lambda flags: {"adult_best_auc": 0.9 + 0.01 * len(flags.seeds)})
-    monkeypatch.setitem(model_quality.PARTS, "best", part)
+    keys, found = model_quality.PARTS["best"].keys, {"adult_best_auc": 0.92}
+    monkeypatch.setitem(model_quality.PARTS, "best", model_quality.Part("", keys, lambda flags: found))
     model_quality.main([f"--work={tmp_path / 'work'}", "--parts=best", "--seeds=1,2"])
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["adult_best_auc"] == 0.92 and found["failed"] == []
-    assert found["defaults_minus_lr_min"] is None
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (shown["adult_best_auc"], shown["movielens_history_best_auc"], shown["failed"]) == (0.92, None, [])
 
 
 @pytest.fixture
@@ -67,25 +65,3 @@ def test_every_flagfile_of_the_part_best_chooses_by_validation():
         file.name for name in ("adult", "movielens_history", "movielens_means") for file in configs.glob(f"{name}_*")
     }
     assert there == known
-
-
-def test_the_difference_of_default_settings_is_the_mean_over_the_asked_seeds(capsys):
-    line = dict(data="wine", model="deepfm", logloss=0.5, copc=1.0, lr_auc=0.8, lr_logloss=0.4, lr_copc=1.0)
-    runs = [{**line, "seed": seed, "auc": auc} for seed, auc in ((1, 0.9), (2, 0.8))]
-    assert quality_defaults._difference("wine", runs) == pytest.approx(0.05)
-    said = json.loads(capsys.readouterr().out)
-    assert (said["aside"], said["auc"], said["auc_less_lr"]) == (True, 0.85, [0.1, 0.0])
-    assert set(quality_defaults.ASIDE) < set(quality_defaults.DATA)
-
-
-def test_a_sample_has_the_asked_rows_and_share_of_positives(tmp_path):
-    (tmp_path / "rows").write_text("".join(f"{number}\n" for number in range(1000)))
-
-    def sample(seed, share):
-        found = quality_defaults._sample(tmp_path / "rows", lambda line: int(line) < 300, 200, seed, share)
-        return found.decode().splitlines()
-
-    one = sample(1, 0.01)
-    assert len(set(one)) == 200 and sum(int(line) < 300 for line in one) == 2
-    assert one != sample(2, 0.01)
-    assert len(set(sample(1, None))) == 200 and sum(int(line) < 300 for line in sample(1, None)) > 20
