@@ -114,7 +114,7 @@ class Setup:
     flags: tuple[str, ...]
     rounds: int
     steps: int
-    data: str = "W1 from memory (26 fields, 13 numbers, random labels)"
+    data: str = ""
 
     @functools.cached_property
     def experiment(self) -> Experiment:
@@ -170,10 +170,7 @@ class Setup:
 
 
 def parser(description: str | None, rounds: int = 3, steps: int = 200, rows: int = 0) -> argparse.ArgumentParser:
-    """Returns a parser with the flags of all tables; the flags of `train` follow a `--`.
-
-    `rows` is the default of --rows, which only the programs have that call `setup_with_data`.
-    """
+    """Returns a parser with the flags of all tables; with `rows`, also with --rows, for `setup_with_data`."""
     found = sides.parser(description)
     found.add_argument("--rounds", type=int, default=rounds, help=f"rounds of all jobs in turn; default {rounds}")
     about = "steps measured per run, after a warm-up of 20 steps or a third as many"
@@ -186,9 +183,8 @@ def parser(description: str | None, rounds: int = 3, steps: int = 200, rows: int
 
 def setup(flags: argparse.Namespace) -> Setup:
     """Returns the setup of jobs whose speed is measured, without evaluations."""
-    found = Setup((*flags.more, "--eval_data="), flags.rounds, max(flags.steps, 2))
-    data = found.experiment.data.train_data
-    return dataclasses.replace(found, data=data) if data else found
+    data = experiment_of(flags.more).data.train_data or "W1 from memory (26 fields, 13 numbers, random labels)"
+    return Setup((*flags.more, "--eval_data="), flags.rounds, max(flags.steps, 2), data)
 
 
 def setup_with_data(flags: argparse.Namespace, directory: str) -> Setup:

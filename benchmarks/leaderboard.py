@@ -102,18 +102,13 @@ def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]])
     return {"data": flags.data, "leaderboard": is_bars, "chosen_on_test": chosen_on_test, "models": models}
 
 
-_COLUMNS = (
+COLUMNS = (
     *(("model", "model", ""), ("seeds", "seeds", "d"), ("AUC", "auc", ".4f"), ("spread", "auc_spread", ".4f")),
     *(("BARS", "bars_auc", ".4f"), ("mean of 5", "bars_mean_auc", ".4f"), ("ours - BARS", "auc_minus_bars", "+.4f")),
     *(("log loss", "logloss", ".4f"), ("spread", "logloss_spread", ".4f"), ("BARS", "bars_logloss", ".4f")),
     *(("ours - BARS", "logloss_minus_bars", "+.4f"), ("gauc", "gauc", ".4f"), ("BARS", "bars_gauc", ".4f")),
     *(("COPC", "copc", ".3f"), ("examples/s", "examples_per_sec", ",.0f"), ("core s", "core_seconds", ",.0f")),
 )
-
-
-def table(models: dict[str, dict[str, Any]]) -> list[str]:
-    """Returns the lines of a Markdown table without empty columns."""
-    return sides.markdown(_COLUMNS, [{"model": model, **entry} for model, entry in models.items()])
 
 
 def notes(flags: argparse.Namespace) -> list[str]:
@@ -137,7 +132,8 @@ def main(arguments: list[str] | None = None) -> None:
     if flags.any_files:
         print(_NOT_BARS, file=sys.stderr, flush=True)
     shown = summary(flags, _measured(flags))
-    print("\n".join([*table(shown["models"]), *notes(flags)]))
+    rows = [{"model": model, **entry} for model, entry in shown["models"].items()]
+    print("\n".join([*sides.markdown(COLUMNS, rows), *notes(flags)]))
     print(json.dumps(shown))
 
 

@@ -75,7 +75,7 @@ def ours(
             flags += f"--embedding_service={service.address}", f"--token_file={token}"
         stack.enter_context(on_cores(cores))
         job = jobs.Job("ours", workers, (*W1_FLAGS, *flags), steps, WARMUP_STEPS, environment=(*ONE_THREAD.items(),))
-        return jobs.rate(job.run())
+        return jobs.rate(job.run_in(pathlib.Path(directory)))
 
 
 @contextlib.contextmanager

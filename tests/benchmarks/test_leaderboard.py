@@ -161,7 +161,8 @@ def test_means_stand_next_to_bars_mean_of_five_or_its_table():
     assert (deepfm["bars_auc"], deepfm["bars_mean_auc"]) == (0.9842, 0.983947)
     assert (deepfm["auc_minus_bars"], lr["auc_minus_bars"]) == (0.000053, -0.0056)
     assert found["leaderboard"] and not found["chosen_on_test"]
-    header, _, row, _ = leaderboard.table(found["models"])
+    rows = [{"model": model, **entry} for model, entry in found["models"].items()]
+    header, _, row, _ = leaderboard.sides.markdown(leaderboard.COLUMNS, rows)
     assert "| model | seeds | AUC | spread | BARS | mean of 5 | ours - BARS |" in header and "gauc" not in header
     assert row.startswith("| deepfm | 2 | 0.9840 | 0.0020 | 0.9842 | 0.9839 | +0.0001 |")
 
