@@ -36,7 +36,7 @@ ALONE, ONE_MACHINE = "one worker", "one machine"
 # The flags of the names of --ways.
 WAYS = {
     "plain": (),
-    "fp16": ("--fp16_allreduce",),
+    "fp16": ("--fp16_allreduce", "--dense_exchange=horovod"),
     "accumulation": ("--accumulation_steps=5",),
     "sync": ("--dense_sync_steps=30", "--sync_steps=30"),
 }

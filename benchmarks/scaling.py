@@ -37,7 +37,7 @@ W1_FLAGS = (
     *("--model=deepfm", f"--hidden_units={','.join(map(str, w1.HIDDEN_UNITS))}", f"--embedding_stddev={w1.STDDEV}"),
     *("--optimizer=adagrad", f"--learning_rate={w1.LEARNING_RATE}"),
     *("--embedding_optimizer=adagrad", f"--embedding_learning_rate={w1.LEARNING_RATE}"),
-    *(f"--embedding_initial_accumulator={w1.INITIAL_ACCUMULATOR}", "--sync_steps=30", "--threads=1"),
+    *(f"--embedding_optimizer_params=initial_accumulator={w1.INITIAL_ACCUMULATOR}", "--sync_steps=30", "--threads=1"),
 )
 SHARED, AVERAGED = "--embedding_service=shared", "--dense_sync_steps=30"
 BFLOAT16 = "--mixed_precision=bfloat16"

@@ -47,6 +47,7 @@ HOROVOD_AXES: dict[str, tuple[str, dict[str, float]]] = {
     "cycle_time": ("CYCLE_TIME", {f"cycle_time={ms:g} ms": ms for ms in (0.1, 5, 25)}),
     "hierarchical_allreduce": ("HIERARCHICAL_ALLREDUCE", {"hierarchical_allreduce": 1}),
 }
+BY_HOROVOD = ("--dense_exchange=horovod",)
 AXES = (AUTOTUNE, *HOROVOD_AXES, *FLAG_AXES)
 # With Horovod's defaults a search takes at least 1,200 steps; with these values it takes 135, and with fewer than
 # LEAST_STEPS it writes no rows.
@@ -72,19 +73,19 @@ def variants(axis: str, setup: Setup, workers: int) -> list[Job]:
     """Returns the jobs of an axis, without the value that the experiment already has."""
     if axis in HOROVOD_AXES:
         variable, rows = HOROVOD_AXES[axis]
-        flags = ("--dense_exchange=horovod",)
         return [
-            setup.job(name, workers, flags, environment=((f"HOROVOD_{variable}", f"{value}"),))
+            setup.job(name, workers, BY_HOROVOD, environment=((f"HOROVOD_{variable}", f"{value}"),))
             for name, value in rows.items()
         ]
     texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in FLAG_AXES[axis]]
     own = str(by_flag(setup.experiment)[axis])
-    return [setup.job(f"{axis}={text}", workers, (f"--{axis}={text}",)) for text in texts if text != own.lower()]
+    more = BY_HOROVOD if axis == "fp16_allreduce" else ()
+    return [setup.job(f"{axis}={text}", workers, (f"--{axis}={text}", *more)) for text in texts if text != own.lower()]
 
 
 def autotune_job(setup: Setup, workers: int, log: pathlib.Path) -> Job:
     """Runs Horovod's search, which writes the log, and returns a job with the settings that it found."""
-    flags = ("--autotune", f"--autotune_log={log}", "--eval_data=", "--deterministic=false")
+    flags = ("--autotune", f"--autotune_log={log}", "--eval_data=", "--deterministic=false", *BY_HOROVOD)
     search = setup.job("search", workers, flags, environment=PACE)
     Job(**{**vars(search), "steps": max(search.steps, LEAST_STEPS)}).run()
     try:
@@ -92,7 +93,7 @@ def autotune_job(setup: Setup, workers: int, log: pathlib.Path) -> Job:
     except UserError as error:
         raise SystemExit(str(error)) from None
     print(f"autotune found {autotune.format_row(best)}: --autotune_log={log}")
-    return setup.job(AUTOTUNE, workers, (f"--autotune_log={log}",))
+    return setup.job(AUTOTUNE, workers, (f"--autotune_log={log}", *BY_HOROVOD))
 
 
 def summarize(rounds: Rounds, default: Rounds | None) -> dict[str, Any]:

@@ -141,8 +141,9 @@ def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[
     positional = [rest] if hasattr(command, "POSITIONAL") else []
     if rest and not positional:
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")
-    given = [frozenset(name for name in used if values[name].present)] if getattr(command, "GIVEN", False) else []
     parsed = flags.parsed(command.GROUPS, values)
+    names = {*(name for name in used if values[name].present), *(name for name in parsed if "=" in name)}
+    given = [frozenset(names)] if getattr(command, "GIVEN", False) else []
     return parsed, [*action, *positional, *given, *(replaced(group(), parsed) for group in command.GROUPS)]
 
 

@@ -247,7 +247,9 @@ def one_with_tls(directory):
             _await("the server with TLS answers", client.ping)
             client.execute_command("CLUSTER ADDSLOTSRANGE", 0, _SLOTS - 1)
             _await("its cluster is there", lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
-        yield f"rediss://127.0.0.1:{port}/ctr", RedisFiles("", str(cert), str(cert), str(key))
+        both = directory / "both.pem"
+        both.write_bytes(cert.read_bytes() + key.read_bytes())
+        yield f"rediss://127.0.0.1:{port}/ctr", RedisFiles("", str(cert), str(both))
     finally:
         process.kill()
         process.communicate(timeout=_SECONDS)

@@ -76,7 +76,7 @@ def test_a_model_a_metric_and_an_optimizer_need_no_change_of_the_package(tmp_pat
 
 
 @pytest.mark.integration
-def test_a_sparse_optimizer_of_another_package_trains_rows_on_two_workers_and_their_service(tmp_path, monkeypatch):
+def test_an_optimizer_of_another_package_trains_on_two_workers(tmp_path, monkeypatch):
     """The page's own: both workers and the service's process find it by its entry points."""
     text = (page.DOCS / "sparse_optimizers.md").read_text()
     packages = tmp_path / "packages"

@@ -15,7 +15,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _OURS = "ctr_trainer.models."
-_OF_ROWS = ("embedding_optimizer", "embedding_initial_accumulator", "embedding_stddev", "seed")
+_OF_ROWS = ("embedding_optimizer", "embedding_optimizer_params=initial_accumulator", "embedding_stddev", "seed")
 # Names of params of a program's own model that change its training but not its graph.
 OF_TRAINING = ("learning_rate", "dropout", "batch_size")
 Spell = Callable[[str, Any], str]  # Formats the name and the value of a setting as its user writes them.

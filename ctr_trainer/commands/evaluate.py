@@ -56,7 +56,7 @@ def run(
 
     from ctr_trainer.ranks import distributed
 
-    distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores, flags=alike(experiment))
+    distributed.init(experiment.workers.stall_timeout, pin_cores=True, flags=alike(experiment))
     if output.output and distributed.is_chief():
         sources = data.eval_data.split(",")
         outputs.refuse_overlap(output.output, sources, sources)

@@ -6,9 +6,9 @@ from ctr_trainer.commands.experiment.checks import require_model
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.flags import OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
-from ctr_trainer.settings.command_flags import CheckpointFlags, ExportFlags
+from ctr_trainer.settings.command_flags import CheckpointFlags, ExportFlags, ExportRows
 
-GROUPS = (Experiment, CheckpointFlags, ExportFlags)
+GROUPS = (Experiment, CheckpointFlags, ExportFlags, ExportRows)
 TAKES = (*OF_MODELS, "export_dir", "export_rows")
 GIVEN = True
 EXAMPLES = (
@@ -18,7 +18,9 @@ EXAMPLES = (
 )
 
 
-def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, export: ExportFlags) -> None:
+def run(
+    given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, export: ExportFlags, rows: ExportRows
+) -> None:
     """Exports. The last line of the output is a JSON object."""
     require(export, "export_dir")
     require_model(experiment.model)
@@ -31,5 +33,5 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
     estimator = make_estimator(as_trained(given, experiment))
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     if distributed.is_chief():
-        path = estimator.export_to(export.export_dir, checkpoint=found, rows=export.export_rows)
+        path = estimator.export_to(export.export_dir, checkpoint=found, rows=rows.export_rows)
         print(json.dumps({"export_dir": path, "global_step": found.step}), flush=True)

@@ -42,7 +42,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
     from ctr_trainer.commands.experiment.build import make_estimator, progress, reader
     from ctr_trainer.ranks import distributed
 
-    distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores, flags=alike(experiment))
+    distributed.init(experiment.workers.stall_timeout, pin_cores=True, flags=alike(experiment))
     path = _part(predict.output, distributed.rank(), distributed.size())
     sources = data.eval_data.split(",")
     outputs.refuse_overlap(path, sources, sources)

@@ -27,7 +27,7 @@ class PublishFlags(Settings, title="Publish"):
 
 
 GROUPS = (Experiment, CheckpointFlags, PublishFlags)
-_REDIS = ("redis_auth_file", "redis_ca", "redis_cert", "redis_key")
+_REDIS = ("redis_auth_file", "redis_ca", "redis_cert")
 TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "change_inputs", *_REDIS)
 GIVEN = True
 EXAMPLES = (
@@ -75,8 +75,8 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
 
     from ctr_trainer.commands.experiment.as_trained import as_trained
     from ctr_trainer.commands.experiment.build import make_estimator
-    from ctr_trainer.estimator.publishing import write_publication
     from ctr_trainer.live.publication.delivery import Delivery
+    from ctr_trainer.live.publication.from_checkpoint import write_publication
     from ctr_trainer.live.publication.places import open_target
     from ctr_trainer.ranks import distributed
     from ctr_trainer.system.files.temporary import temporary_directory

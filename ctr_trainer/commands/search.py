@@ -77,7 +77,7 @@ def run(
     from ctr_trainer.commands.studies import space
     from ctr_trainer.commands.studies.plan import TrialPlan, TrialPlans
     from ctr_trainer.data.dataset import open_dataset
-    from ctr_trainer.live.stream.source import is_stream
+    from ctr_trainer.data.input_schemes import is_stream
 
     data = experiment.data
     require(data, "train_data", "eval_data")

@@ -19,35 +19,33 @@ from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.by_flag import by_flag, require
 from ctr_trainer.settings.command_flags import ExportFlags
-from ctr_trainer.settings.setting import Settings, setting
+from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.processes import hardware
 
-
-@dataclasses.dataclass(frozen=True)
-class ExplainFlags(Settings, title="Defaults"):
-    explain_defaults: bool = setting(
-        False, "print the flags that --recipe=data chooses for --train_data, with the reasons, and train nothing"
-    )
-
-
-GROUPS = (*TRAINING, ExplainFlags)
+GROUPS = TRAINING
 MAIN = (
     *("model_dir", "model", "model_params", "embedding_dim", "hidden_units", "dropout"),
     *("train_data", "eval_data", "feature_spec", "batch_size", "epochs", "max_steps"),
     *("optimizer", "learning_rate", "embedding_optimizer", "embedding_learning_rate", "embedding_l2"),
-    *("embedding_initial_accumulator", "scale_lr", "lr_schedule", "embedding_lr_schedule", "l2"),
+    *(
+        "embedding_optimizer_params",
+        "lr_schedule_params",
+        "scale_lr",
+        "lr_schedule",
+        "embedding_lr_schedule",
+        "l2",
+    ),
     *("embedding_service", "sync_steps", "accumulation_steps", "dense_sync_steps", "dense_exchange"),
     *("eval_steps", "eval_epochs", "best_metric", "early_stopping_patience", "save_checkpoints_steps", "warm_start"),
-    *("deterministic", "threads", "log_steps", "log_format", "export_dir", "publish", "explain_defaults"),
+    *("deterministic", "threads", "log_steps", "log_format", "export_dir", "publish"),
 )
 GIVEN = True
 EXAMPLES = (
     "./run.sh --flagfile=configs/demo.flags",
     "horovodrun -np 2 ./run.sh --flagfile=configs/movielens_deepfm.flags --max_steps=5000",
     "./run.sh --flagfile=configs/demo.flags --eval_steps=500 --best_metric=auc --early_stopping_patience=3",
-    "./run.sh --train_data=data/train --eval_data=data/valid --model_dir=models/first --explain_defaults",
     "horovodrun -np 8 -H a:4,b:4 ./run.sh --flagfile=... --embedding_service=a:7700,b:7700 --token_file=token",
 )
 
@@ -78,14 +76,12 @@ def run(
     evaluation: EvaluationConfig,
     metrics: MetricsConfig,
     export: ExportFlags,
-    explain: ExplainFlags,
 ) -> None:
     """Trains. In the model directory, rank 0 writes `flags.json` at the start and `train_summary.json` at the end.
 
     With --eval_data it evaluates at the end, and with --eval_steps or --eval_epochs also during training. With
     --export_dir it exports at the end: the best checkpoint if one is kept, else the last one. The default,
-    --recipe=data, chooses the settings that the user did not give, from properties of the data; with
-    --explain_defaults it only prints them.
+    --recipe=data, chooses the settings that the user did not give, from properties of the data.
     """
     data, model = experiment.data, experiment.model
     require(data, "train_data")
@@ -97,24 +93,10 @@ def run(
     require_data(data.train_data, experiment)
     if data.eval_data:
         require_files(data.eval_data)
-    if explain.explain_defaults:
-        _explain(given, experiment, evaluation)
-        return
     if export.export_dir:
         directory.refuse_others(export.export_dir)  # Checked before the training, not after it.
     with services_ahead(experiment) as services:
         _train(given, experiment, evaluation, metrics, export, services)
-
-
-def _explain(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> None:
-    """Prints what the recipe chooses."""
-    from ctr_trainer.commands.experiment import data_recipe
-    from ctr_trainer.ranks import distributed
-
-    distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
-    lines = data_recipe.explanation(given, experiment, evaluation)
-    if distributed.is_chief():
-        print("\n".join(lines), flush=True)
 
 
 def _train(
@@ -181,7 +163,7 @@ def _train(
         params: Any = estimator.params
         estimator.params = dataclasses.replace(params, negative_sampling=None)
         if distributed.is_chief():
-            path = estimator.export_to(export.export_dir, checkpoint=checkpoint, rows=export.export_rows)
+            path = estimator.export_to(export.export_dir, checkpoint=checkpoint)
             _log.info("exported step %d to %s", checkpoint.step, path)
 
 

@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.checkpoint.model_directory import one_job, resume_text
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
 from ctr_trainer.estimator.evaluation import no_examples
+from ctr_trainer.estimator.extension import open_publishing
 from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.model_selection import is_over
-from ctr_trainer.estimator.publishing import open_publishing
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import training_session
@@ -140,7 +140,7 @@ class Estimator(TrainedModel):
                 _log_start(training)
             stop = StopRequest()
             evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else None
-            publishing = open_publishing(training, stop)
+            publishing = open_publishing(training, lambda: bool(stop.asked))
             extensions = [publishing] if publishing else []
             lines = [*training.feed.status_lines, *(publishing.status_lines if publishing else ())]
             own = training_hooks(training, lines, hooks)

@@ -165,7 +165,6 @@ def _named_service(
         token_file=files.token_file,
         ca_file=files.service_ca,
         cert_file=files.service_cert,
-        key_file=files.service_key,
     )
     if not distributed.is_one_machine():
         _refuse_loopback(addresses)

@@ -135,7 +135,7 @@ def _unit(schedule: Schedule, epochs: StepsOfEpochs | None) -> StepsOfEpochs:
         return StepsOfEpochs()
     if epochs is None:
         raise UserError(
-            "lr_unit=epoch: the input does not say how many batches an epoch has, as a tf.data.Dataset: count in "
-            "steps, lr_unit=step"
+            "unit=epoch: the input does not say how many batches an epoch has, as a tf.data.Dataset: count in "
+            "steps, unit=step"
         )
     return epochs

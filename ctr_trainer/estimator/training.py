@@ -21,7 +21,7 @@ from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds, observed_phases
 from ctr_trainer.estimator.open_store import open_store
-from ctr_trainer.estimator.periods import EventClock, EveryEpochs, EverySeconds, EverySteps
+from ctr_trainer.estimator.periods import EventClock, EverySeconds, EverySteps
 from ctr_trainer.estimator.row_sync import RowSync
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.models.params import params_of_training
@@ -213,9 +213,6 @@ def checkpoint_period(config: RunConfig, feed: Feed, step: BuiltStep) -> EverySt
     """
     if config.save_checkpoints_event_secs and not feed.is_live:
         raise config.refused("{save_checkpoints_event_secs}: only a stream has event times; choose another period")
-    if config.save_checkpoints_epochs:
-        flags = "save_checkpoints_epochs", "save_checkpoints_steps"
-        return EveryEpochs(config.save_checkpoints_epochs, step.run_length, flags)
     if seconds := config.save_checkpoints_event_secs:
         return EverySeconds(seconds, EventClock(feed.event_seconds))
     if seconds := config.save_checkpoints_secs:

@@ -1,9 +1,8 @@
 """Computes the keys of raw feature values in an exported graph, with stock TensorFlow operations only."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
-import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
@@ -17,7 +16,6 @@ from ctr_trainer.features.times import graph_derived
 # Name of the signature, and kinds of its outputs; see `key_outputs`.
 SIGNATURE = "keys"
 KEYS, VALUES, SPLITS, WEIGHTS = "keys", "values", "splits", "weights"
-TEXTS, SIZES = "texts", "sizes"
 
 
 class RawLists:
@@ -125,24 +123,14 @@ class RawKeys:
         places = {feature.name: place for place, feature in enumerate(sorted(features, key=lambda f: f.is_bucketised))}
         return tf.gather(tf.concat(parts, 1), [places[feature.name] for feature in features], axis=1)
 
-    def flat_singles(self, features: Sequence[SparseFeature], packed: str = "") -> tf.Tensor:
-        """Returns int64[n], the keys of single-valued features in `flat_order`, any number of keys per feature.
-
-        Args:
-          packed: name of a table whose plain texts share two inputs: `texts/<packed>` string[m], feature after feature,
-            and `sizes/<packed>` int32[features], the number of texts of each feature. "" for one input per feature.
-        """
+    def flat_singles(self, features: Sequence[SparseFeature]) -> tf.Tensor:
+        """Returns int64[n], the keys of single-valued features in `flat_order`, any number of keys per feature."""
         plain = [feature for feature in flat_order(features) if is_plain(feature)]
         parts = []
-        if plain and packed:
-            texts = self.receiver(f"{TEXTS}/{packed}", tf.string, [None])
-            sizes = self.receiver(f"{SIZES}/{packed}", tf.int32, [len(plain)])
-        elif plain:
-            values = [self.receiver(feature.name, tf.string, [None]) for feature in plain]
-            texts, sizes = tf.concat(values, 0), tf.stack([tf.shape(each)[0] for each in values])
         if plain:
-            owners = tf.repeat(tf.range(len(plain)), sizes)
-            parts.append(_keys_of_owners(plain, _without(self._null_values, texts), owners))
+            values = [self.receiver(feature.name, tf.string, [None]) for feature in plain]
+            owners = tf.repeat(tf.range(len(plain)), tf.stack([tf.shape(each)[0] for each in values]))
+            parts.append(_keys_of_owners(plain, _without(self._null_values, tf.concat(values, 0)), owners))
         parts += [self.singles([feature])[:, 0] for feature in flat_order(features)[len(plain) :]]
         return tf.concat(parts, 0)
 
@@ -163,17 +151,6 @@ def flat_order(features: Sequence[SparseFeature]) -> list[SparseFeature]:
     return sorted(features, key=lambda feature: not is_plain(feature))
 
 
-def packed_inputs(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the values of the inputs `texts/<table>` and `sizes/<table>` for the values of each feature."""
-    given: dict[str, np.ndarray] = {}
-    for table in spec.tables:
-        values = [arrays[feature.name] for feature in table.single if is_plain(feature) and feature.name in arrays]
-        if values:
-            given[f"{TEXTS}/{table.name}"] = np.concatenate(values)
-            given[f"{SIZES}/{table.name}"] = np.array([len(each) for each in values], np.int32)
-    return given
-
-
 def key_outputs(
     raw: RawKeys, spec: FeatureSpec, read: Collection[str], is_ranked: bool = False
 ) -> dict[str, tf.Tensor]:
@@ -185,7 +162,7 @@ def key_outputs(
       raw: the object to which the inputs are added.
       read: names of the tower's inputs, see `receivers.RowInputs`. A feature without an input has no output.
       is_ranked: whether each input has 1 or n values. If so, `keys/dim16` is int64[any], feature after feature in
-        `flat_order`, and plain texts are packed, see `RawKeys.flat_singles`.
+        `flat_order`.
     """
     outputs: dict[str, tf.Tensor] = {}
     for table in spec.tables:
@@ -193,7 +170,7 @@ def key_outputs(
         if f"{EMBEDDING}/{table.name}" in read or f"{LINEAR}/{table.name}" in read:
             lists += table.bags
             if table.single:
-                flat = raw.flat_singles(table.single, table.name) if is_ranked else raw.singles(table.single)
+                flat = raw.flat_singles(table.single) if is_ranked else raw.singles(table.single)
                 outputs[f"{KEYS}/{table.name}"] = flat
         for feature in lists:
             outputs |= _list_outputs(feature, raw.lists(feature))

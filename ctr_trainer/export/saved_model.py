@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import json
 import logging
 import os
@@ -10,7 +9,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -42,6 +41,7 @@ _SPEC = ("assets.extra", "feature_spec.json")
 _FIGURES = ("assets.extra", "features.json")
 
 ROWS = ("all", "none")
+_T = TypeVar("_T")
 TrainedFeatures = tuple[FeatureSpec, Statistics | None]
 
 
@@ -80,55 +80,62 @@ def export_saved_model(
         model was trained with.
     """
     path = str(path_of(path).absolute())
-    arguments = (model_fn, params_as_trained(params, checkpoint), checkpoint, trained_features)
-    write = functools.partial(_write, path, *arguments, serving_input_receiver_fn, rows, assets_extra or {})
-    try:
-        write(ranks=trained_features is not None and serving_input_receiver_fn is None)
-    except NotRankable as error:
-        _log.warning("exported without the signature for ranking: %s", error)
-        write(ranks=False)
+    params = params_as_trained(params, checkpoint)
+    own_inputs = trained_features is not None and serving_input_receiver_fn is None
+
+    def write(ranks: bool) -> None:
+        with checkpoint.with_local_dense() as local, directory.replacing(path) as draft, tf.Graph().as_default():
+            features, receivers, tables = _receive(local, trained_features, serving_input_receiver_fn, rows)
+            signatures = signatures_of(model_fn, params, features, receivers, tables, ranks and own_inputs)
+            saver = TableSaver(local.path, local.tables, tables)
+            with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+                with refusing_other_variables(local, saver.dense_variables):
+                    saver.dense.restore(session, local.dense_prefix)
+                _build(draft, session, signatures, saver)
+            if trained_features is not None:
+                spec, statistics = trained_features
+                spec = spec if rows == "none" else _of_features(spec, receivers)
+                write_spec(draft, spec, statistics, (local.model or {}).get(NEW_KEYS, {}))
+            if own_inputs:
+                write_warmup(draft, signatures)
+            for name, file in (assets_extra or {}).items():
+                copy = pathlib.Path(draft, "assets.extra", name)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
+
+    _ranking_if_possible(write)
     return path
 
 
-def _write(
-    path: str,
-    model_fn: Callable[..., Any],
-    params: Any,
-    checkpoint: Checkpoint,
-    trained_features: TrainedFeatures | None,
-    serving_input_receiver_fn: Callable[[], Any] | None,
-    rows: str,
-    assets_extra: Mapping[str, str],
-    ranks: bool,
-) -> None:
-    with checkpoint.with_local_dense() as checkpoint, directory.replacing(path) as draft, tf.Graph().as_default():
-        tf1.train.get_or_create_global_step()
-        features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn, rows)
-        signatures = signatures_of(model_fn, params, features, receivers)
-        if trained_features is not None and ranks:
-            ranked: RankedFeatures
-            if isinstance(features, RowInputs):
-                ranked = RankedRows(*trained_features, receivers)
-            else:
-                ranked = RankedValues(*trained_features, tables, receivers)
-            signatures |= ranking_signatures(model_fn, params, ranked)
-        saver = TableSaver(checkpoint.path, checkpoint.tables, tables)
-        if trained_features is not None and isinstance(features, RowInputs):
-            signatures |= keys_signature(trained_features, receivers)
-        with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-            with refusing_other_variables(checkpoint, saver.dense_variables):
-                saver.dense.restore(session, checkpoint.dense_prefix)
-            build(draft, session, signatures, saver)
-        if trained_features is not None:
-            spec, statistics = trained_features
-            spec = spec if rows == "none" else _of_features(spec, receivers)
-            write_spec(draft, spec, statistics, (checkpoint.model or {}).get(NEW_KEYS, {}))
-        if trained_features is not None and serving_input_receiver_fn is None:
-            write_warmup(draft, signatures)
-        for name, file in assets_extra.items():
-            copy = pathlib.Path(draft, "assets.extra", name)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
+def write_tower(
+    path: str, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures
+) -> dict[str, tuple[tf.TensorShape, tf.DType]]:
+    """Writes a SavedModel without rows, with arbitrary variable values, into an empty or absent directory.
+
+    Returns:
+      dict of variable name -> (shape, dtype).
+    """
+
+    def write(ranks: bool) -> dict[str, tuple[tf.TensorShape, tf.DType]]:
+        with tf.Graph().as_default():
+            inputs = RowInputs(*trained_features)
+            signatures = signatures_of(model_fn, params, inputs, inputs.receivers, {}, ranks)
+            with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+                session.run(tf1.global_variables_initializer())
+                _build(path, session, signatures, tf1.train.Saver())
+            write_warmup(path, signatures)
+            return {each.op.name: (each.shape, each.dtype.base_dtype) for each in tf1.global_variables()}
+
+    return _ranking_if_possible(write)
+
+
+def _ranking_if_possible(write: Callable[[bool], _T]) -> _T:
+    """Returns write(whether to write the signature for ranking), which is possible for most models."""
+    try:
+        return write(True)
+    except NotRankable as error:
+        _log.warning("exported without the signature for ranking: %s", error)
+        return write(False)
 
 
 def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
@@ -152,8 +159,7 @@ def _of_features(spec: FeatureSpec, names: Collection[str]) -> FeatureSpec:
 
 def load_figure(path: str, figure: str) -> dict[str, Any]:
     """Returns a dict of an export's sparse feature -> its figure, TYPICAL, FORM or NEW_KEYS; {} if it is not known."""
-    file = pathlib.Path(path, *_FIGURES)
-    figures = json.loads(file.read_text()) if file.exists() else {}  # Exports of earlier versions have no figures.
+    figures = json.loads(pathlib.Path(path, *_FIGURES).read_text())
     return {name: each[figure] for name, each in figures.items() if each.get(figure) is not None}
 
 
@@ -193,30 +199,42 @@ def _receive(
 
 
 def signatures_of(
-    model_fn: Callable[..., Any], params: Any, features: Features | Any, receivers: Mapping[str, tf.Tensor]
+    model_fn: Callable[..., Any],
+    params: Any,
+    features: Features | Any,
+    receivers: Mapping[str, tf.Tensor],
+    tables: Mapping[str, ExportedTable],
+    ranks: bool,
 ) -> dict[str, Any]:
     """Makes the graph of the predictions. Returns its SignatureDefs by name, see `signature_defs`.
 
     Args:
       receivers: dict of the graph's inputs; reading features may add to it.
+      tables: the exported tables.
+      ranks: whether to make the signatures for ranking.
     """
+    tf1.train.get_or_create_global_step()
     spec = model_fn(features, None, ModeKeys.PREDICT, params)  # First, because it adds to `receivers`.
-    return signature_defs(spec, receivers)
+    signatures = signature_defs(spec, receivers)
+    if isinstance(features, RowInputs):
+        raw = RawKeys(features.spec, features.statistics)
+        if outputs := key_outputs(raw, features.spec, receivers.keys()):
+            signatures[SIGNATURE] = tf1.saved_model.predict_signature_def(raw.receivers, outputs)
+        if ranks:
+            ranked: RankedFeatures = RankedRows(features.spec, features.statistics, receivers)
+            signatures |= ranking_signatures(model_fn, params, ranked)
+    elif ranks:
+        ranked = RankedValues(features.spec, features.statistics, tables, receivers)
+        signatures |= ranking_signatures(model_fn, params, ranked)
+    return signatures
 
 
-def build(path: str, session: tf1.Session, signatures: Mapping[str, Any], saver: tf1.train.Saver) -> None:
+def _build(path: str, session: tf1.Session, signatures: Mapping[str, Any], saver: tf1.train.Saver) -> None:
     """Writes the SavedModel of the session's graph into an empty directory."""
     builder = tf1.saved_model.Builder(path)
     tags = [tf1.saved_model.tag_constants.SERVING]
     builder.add_meta_graph_and_variables(session, tags, signatures, strip_default_attrs=True, saver=saver)
     builder.save()
-
-
-def keys_signature(trained_features: TrainedFeatures, receivers: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-    """Returns {"keys": SignatureDef} for a tower with these inputs; {} if it reads no sparse feature."""
-    raw = RawKeys(*trained_features)
-    outputs = key_outputs(raw, trained_features[0], receivers.keys())
-    return {SIGNATURE: tf1.saved_model.predict_signature_def(raw.receivers, outputs)} if outputs else {}
 
 
 def _tables(checkpoint: Checkpoint) -> dict[str, ExportedTable]:

@@ -13,7 +13,6 @@ import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from ctr_trainer.export.ranking import CANDIDATES, COLUMNS, CONTEXT
-from ctr_trainer.export.raw_keys import SIZES
 
 FILE = ("assets.extra", "tf_serving_warmup_requests")
 # Importing TensorFlow adds the message TensorProto to the default pool.
@@ -79,8 +78,6 @@ def _missing(name: str, info: Any, inputs: Mapping[str, Any]) -> np.ndarray:
     side, _, what = name.partition("/")
     if side == COLUMNS:
         return np.arange(shape[0], dtype=np.int32)
-    if side == SIZES and what:
-        return np.eye(1, shape[0], dtype=np.int32)[0]
     if side in (CONTEXT, CANDIDATES) and what:
         columns = inputs[f"{COLUMNS}/{what.partition('/')[2]}"].tensor_shape.dim[0].size
         shape[1] = 0 if side == CONTEXT else columns

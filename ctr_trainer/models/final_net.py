@@ -63,7 +63,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
             for index, units in enumerate(params.hidden_units):
                 y = factorized_interaction(x, units, params.residual, f"layer_{index}")
                 if params.batch_norm:
-                    momentum, epsilon = params.batch_norm_momentum, params.batch_norm_epsilon
+                    momentum, epsilon = params.batch_norm_momentum or None, params.batch_norm_epsilon
                     y = batch_norm(y, training, momentum, epsilon, f"batch_norm_{index}")
                 x = dropped(getattr(tf.nn, params.activation)(y), mode, params)
             streams.append(dense(x, 1, "logits", bias=params.base_logit()))

@@ -9,16 +9,10 @@ from typing import Any
 
 from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import MODELS, find_model, summary
+from ctr_trainer.settings import by_flag
+from ctr_trainer.settings.by_flag import EXPECTED
+from ctr_trainer.settings.setting import declared
 from ctr_trainer.system.messages.errors import UserError
-
-_EXPECTED = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    tuple[int, ...]: "integers as in 128:64",
-    tuple[str, ...]: "names as in a:b",
-}
-_BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def describe_models() -> list[str]:
@@ -61,8 +55,9 @@ def accepted(params_class: type[ModelParams]) -> list[str]:
     lines = ["--model_params=name=value,name=value of"]
     for field in fields.values():
         kind = _kind(params_class, field)
-        expected = "|".join(typing.get_args(kind)) if _is_choice(kind) else _EXPECTED.get(kind, "a text")
-        text = f"{help_of(params_class, field.name)} [{expected}]; default {_written(field.default) or 'none'}"
+        expected = "|".join(typing.get_args(kind)) if _is_choice(kind) else EXPECTED.get(kind, "a text")
+        about = declared(field).help if declared(field) else help_of(params_class, field.name)
+        text = f"{about} [{expected}]; default {by_flag.written(field.default) or 'none'}"
         lines.append(f"  {field.name:<26}{text}")
     return lines
 
@@ -79,7 +74,7 @@ def help_of(params_class: type[ModelParams], name: str) -> str:
 
 def written(name: str, value: Any) -> str:
     """Returns a setting as `parse` takes it."""
-    return f"{name}={_written(tuple(value) if isinstance(value, list) else value)}"
+    return f"{name}={by_flag.written(value)}"
 
 
 def _own(params_class: type[ModelParams]) -> dict[str, dataclasses.Field[Any]]:
@@ -94,13 +89,6 @@ def _is_choice(kind: Any) -> bool:
     return typing.get_origin(kind) is typing.Literal
 
 
-def _written(value: Any) -> str:
-    """Returns a default as the command line would give it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ":".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
 def _parse(text: str, params_class: type[ModelParams]) -> tuple[str, Any]:
     """Returns (name, value) of `name=value`."""
     name, equals, value = (part.strip() for part in text.partition("="))
@@ -113,18 +101,6 @@ def _parse(text: str, params_class: type[ModelParams]) -> tuple[str, Any]:
         raise UserError(f"--model_params={text}: there is no {name!r}")
     kind = _kind(params_class, fields[name])
     try:
-        return name, _value(kind, value)
+        return name, by_flag.read_param(kind, value)
     except (ValueError, KeyError):
-        raise UserError(f"--model_params={text}: expected {_EXPECTED[kind]}") from None
-
-
-def _value(kind: Any, text: str) -> Any:
-    if kind is bool:
-        return _BOOLS[text.lower()]
-    if kind in (int, float):
-        return kind(text)
-    if kind == tuple[int, ...]:
-        return tuple(int(part) for part in text.split(":") if part)
-    if kind == tuple[str, ...]:
-        return tuple(part for part in text.split(":") if part)
-    return text
+        raise UserError(f"--model_params={text}: expected {EXPECTED[kind]}") from None

@@ -3,10 +3,10 @@
 import dataclasses
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ctr_trainer.settings.setting import SettingError, Settings, setting
+from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of, setting
 from ctr_trainer.system.messages.errors import UserError
 
 # An outcome with a smaller share is rare. With 0.2% and 3% of positive examples, a bias that starts at their log odds
@@ -63,16 +63,17 @@ class ModelParams(Settings, title="Network and loss"):
         below=1.0,
     )
     batch_norm: bool = setting(False, "batch normalization of the hidden layers, before their activation")
-    batch_norm_momentum: float | None = setting(
-        None,
-        "share of the moving statistics of --batch_norm that a step keeps; if not given, they average over a tenth of "
+    batch_norm_momentum: float = setting(
+        0.0,
+        "share of the moving statistics of --batch_norm that a step keeps; with 0, they average over a tenth of "
         "an epoch, at least 10 and at most 100 steps",
         "share",
         minimum=0.0,
         below=1.0,
+        flag=None,
     )
     batch_norm_epsilon: float = setting(
-        1e-3, "number that --batch_norm adds to the variance before it divides by its root", minimum=0.0
+        1e-3, "number that --batch_norm adds to the variance before it divides by its root", minimum=0.0, flag=None
     )
     activation: str = setting("relu", "activation of the hidden layers", choices=typing.get_args(Activation))
     label: str = setting("", "label that a model of one label predicts; needed if the data has several", "name")
@@ -103,7 +104,6 @@ class ModelParams(Settings, title="Network and loss"):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_widths("hidden_units")
-        self._check_delayed_labels()
         for name, kind in typing.get_type_hints(type(self)).items():
             choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
             if choices and getattr(self, name) not in choices:
@@ -136,15 +136,14 @@ class ModelParams(Settings, title="Network and loss"):
         weight = 1.0 if isinstance(self.positive_weight, str) else self.positive_weight
         return math.log(share / (1 - share)) + math.log(weight) - math.log(self.negative_sampling or 1.0)
 
-    def _check_delayed_labels(self) -> None:
+    def conflicts(self) -> Iterator[str]:
         if self.delayed_labels == WAIT:
             return
         if self.several_labels:
-            raise self.refused("{delayed_labels}: is for models of one label, and this model predicts several")
-        if self.positive_weight != 1.0:
-            raise self.refused("{delayed_labels}: {positive_weight} would spoil its weights; leave one of them out")
-        if self.negative_sampling not in (None, 1.0):
-            raise self.refused("{delayed_labels}: {negative_sampling} would spoil its weights; leave one of them out")
+            yield "{delayed_labels}: is for models of one label, and this model predicts several"
+        for name, usual in (("positive_weight", (1.0,)), ("negative_sampling", (None, 1.0))):
+            if getattr(self, name) not in usual:
+                yield f"{{delayed_labels}}: {{{name}}} would spoil its weights; leave one of them out"
 
     def require_at_least(self, minimum: float, *names: str) -> None:
         """Raises UserError if a named field is less than `minimum`."""
@@ -172,8 +171,12 @@ class ModelParams(Settings, title="Network and loss"):
         return f"--{name}={text}" if name in SHARED else f"--model_params={name}={text}"
 
 
-# The params that all models have. Each is a flag of its own, except for `train_op_fn` and `label_means`.
-SHARED = frozenset(field.name for field in dataclasses.fields(ModelParams))
+# The params of all models that are not given as `--model_params`: `train_op_fn`, `label_means`, and those with flags.
+SHARED = frozenset(
+    field.name
+    for field in dataclasses.fields(ModelParams)
+    if declared(field) is None or flag_of(ModelParams, field) is not None
+)
 
 
 @dataclasses.dataclass(frozen=True)

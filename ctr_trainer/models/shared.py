@@ -46,7 +46,7 @@ def tower(
         training=mode == ModeKeys.TRAIN,
         activation=params.activation,
         batch_norm=params.batch_norm,
-        momentum=params.batch_norm_momentum,
+        momentum=params.batch_norm_momentum or None,
         epsilon=params.batch_norm_epsilon,
         name=name,
     )

@@ -2,13 +2,24 @@
 
 import contextlib
 import dataclasses
+import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from ctr_trainer.settings.setting import Setting, SettingError, Settings, declared, flag_of, is_param, spelled_flag
+from ctr_trainer.settings.setting import Setting, SettingError, Settings, declared, flag_of
 from ctr_trainer.system.messages.errors import UserError
 
 S = TypeVar("S", bound=Settings)
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+# What `read_param` expects, by type.
+EXPECTED: dict[Any, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    tuple[int, ...]: "integers as in 128:64",
+    tuple[float, ...]: "numbers as in 0.5:2",
+    tuple[str, ...]: "names as in a:b",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,17 +29,15 @@ class Flag:
     Attributes:
       name: name without dashes.
       kind: type of the value.
-      default: default value; None if several kinds of a setting share the flag with different defaults.
-      defaults: in that case, the default by the name of the kind.
-      of_some_kinds: whether only some kinds of a setting have this flag, such as `--embedding_initial_accumulator`.
+      default: default value.
+      takes_params: whether the flag takes several settings as `name=value`; `by_flag` has them as `FLAG=name`.
     """
 
     name: str
     kind: Any
     default: Any
     setting: Setting
-    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
-    of_some_kinds: bool = False
+    takes_params: bool = False
 
 
 def sections(settings: Settings) -> list[tuple[str, list[Flag]]]:
@@ -37,56 +46,37 @@ def sections(settings: Settings) -> list[tuple[str, list[Flag]]]:
     inner: list[tuple[str, list[Flag]]] = []
     for field in dataclasses.fields(settings):
         found, value = declared(field), getattr(settings, field.name)
+        flag = found and flag_of(type(settings), field)
         if found is None:
             inner += sections(value) if _is_settings(field.type) else []
         elif found.kinds is not None:
-            choice = dataclasses.replace(found, choices=tuple(found.kinds), kinds=None)
-            chosen = Flag(flag_of(field), str, value.name, choice)
-            inner.append((type(value).title, [chosen, *_of_kinds(found), *_params_of_kinds(found)]))
-        elif flag_of(field):
-            own.append(Flag(flag_of(field), field.type, value, found))
+            chosen = Flag(flag, str, value.name, dataclasses.replace(found, choices=tuple(found.kinds), kinds=None))
+            inner.append((type(value).title, [chosen, *_params(found.kinds)]))
+        elif flag and "=" not in flag:
+            own.append(Flag(flag, field.type, value, found))
+    if settings.params_flag:
+        own += _params({"": type(settings)})
     return [(settings.title, own), *inner] if own else inner
 
 
-def _of_kinds(choice: Setting) -> list[Flag]:
-    """Returns the flags of all kinds of a setting; a flag that several kinds share occurs once."""
-    having: dict[str, list[tuple[str, dataclasses.Field[Any]]]] = {}
-    for name, kind in choice.kinds.items():
+def _params(kinds: Mapping[str, type[Settings]]) -> list[Flag]:
+    """Returns the flag for the settings of all kinds that are given as `name=value`; [] if there are none."""
+    having: dict[str, tuple[str, list[str]]] = {}
+    for name, kind in kinds.items():
         for field in dataclasses.fields(kind):
-            if not is_param(field):
-                having.setdefault(flag_of(field), []).append((name, field))
-    flags = []
-    for name, found in having.items():
-        field = found[0][1]
-        of = () if len(found) == len(choice.kinds) else tuple(kind for kind, _ in found)
-        defaults = {kind: field.default for kind, field in found}
-        differ = len(set(defaults.values())) > 1
-        setting = dataclasses.replace(declared(field), of=of)
-        default = None if differ else field.default
-        flags.append(Flag(name, field.type, default, setting, defaults if differ else {}, of_some_kinds=bool(of)))
-    return flags
-
-
-def _params_of_kinds(choice: Setting) -> list[Flag]:
-    """Returns the flag for the settings of kinds that have no flag of their own; [] if there are no such settings.
-
-    Its help lists these settings, each with its default and its kinds.
-    """
-    having: dict[str, list[str]] = {}
-    for name, kind in choice.kinds.items():
-        for field in filter(is_param, dataclasses.fields(kind)):
-            having.setdefault(f"{field.name}={field.default:g}", []).append(name)
+            if flag_of(kind, field) == f"{kind.params_flag}={field.name}":
+                default = written(field.default) or "none"
+                of = having.setdefault(f"{field.name}={default}", (declared(field).help, []))[1]
+                of += declared(field).of or filter(None, [name])
     if not having:
         return []
-    text = ", ".join(f"{param} ({', '.join(kinds)})" for param, kinds in having.items())
-    help = f"settings of the optimizer as name=value, here with their defaults: {text}"
-    return [Flag(choice.params_flag, tuple[str, ...], (), Setting(help))]
+    texts = (f"{param} ({', '.join(of)}): {text}" for param, (text, of) in having.items())
+    help = f"settings as name=value, here with their defaults. {'; '.join(texts)}"
+    return [Flag(next(iter(kinds.values())).params_flag, tuple[str, ...], (), Setting(help), takes_params=True)]
 
 
 def replaced(settings: S, values: Mapping[str, Any]) -> S:
     """Returns `Settings` with other values, given by flag; flags of other settings are ignored.
-
-    If only some kinds of a setting have a flag, None means that the flag is not given.
 
     Raises:
       UserError: a setting is refused; the message names flags.
@@ -97,41 +87,68 @@ def replaced(settings: S, values: Mapping[str, Any]) -> S:
         if found is None:
             taken[field.name] = replaced(value, values) if _is_settings(field.type) else value
         elif found.kinds is not None:
-            taken[field.name] = _of_kind(field, value, values)
+            taken[field.name] = _of_kind(flag_of(type(settings), field), found, value, values)
         else:
-            taken[field.name] = values.get(flag_of(field), value)
+            taken[field.name] = values.get(flag_of(type(settings), field), value)
+    if settings.params_flag:
+        taken |= _given_params(type(settings), values, f"--{settings.params_flag}")
     with refusing_by_flags():
         return type(settings)(**taken)
 
 
-def _of_kind(field: dataclasses.Field[Any], old: Any, values: Mapping[str, Any]) -> Any:
+def _of_kind(flag: str, found: Setting, old: Any, values: Mapping[str, Any]) -> Any:
     """Returns the settings of the chosen kind. If it is the current kind, settings that are not given stay."""
-    flag, found = flag_of(field), declared(field)
     name = values.get(flag, old.name)
     if name not in found.kinds:
         raise UserError(f"--{flag}={name}{found.unknown_kind(name)}")
     kind = found.kinds[name]
-    fields = dataclasses.fields(kind)
-    names = ", ".join(f"--{spelled_flag(each)}" for each in fields)
-    having = f"it has {names}" if names else "it has no setting"
-    own = {flag_of(each): each.name for each in fields}
-    for other in _of_kinds(found):
-        value = values.get(other.name)
-        if other.name not in own and value is not None:
-            raise UserError(f"--{flag}={name} has no --{other.name}, which is set to {value:g}; {having}")
-    given = vars(old) if name == old.name else {}
-    given = given | {own[each]: values[each] for each in own if values.get(each) is not None}
-    params = {each.name for each in fields if is_param(each)}
-    for text in values.get(found.params_flag) or ():
-        param, _, number = text.partition("=")
-        if param not in params:
-            raise UserError(f"--{flag}={name} has no --{found.params_flag}={param}, which is set to {number}; {having}")
-        try:
-            given[param] = float(number)
-        except ValueError:
-            raise UserError(f"--{found.params_flag}={text}: expected {param}=NUMBER") from None
+    kept = vars(old) if name == old.name else {}
     with refusing_by_flags():
-        return kind(**given)
+        return kind(**{**kept, **_given_params(kind, values, f"--{flag}={name}")})
+
+
+def _given_params(kind: type[Settings], values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Returns the settings of `kind` that are given as `FLAG=name`, and refuses those that it does not have."""
+    known = {flag_of(kind, field): field for field in dataclasses.fields(kind)}
+    given = {}
+    for name, value in values.items():
+        if not name.startswith(f"{kind.params_flag}="):
+            continue
+        if name not in known:
+            having = ", ".join(f"--{each}" for each in known if each and "=" in each)
+            raise UserError(f"{what} has no --{name}, which is set to {value}; it has {having or 'no setting'}")
+        field = known[name]
+        try:
+            given[field.name] = read_param(field.type, value) if isinstance(value, str) else value
+        except (KeyError, ValueError):
+            raise UserError(f"--{name}={value}: expected {EXPECTED[field.type]}") from None
+    return given
+
+
+def read_param(kind: Any, text: str) -> Any:
+    """Returns the value of a text in `name=value`; a tuple is written with `:`. Raises ValueError or KeyError."""
+    if kind is bool:
+        return _BOOLS[text.lower()]
+    if kind in (int, float):
+        return kind(text)
+    each = next(iter(typing.get_args(kind)), None) if typing.get_origin(kind) is tuple else None
+    return tuple(each(part) for part in text.split(":") if part) if each else text
+
+
+def written(value: Any) -> str:
+    """Returns a value as `read_param` takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    return ":".join(map(written, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def text_of(name: str, value: Any) -> str:
+    """Returns the text of a value that the command line takes after `--name=`."""
+    if "=" in name or isinstance(value, bool):
+        return written(value)
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 @contextlib.contextmanager
@@ -146,17 +163,18 @@ def refusing_by_flags() -> Iterator[None]:
 def by_flag(settings: Settings) -> dict[str, Any]:
     """Returns the values of `Settings` and of nested `Settings` by flag; `replaced` is the inverse.
 
-    An optimizer setting without a flag of its own also has a key, such as `adam_beta1`.
+    A setting that is given as `name=value` has the key `FLAG=name`, such as `optimizer_params=beta1`.
     """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         found, value = declared(field), getattr(settings, field.name)
+        flag = found and flag_of(type(settings), field)
         if found is None:
             values |= by_flag(value) if _is_settings(field.type) else {}
         elif found.kinds is not None:
-            values |= {flag_of(field): value.name, **by_flag(value)}
-        elif flag_of(field):
-            values[flag_of(field)] = value
+            values |= {flag: value.name, **by_flag(value)}
+        elif flag:
+            values[flag] = value
     return values
 
 
@@ -176,18 +194,15 @@ def changed(settings: Settings, usual: Settings | None = None) -> dict[str, Any]
     values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         found, value, default = declared(field), getattr(settings, field.name), getattr(usual, field.name)
+        flag = found and flag_of(type(settings), field)
         if found is None:
             values |= changed(value, default) if _is_settings(field.type) else {}
         elif found.kinds is not None:
             is_other = value.name != default.name
-            values |= {
-                **({flag_of(field): value.name} if is_other else {}),
-                **changed(value, None if is_other else default),
-            }
-        elif value != default and is_param(field):
-            values[found.params_flag] = (*values.get(found.params_flag, ()), f"{field.name}={value!r}")
-        elif flag_of(field) and value != default:
-            values[flag_of(field)] = value
+            values |= {flag: value.name} if is_other else {}
+            values |= changed(value, None if is_other else default)
+        elif flag and value != default:
+            values[flag] = value
     return values
 
 
@@ -196,7 +211,7 @@ def require(settings: Settings, *names: str) -> None:
     for name in names:
         if not getattr(settings, name):
             field = settings.__dataclass_fields__[name]
-            raise UserError(f"--{flag_of(field)} is missing: {declared(field).help}")
+            raise UserError(f"--{flag_of(type(settings), field)} is missing: {declared(field).help}")
 
 
 def _is_settings(kind: Any) -> bool:

@@ -102,20 +102,12 @@ class ScoreLimits(Settings, title="Requests"):
     """Limits of the requests that a scoring server accepts, and how it batches them.
 
     Attributes:
-      batch_delay_ms: with 0, a free thread scores all waiting requests as one batch, so batches grow with the load.
       max_body_bytes, max_values: limits whose defaults grow with `max_examples`.
       max_queue: requests beyond it are refused with status 429, so that waiting requests take bounded memory.
     """
 
     max_batch_size: int = setting(
         256, "examples of concurrent requests that are scored together", "examples", minimum=1
-    )
-    batch_delay_ms: float = setting(
-        0.0,
-        "how long a batch waits for further requests; 0: takes those that wait already",
-        "ms",
-        minimum=0.0,
-        flag=None,
     )
     threads: int = setting(1, "number of batches that are scored concurrently, each on one core", "threads", minimum=1)
     max_queue: int = setting(
@@ -230,6 +222,10 @@ class ExportFlags(Settings, title="Export"):
     export_dir: str = setting(
         "", "directory, or its URL, of the SavedModel to write; `train` writes it at its end", "path"
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportRows(Settings, title="Export"):
     export_rows: str = setting(
         "all",
         "embedding rows in the SavedModel. all: the SavedModel predicts from raw features; none: it has the dense "

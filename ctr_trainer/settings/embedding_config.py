@@ -1,6 +1,7 @@
 """Where the embedding rows live, and how they are trained."""
 
 import dataclasses
+from collections.abc import Iterator
 
 from ctr_trainer.settings.optimizers import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
 from ctr_trainer.settings.setting import Settings, one_of, setting
@@ -17,9 +18,8 @@ class SecurityFiles(Settings, title="Security of the embedding service"):
         "", "PEM file of the authority that signed the certificate of the service; turns on TLS", "path", alike=False
     )
     service_cert: str = setting(
-        "", "PEM file of the certificate of this client, if the service requires one", "path", alike=False
+        "", "PEM file of this client's certificate and key, if the service requires them", "path", alike=False
     )
-    service_key: str = setting("", "PEM file of the key of --service_cert", "path", alike=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,6 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "optimizer of the embedding rows; a dense_ optimizer updates all rows at each step, the others only the rows "
         "of the batch",
         flag="embedding_optimizer",
-        params_flag="embedding_optimizer_params",
         hints=NO_ROW_OPTIMIZERS,
     )
     learning_rate: float = setting(
@@ -123,6 +122,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "longest time to retry an embedding service that does not answer; after it training ends with an error",
         "seconds",
         minimum=0.0,
+        flag=None,
     )
     service_shards: int = setting(
         1,
@@ -139,17 +139,16 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         assert isinstance(self.optimizer, RowOptimizer)
         return self.optimizer
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         if self.service_shards > 1 and self.service != "auto":
-            raise self.refused(
+            yield (
                 "{service_shards} is for services that the job starts itself, and {service} names those that run: "
                 "leave out {service_shards:name}, or use {service:name}=auto"
             )
         if self.service == "shared" and self.sync_compression != "none":
-            raise self.refused("{sync_compression:name} is about syncs, and with {service} there are none")
+            yield "{sync_compression:name} is about syncs, and with {service} there are none"
         if self.row_optimizer.moves_all_rows and self.service not in ("auto", "shared"):
-            raise self.refused(
+            yield (
                 "{optimizer} moves every row at every step, which the rows of {service} cannot: leave out "
                 "{service:name}, or take the optimizer without dense_"
             )

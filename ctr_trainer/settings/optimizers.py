@@ -10,8 +10,6 @@ from typing import Any
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.system.messages.errors import UserError
 
-_of_dense = functools.partial(setting, params_flag="optimizer_params")
-_of_rows = functools.partial(setting, params_flag="embedding_optimizer_params")
 _SHARE: dict[str, Any] = dict(unit="share", minimum=0.0, below=1.0)
 _DECAY: dict[str, Any] = dict(unit="1/step", minimum=0.0)
 _DECAY_HELP = "decay of the dense kernels per step: a step multiplies them by 1 - learning rate * weight_decay"
@@ -42,7 +40,7 @@ def with_plugins(own: Mapping[str, Any], group: str) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DenseOptimizer(Settings, title="Optimizer of the dense variables"):
+class DenseOptimizer(Settings, title="Optimizer of the dense variables", params_flag="optimizer_params"):
     """The update of a variable w by its gradient g at the learning rate lr, t optimizer steps after the first.
 
     With `weight_decay`, every optimizer first applies w -= lr weight_decay w, except LAMB, which adds the decay to r.
@@ -73,11 +71,11 @@ class Momentum(DenseOptimizer):
     """m = momentum m + g;  w -= lr m"""
 
     name: typing.ClassVar[str] = "momentum"
-    momentum: float = _of_dense(0.9, "share of the velocity that a step keeps", **_SHARE)
+    momentum: float = setting(0.9, "share of the velocity that a step keeps", **_SHARE)
 
 
 _dense_accumulator = functools.partial(
-    _of_dense, 0.1, "what the sum of squared gradients starts at", "gradient^2", above=0.0, flag="dense_accumulator"
+    setting, 0.1, "what the sum of squared gradients starts at", "gradient^2", above=0.0
 )
 
 
@@ -101,9 +99,9 @@ class Adam(DenseOptimizer):
     """
 
     name: typing.ClassVar[str] = "adam"
-    beta1: float = _of_dense(0.9, "share of the mean gradient that a step keeps", flag="adam_beta1", **_SHARE)
-    beta2: float = _of_dense(0.999, "share of the mean square that a step keeps", flag="adam_beta2", **_SHARE)
-    epsilon: float = _of_dense(1e-8, "number added to the root of the mean square", minimum=0.0, flag="adam_epsilon")
+    beta1: float = setting(0.9, "share of the mean gradient that a step keeps", **_SHARE)
+    beta2: float = setting(0.999, "share of the mean square that a step keeps", **_SHARE)
+    epsilon: float = setting(1e-8, "number added to the root of the mean square", minimum=0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,15 +141,15 @@ class Ftrl(DenseOptimizer):
 
     name: typing.ClassVar[str] = "ftrl"
     initial_accumulator: float = _dense_accumulator()
-    ftrl_l1: float = _of_dense(0.0, "penalty l1 * |w| of each weight", minimum=0.0)
-    ftrl_l2: float = _of_dense(0.0, "penalty l2 * w * w of each weight", minimum=0.0)
+    ftrl_l1: float = setting(0.0, "penalty l1 * |w| of each weight", minimum=0.0)
+    ftrl_l2: float = setting(0.0, "penalty l2 * w * w of each weight", minimum=0.0)
 
 
 DENSE_OPTIMIZERS = {kind.name: kind for kind in (Sgd, Momentum, Adagrad, Adam, AdamW, Lamb, Ftrl)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RowOptimizer(Settings, title="Optimizer of the embedding rows"):
+class RowOptimizer(Settings, title="Optimizer of the embedding rows", params_flag="embedding_optimizer_params"):
     """The base class of the row optimizers; see `embedding.table.optimizer_kernels` for the equations.
 
     Your own package can add an optimizer with two entry points; see docs/sparse_optimizers.md.
@@ -173,14 +171,14 @@ class RowSgd(RowOptimizer):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowMomentum(RowOptimizer):
     name: typing.ClassVar[str] = "momentum"
-    momentum: float = _of_rows(0.9, "share of the velocity that a step keeps", flag="embedding_momentum", **_SHARE)
+    momentum: float = setting(0.9, "share of the velocity that a step keeps", **_SHARE)
 
 
 _ACCUMULATOR = (
     "value at which the sum of squared gradients of a new row starts. A larger value makes the first steps of a new "
     "row smaller; raise it, for example to 1e-2, if a model overfits rare values"
 )
-_accumulator = functools.partial(setting, 1e-4, _ACCUMULATOR, "gradient^2", flag="embedding_initial_accumulator")
+_accumulator = functools.partial(setting, 1e-4, _ACCUMULATOR, "gradient^2")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,27 +191,26 @@ class RowAdagrad(RowOptimizer):
 class RowwiseAdagrad(RowOptimizer):
     name: typing.ClassVar[str] = "rowwise_adagrad"
     initial_accumulator: float = _accumulator(minimum=0.0)
-    epsilon: float = _of_rows(1e-8, "number added to the root of the squares", above=0.0, flag="embedding_epsilon")
+    epsilon: float = setting(1e-8, "number added to the root of the squares", above=0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowAdam(RowOptimizer):
     name: typing.ClassVar[str] = "adam"
     weight_decay: typing.ClassVar[float] = 0.0
-    beta1: float = _of_rows(0.9, "share of the mean gradient that a step keeps", flag="embedding_beta1", **_SHARE)
-    beta2: float = _of_rows(0.999, "share of the mean square that a step keeps", flag="embedding_beta2", **_SHARE)
-    epsilon: float = _of_rows(1e-8, "number added to the root of the squares", above=0.0, flag="embedding_epsilon")
+    beta1: float = setting(0.9, "share of the mean gradient that a step keeps", **_SHARE)
+    beta2: float = setting(0.999, "share of the mean square that a step keeps", **_SHARE)
+    epsilon: float = setting(1e-8, "number added to the root of the squares", above=0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowAdamW(RowAdam):
     name: typing.ClassVar[str] = "adamw"
-    weight_decay: float = _of_rows(  # type: ignore[misc]  # Adam has a constant instead.
+    weight_decay: float = setting(  # type: ignore[misc]  # Adam has a constant instead.
         0.01,
         "decoupled decay of the rows of a batch: share of a weight that a step takes off, times the learning rate",
         "1/step",
         minimum=0.0,
-        flag="embedding_weight_decay",
     )
 
 
@@ -221,8 +218,8 @@ class RowAdamW(RowAdam):
 class RowFtrl(RowOptimizer):
     name: typing.ClassVar[str] = "ftrl"
     initial_accumulator: float = _accumulator(minimum=0.0)
-    l1: float = _of_rows(0.0, "penalty l1 * |w| of each weight", minimum=0.0, flag="embedding_ftrl_l1")
-    l2: float = _of_rows(0.0, "penalty l2 * w * w of each weight", minimum=0.0, flag="embedding_ftrl_l2")
+    l1: float = setting(0.0, "penalty l1 * |w| of each weight", minimum=0.0)
+    l2: float = setting(0.0, "penalty l2 * w * w of each weight", minimum=0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

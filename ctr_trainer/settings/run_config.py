@@ -1,36 +1,17 @@
 """How an Estimator runs, apart from what it computes."""
 
 import dataclasses
-import logging
-import operator
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import PublishConfig
-from ctr_trainer.system.messages.errors import UserError
 
-_log = logging.getLogger(__name__)
-# Other names of settings, from `tf.estimator.RunConfig` and `MonitoredTrainingSession`.
-_ALSO = {
-    "save_checkpoint_secs": "save_checkpoints_secs",
-    "tf_random_seed": "seed",
-    "log_step_count_steps": "log_steps",
-    "save_summary_steps": "summary_steps",
-}
-_BY_HOROVOD = "workers are started by horovodrun -np K, and each takes the GPU of its local rank: leave it out"
-_REFUSED = ("train_distribute", "eval_distribute", "experimental_distribute", "device_fn")
-_NOT_USED = {
-    "keep_checkpoint_every_n_hours": "the newest keep_checkpoint_max checkpoints and the best one stay",
-    "protocol": "Horovod carries what the workers exchange",
-}
 PLAIN_NAMES, GRAPH_NAMES = "plain", "graph"
 LOG_NAMES = (PLAIN_NAMES, GRAPH_NAMES)
-_PERIODS = (
-    *("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_epochs"),
-    "save_checkpoints_event_secs",
-)
+_PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_event_secs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +24,6 @@ class RunConfig(Settings, title="Run"):
         model has a checkpoint.
       save_checkpoints_steps: steps between checkpoints; None means 1000 if no other period is given.
       save_checkpoints_secs: seconds between checkpoints, by the clock of rank 0.
-      save_checkpoints_epochs: epochs between checkpoints, counted from the model's first epoch.
       grace_secs: seconds that a training may take to end after a signal, see `TrainingSteps`.
       keep_checkpoint_max: number of newest checkpoints to keep, see `retention`.
       full_checkpoint_every: number of checkpoints from one full checkpoint to the next; 1 always writes all rows. A
@@ -60,10 +40,6 @@ class RunConfig(Settings, title="Run"):
       model_dir: model directory, used if `Estimator` does not get one.
       session_config: `tf.compat.v1.ConfigProto` with the options of each session, or None. `threads`, the GPU of
         `local_rank` and `mixed_precision` override its options.
-      save_checkpoint_secs, tf_random_seed, log_step_count_steps, save_summary_steps: TensorFlow's names of
-        `save_checkpoints_secs`, `seed`, `log_steps` and `summary_steps`; None if not given.
-      keep_checkpoint_every_n_hours, protocol: arguments of `tf.estimator.RunConfig` that are ignored with a log line.
-      train_distribute, eval_distribute, experimental_distribute, device_fn: refused; Horovod starts the workers.
 
     Raises:
       UserError: a setting is out of its range, or settings exclude each other.
@@ -104,9 +80,6 @@ class RunConfig(Settings, title="Run"):
         "steps between checkpoints; 0 saves at the end only. 1000 if no other --save_checkpoints_ flag is given",
         "steps",
         minimum=0,
-    )
-    save_checkpoints_epochs: int = setting(
-        0, "epochs between checkpoints; 0 for another --save_checkpoints_ flag", "epochs", minimum=0
     )
     save_checkpoints_secs: float = setting(
         0.0,
@@ -192,71 +165,42 @@ class RunConfig(Settings, title="Run"):
         "auto",
         "how workers on CPUs exchange dense gradients. auto: through shared memory within a host, and by Horovod "
         "between hosts; horovod: by Horovod everywhere, as on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune "
-        "and --autotune_log imply horovod. The log names the choice and its reason",
+        "and --autotune_log need horovod. The log names the choice and its reason",
         choices=("auto", "horovod"),
     )
     embedding: EmbeddingConfig = EmbeddingConfig()
     publish: PublishConfig = PublishConfig()
     model_dir: str | None = None
     session_config: Any = None
-    save_checkpoint_secs: dataclasses.InitVar[float | None] = None
-    tf_random_seed: dataclasses.InitVar[int | None] = None
-    log_step_count_steps: dataclasses.InitVar[int | None] = None
-    save_summary_steps: dataclasses.InitVar[int | None] = None
-    keep_checkpoint_every_n_hours: dataclasses.InitVar[float | None] = None
-    protocol: dataclasses.InitVar[str | None] = None
-    train_distribute: dataclasses.InitVar[Any] = None
-    eval_distribute: dataclasses.InitVar[Any] = None
-    experimental_distribute: dataclasses.InitVar[Any] = None
-    device_fn: dataclasses.InitVar[Any] = None
 
-    def __post_init__(self, *others: Any) -> None:
-        given = dict(zip((*_ALSO, *_NOT_USED, *_REFUSED), others, strict=True))
-        given = {name: value for name, value in given.items() if value is not None}
-        for name in given.keys() & set(_REFUSED):
-            raise UserError(f"RunConfig({name}=...): {_BY_HOROVOD}")
-        for name in given.keys() & _NOT_USED.keys():
-            _log.warning("RunConfig(%s=%s) is not used: %s", name, given[name], _NOT_USED[name])
-        for name in given.keys() & _ALSO.keys():
-            field = self.__dataclass_fields__[_ALSO[name]]
-            if getattr(self, field.name) != field.default:
-                raise self.refused(f"{name} is another name of {{{field.name}}}: give one of them")
-            object.__setattr__(self, field.name, given[name])
-        # In tf.estimator, None means no checkpoints by time, and no limit on their number.
-        for name in ("save_checkpoints_secs", "keep_checkpoint_max"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, 0.0 if name == "save_checkpoints_secs" else 0)
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         periods = [f"{{{name}}}" for name in _PERIODS if getattr(self, name)]
         if len(periods) > 1:
-            raise self.refused(f"{' and '.join(periods)} exclude each other: give one of them")
+            yield f"{' and '.join(periods)} exclude each other: give one of them"
         steps = self.profile_steps
         if steps and not (len(steps) == 2 and steps[0] < steps[1]):
-            raise self.refused("{profile_steps}: expected the first and a later last step to profile, as 100,200")
-
-        if self.deterministic:
-            self._refuse_what_depends_on_time()
-
-    def _refuse_what_depends_on_time(self) -> None:
+            yield "{profile_steps}: expected the first and a later last step to profile, as 100,200"
+        if not self.deterministic:
+            return
         if self.save_checkpoints_secs:
-            raise self.refused(
-                "with {deterministic:name} equal runs save at equal steps, and {save_checkpoints_secs} goes by the "
-                "clock: use {save_checkpoints_steps:name} or {save_checkpoints_epochs:name}"
+            yield (
+                "with {deterministic:name} identical runs save at the same steps, and {save_checkpoints_secs} goes by "
+                "the clock: use {save_checkpoints_steps:name}"
             )
         if self.embedding.overlap_lookup:
-            raise self.embedding.refused(
+            yield (
                 "{overlap_lookup:name} trains the rows of a step while the next step runs, and a deterministic run "
                 "trains them in a fixed order: leave out one of the two"
             )
         if self.embedding.sync_compression != "none":
-            raise self.embedding.refused(
+            yield (
                 "{sync_compression} rounds what a sync sends, by the moment of the sync, and a deterministic run sends "
                 "exact rows: leave out one of the two"
             )
 
     def replace(self, **changes: Any) -> "RunConfig":
-        """Returns the settings with other values, given by any of their names."""
-        return dataclasses.replace(self, **{_ALSO.get(name, name): value for name, value in changes.items()})
+        """Returns the settings with other values, given by name."""
+        return dataclasses.replace(self, **changes)
 
     @property
     def checkpoint_steps(self) -> int:
@@ -264,16 +208,3 @@ class RunConfig(Settings, title="Run"):
         if self.save_checkpoints_steps is not None:
             return self.save_checkpoints_steps
         return 0 if any(getattr(self, name) for name in _PERIODS) else 1000
-
-
-def _refuse_assignment(config: RunConfig, name: str, value: Any) -> None:
-    if name.startswith("_"):  # Such as `_is_chief`, by which programs for tf.estimator choose their chief.
-        raise UserError(f"RunConfig.{name} cannot be set: rank 0 is the chief, and {_BY_HOROVOD}")
-    raise UserError(f"RunConfig.{name} cannot be set, because settings do not change: config.replace({name}=...)")
-
-
-RunConfig.__setattr__ = _refuse_assignment  # type: ignore[assignment, method-assign]
-for _name, _own in _ALSO.items():
-    # Otherwise `dataclasses.replace` would also pass the former value by its other name.
-    del RunConfig.__dataclass_fields__[_name]
-    setattr(RunConfig, _name, property(operator.attrgetter(_own)))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 from ctr_trainer.settings.setting import Settings, declared, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig
@@ -13,7 +14,7 @@ _DECAYS = ("linear", "cosine", "exponential", "step", "cooldown")
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule(Settings, title="Schedule of the learning rate"):
+class Schedule(Settings, title="Schedule of the learning rate", params_flag="lr_schedule_params"):
     """The factor of a learning rate at optimizer step t, counted from 0: warm-up, then decay.
 
         factor(t) = min(1, (t + 1) / warmup_steps) * decay(max(t - first, 0) / steps)
@@ -48,19 +49,22 @@ class Schedule(Settings, title="Schedule of the learning rate"):
         "constant",
         "how the learning rate of the dense variables changes after the warm-up. cooldown: constant, then falls to 0 "
         "over the last fifth of the run; linear, cosine: falls over the whole run; exponential: falls a little at each "
-        "step; step: falls in stairs; piecewise: changes at --lr_boundaries; plateau: falls when --best_metric does "
+        "step; step: falls in stairs; piecewise: changes at boundaries; plateau: falls when --best_metric does "
         "not improve",
         choices=("constant", "linear", "cosine", "exponential", "step", "piecewise", "cooldown", "plateau"),
         flag="lr_schedule",
     )
     warmup_steps: float = setting(
-        0, "warm-up: steps or epochs over which the learning rates rise from 0; 0 has none", "--lr_unit", minimum=0.0
+        0,
+        "warm-up: steps or epochs over which the learning rates rise from 0; 0 has none",
+        "unit",
+        minimum=0.0,
     )
     decay_steps: float = setting(
         0,
         "steps or epochs over which the rate falls; 0: the whole run, or its last fifth with cooldown. With "
-        "exponential and step: steps or epochs per factor of --decay_rate",
-        "--lr_unit",
+        "exponential and step: steps or epochs per factor of decay_rate",
+        "unit",
         minimum=0.0,
         of=_DECAYS,
     )
@@ -79,7 +83,6 @@ class Schedule(Settings, title="Schedule of the learning rate"):
         minimum=0.0,
         maximum=1.0,
         of=(*_DECAYS, "plateau"),
-        flag=None,
     )
     patience: int = setting(
         0,
@@ -87,71 +90,64 @@ class Schedule(Settings, title="Schedule of the learning rate"):
         "times",
         minimum=0,
         of=("plateau",),
-        flag="plateau_patience",
     )
     unit: str = setting(
         "step",
-        "unit of --warmup_steps, --decay_steps and --lr_boundaries: optimizer steps, or epochs, which may be fractions "
+        "unit of warmup_steps, decay_steps and boundaries: optimizer steps, or epochs, which may be fractions "
         "such as 0.5",
         choices=("step", "epoch"),
-        flag="lr_unit",
     )
     boundaries: tuple[float, ...] = setting(
         (),
         "steps or epochs at which the rate changes, counted from the first step of the model",
-        "--lr_unit",
+        "unit",
         above=0.0,
         of=("piecewise",),
-        flag="lr_boundaries",
         example=(1000.0, 2000.0),
     )
     factors: tuple[float, ...] = setting(
         (),
-        "shares of the learning rate before, between and after the --lr_boundaries; one more than boundaries",
+        "shares of the learning rate before, between and after the boundaries; one more than boundaries",
         "factor",
         minimum=0.0,
         of=("piecewise",),
-        flag="lr_factors",
         example=(1.0, 0.1, 0.01),
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         for field in dataclasses.fields(self):
             of = declared(field).of
             if of and getattr(self, field.name) and self.name not in of:
                 users = " and ".join(filter(None, (", ".join(of[:-1]), of[-1])))
-                raise self.refused(f"{{{field.name}}} is for {{name:name}}={users}, not {self.name}: leave it out")
-        self._refuse_missing()
-        self._refuse_units()
+                yield f"{{{field.name}}} is for {{name:name}}={users}, not {self.name}: leave it out"
+        yield from self._missing()
+        yield from self._wrong_units()
 
-    def _refuse_missing(self) -> None:
+    def _missing(self) -> Iterator[str]:
         if self.name in ("exponential", "step") and not self.decay_steps:
-            raise self.refused(
-                "{name} needs {decay_steps:name}, the optimizer steps or epochs that one {decay_rate:name} takes"
-            )
+            yield ("{name} needs {decay_steps:name}, the optimizer steps or epochs that one {decay_rate:name} takes")
         if self.name in ("exponential", "step", "plateau") and not self.decay_rate:
-            raise self.refused("{name} needs a {decay_rate:name} between 0 and 1")
+            yield "{name} needs a {decay_rate:name} between 0 and 1"
         if self.name == "plateau" and not self.patience:
-            raise self.refused("{name} needs {patience:name}, the evaluations without an improvement that it waits for")
+            yield "{name} needs {patience:name}, the evaluations without an improvement that it waits for"
         if self.name == "piecewise":
             if not self.boundaries or len(self.factors) != len(self.boundaries) + 1:
-                raise self.refused(
+                yield (
                     "{name} needs {boundaries:name} and one more of {factors:name}, as {boundaries:name}=1000,2000 "
                     f"{{factors:name}}=1,0.1,0.01; there are {len(self.boundaries)} and {len(self.factors)}"
                 )
             if list(self.boundaries) != sorted(set(self.boundaries)):
-                raise self.refused("{boundaries}: expected ascending numbers above 0")
+                yield "{boundaries}: expected ascending numbers above 0"
 
-    def _refuse_units(self) -> None:
+    def _wrong_units(self) -> Iterator[str]:
         warmup, decay = (self.warmup_steps,), (self.decay_steps,)
         counted = {"warmup_steps": warmup, "decay_steps": decay, "boundaries": self.boundaries}
         if self.unit == "epoch" and not any(map(any, counted.values())):
             names = ", ".join(f"{{{name}:name}}" for name in counted)
-            raise self.refused(f"{{unit}} is the unit of {names}: give one of them, or leave it out")
+            yield f"{{unit}} is the unit of {names}: give one of them, or leave it out"
         for name, values in counted.items():
             if self.unit == "step" and not all(math.floor(value) == value for value in values):
-                raise self.refused(f"{{{name}}}: steps are whole; with {{unit:name}}=epoch it is in epochs")
+                yield f"{{{name}}}: steps are whole; with {{unit:name}}=epoch it is in epochs"
 
     @property
     def depends_on_end(self) -> bool:
@@ -170,5 +166,5 @@ def check_plateau(patience: int, evaluation: EvaluationConfig | None) -> None:
     if 0 < evaluation.early_stopping_patience <= patience:
         raise UserError(
             f"early_stopping_patience={evaluation.early_stopping_patience} would end the training before "
-            f"plateau_patience={patience} lowers a learning rate: give early stopping the greater patience"
+            f"patience={patience} of the schedule lowers a learning rate: give early stopping the greater patience"
         )

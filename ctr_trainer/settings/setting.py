@@ -16,7 +16,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ctr_trainer.system.messages.errors import NamedArguments, UserError, masked
@@ -37,9 +37,7 @@ class Setting:
       hints: what to use instead, by the name of a kind that does not exist.
       of: the choices of another setting for which this setting exists; () for all of them.
       minimum, maximum, above, below: bounds of a number, or of each number of a tuple; None for no bound.
-      flag: name of the flag; "" for the name of the field; None if the setting has no flag.
-      params_flag: flag that takes `name=value` pairs, "" for none. A field with `kinds` has it for the settings of its
-        kinds; a setting of such a kind has it if the command line sets it by this flag.
+      flag: name of the flag; "" for the default, see `flag_of`; None if the setting has no flag.
       example: value of a tuple, as the help shows it.
       alike: whether all ranks of a job need the same value.
     """
@@ -55,7 +53,6 @@ class Setting:
     above: float | None = None
     below: float | None = None
     flag: str | None = ""
-    params_flag: str = ""
     example: tuple[Any, ...] = ()
     alike: bool = True
 
@@ -128,7 +125,7 @@ def one_of(default: Any, kinds: Mapping[str, type["Settings"]], text: str, **res
 def same_as(settings: type["Settings"], name: str) -> Any:
     """Returns a dataclass field with the setting that `settings` declares as its field `name`; one flag sets both."""
     field = settings.__dataclass_fields__[name]
-    declared = dataclasses.replace(field.metadata[_KEY], flag=flag_of(field))
+    declared = dataclasses.replace(field.metadata[_KEY], flag=flag_of(settings, field))
     return dataclasses.field(default=field.default, metadata={_KEY: declared})
 
 
@@ -137,21 +134,15 @@ def declared(field: dataclasses.Field[Any]) -> Any:
     return field.metadata.get(_KEY)
 
 
-def flag_of(field: dataclasses.Field[Any]) -> Any:
-    """Returns the flag of a dataclass field that is a setting; None if it has none."""
-    return field.name if declared(field).flag == "" else declared(field).flag
+def flag_of(owner: type["Settings"], field: dataclasses.Field[Any]) -> Any:
+    """Returns the flag of a setting of `owner`; None if it has none.
 
-
-def spelled_flag(field: dataclasses.Field[Any]) -> str:
-    """Returns the command line's name of a setting: its flag, or text such as `optimizer_params=beta1`."""
-    found = declared(field)
-    return f"{found.params_flag}={field.name}" if is_param(field) else flag_of(field) or field.name
-
-
-def is_param(field: dataclasses.Field[Any]) -> bool:
-    """Returns whether the command line sets this setting of a kind by a `params_flag`."""
-    found = declared(field)
-    return bool(found.params_flag) and found.kinds is None
+    The default is the name of the field, or `FLAG=name`, such as `optimizer_params=beta1`, if `owner` has a
+    `params_flag`: the command line then gives `--optimizer_params=beta1=0.8`.
+    """
+    if declared(field).flag == "":
+        return f"{owner.params_flag}={field.name}" if owner.params_flag else field.name
+    return declared(field).flag
 
 
 class SettingError(UserError):
@@ -194,50 +185,65 @@ def _text(value: Any) -> str:
 class Settings(NamedArguments):
     """The base class of frozen dataclasses of settings; the constructor refuses wrong values.
 
-    `class Reading(Settings, title="Data")` sets the title of the flags in the help.
+    `class Reading(Settings, title="Data")` sets the title of the flags in the help; with `params_flag`, one flag takes
+    the settings as `name=value`, except for those that name a flag of their own.
     """
 
     title: typing.ClassVar[str] = ""
+    params_flag: typing.ClassVar[str] = ""
     __dataclass_fields__: typing.ClassVar[dict[str, dataclasses.Field[Any]]]  # Every subclass is a dataclass.
 
-    def __init_subclass__(cls, title: str = "", **rest: Any) -> None:
+    def __init_subclass__(cls, title: str = "", params_flag: str = "", **rest: Any) -> None:
         super().__init_subclass__(**rest)
-        if title:
-            cls.title = title
+        cls.title, cls.params_flag = title or cls.title, params_flag or cls.params_flag
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            found = declared(field)
-            if found is None:
-                continue
-            value = getattr(self, field.name)
-            if found.kinds is not None:
-                self._choose(field.name, found, value)
-                continue
-            if isinstance(value, list) and typing.get_origin(field.type) is tuple:
-                object.__setattr__(self, field.name, tuple(value))
-                value = tuple(value)
-            problem = found.problem(field.type, field.default, value)
-            if problem:
-                raise self.refused(f"{{{field.name}}}{problem}")
+            if found := declared(field):
+                problem = self._problem(field, found, getattr(self, field.name))
+                if problem:
+                    raise self.refused(f"{{{field.name}}}{problem}")
+        for text in self.conflicts():
+            raise self.refused(text)
 
-    def _choose(self, name: str, found: Setting, value: Any) -> None:
-        """Replaces the name of a kind by an instance of it."""
-        if type(value) in found.kinds.values():
-            return
-        if not isinstance(value, str) or value not in found.kinds:
-            raise self.refused(f"{{{name}}}{found.unknown_kind(value)}")
-        object.__setattr__(self, name, found.kinds[value]())
+    def conflicts(self) -> Iterator[str]:
+        """Yields what is wrong with settings of which each alone is accepted, as texts for `refused`."""
+        return iter(())
+
+    def _problem(self, field: dataclasses.Field[Any], found: Setting, value: Any) -> str:
+        """Returns the problem with a value; replaces a list by a tuple, and the name of a kind by an instance of it."""
+        if found.kinds is not None:
+            if type(value) in found.kinds.values():
+                return ""
+            if not isinstance(value, str) or value not in found.kinds:
+                return found.unknown_kind(value)
+            value = found.kinds[value]()
+        elif isinstance(value, list) and typing.get_origin(field.type) is tuple:
+            value = tuple(value)
+        object.__setattr__(self, field.name, value)
+        return "" if found.kinds is not None else found.problem(field.type, field.default, value)
 
     def refused(self, text: str, **others: object) -> SettingError:
         """Returns the `SettingError` of these settings.
 
         Args:
-          text: the message, in which `{name}` is replaced by a setting and its value, `{name:name}` by the setting.
+          text: the message, in which `{name}` is replaced by a setting and its value, `{name:name}` by the setting; the
+            settings are those of this object and of the `Settings` in it.
           **others: further values to insert into the text by name.
         """
-        fields = [field for field in dataclasses.fields(self) if declared(field)]
-        return _refused(text, {each.name: (spelled_flag(each), getattr(self, each.name)) for each in fields}, others)
+        return _refused(text, self._spelled(), others)
+
+    def _spelled(self) -> dict[str, tuple[str, object]]:
+        """Returns (flag, value) by the names of these settings and of the `Settings` in them."""
+        own: dict[str, tuple[str, object]] = {}
+        inner: dict[str, tuple[str, object]] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if declared(field):
+                own[field.name] = (flag_of(type(self), field) or field.name, value)
+            elif isinstance(value, Settings):
+                inner |= value._spelled()
+        return inner | own
 
 
 def refused(text: str, settings: Mapping[str, object], **others: object) -> SettingError:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
@@ -71,7 +71,6 @@ class TrainSettings(Settings, title="Training"):
         Adagrad(),
         DENSE_OPTIMIZERS,
         "optimizer of the dense variables, that is, of all variables but the embedding rows",
-        params_flag="optimizer_params",
     )
     learning_rate: float = setting(
         0.02,
@@ -87,7 +86,9 @@ class TrainSettings(Settings, title="Training"):
         "--accumulation_steps, or its square root. Try sqrt or none if training diverges with many workers",
         choices=("linear", "sqrt", "none", "linear_batches", "sqrt_batches"),
     )
-    fp16_allreduce: bool = setting(False, "send dense gradients as float16, in half the bytes; for slow networks")
+    fp16_allreduce: bool = setting(
+        False, "with --dense_exchange=horovod: send dense gradients as float16, in half the bytes; for slow networks"
+    )
     schedule: Schedule = Schedule("cooldown")
     embedding_lr_schedule: str = setting(
         "auto",
@@ -113,8 +114,8 @@ class TrainSettings(Settings, title="Training"):
     )
     overlap_allreduce: bool = setting(
         False,
-        "exchange the dense gradients of a step while the next step runs, and apply them one step late (staleness 1); "
-        "hides the time of the exchange",
+        "with --dense_exchange=horovod: exchange the dense gradients of a step while the next step runs, and apply "
+        "them one step late (staleness 1); hides the time of the exchange",
     )
     clip_norm: float = same_as(EmbeddingConfig, "clip_norm")
     l2: float = setting(
@@ -137,12 +138,15 @@ class TrainSettings(Settings, title="Training"):
         super().__post_init__()
         if self.accumulation_steps == 0:  # Another name of 1; all users divide by it or compare it.
             object.__setattr__(self, "accumulation_steps", 1)
+
+    def conflicts(self) -> Iterator[str]:
         if self.overlap_allreduce and self.dense_sync_steps > 1:
-            raise self.refused(
+            yield (
                 "{overlap_allreduce:name} is about the exchange of each step, and {dense_sync_steps} has none: leave "
                 "out one of the two"
             )
         try:
             LrGroups.parse(self.lr_groups)
         except ValueError as error:
-            raise self.refused("{lr_groups}: {problem}", problem=error) from None
+            problem = str(error).replace("{", "{{").replace("}", "}}")
+            yield f"{{lr_groups}}: {problem}"

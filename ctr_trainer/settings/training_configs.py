@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+from collections.abc import Iterator
 
 from ctr_trainer.settings.setting import Settings, setting
 
@@ -45,7 +46,7 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
         flag="eval_epochs",
     )
     steps: int | None = setting(
-        0, "batches per worker in an evaluation while training; 0 takes all", "batches", minimum=0, flag="eval_batches"
+        0, "batches per worker in an evaluation while training; 0 takes all", "batches", minimum=0, flag=None
     )
     best_metric: str | None = setting(
         "",
@@ -68,10 +69,9 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
         0.0, "smallest change of --best_metric that counts as an improvement", minimum=0.0, flag=None
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         if self.every_n_steps and self.every_n_epochs:
-            raise self.refused("{every_n_steps} and {every_n_epochs} exclude each other: leave out one of the two")
+            yield "{every_n_steps} and {every_n_epochs} exclude each other: leave out one of the two"
 
     @property
     def evaluates(self) -> bool:
@@ -94,9 +94,8 @@ class RedisFiles(Settings, title="Redis or Valkey cluster"):
         "", "PEM file of the authority that signed the certificates of a rediss:// cluster", "path", alike=False
     )
     redis_cert: str = setting(
-        "", "PEM file of the certificate of this client, if the cluster requires one", "path", alike=False
+        "", "PEM file of this client's certificate and key, if the cluster requires them", "path", alike=False
     )
-    redis_key: str = setting("", "PEM file of the key of --redis_cert", "path", alike=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +165,7 @@ class StreamConfig(Settings, title="Stream"):
         "how far the time of a record may be ahead of the clock; a later record is trained, but its time is ignored",
         "seconds",
         minimum=0.0,
-        flag="stream_ahead_secs",
+        flag=None,
     )
     max_bad_rows: int = setting(
         0,
@@ -189,12 +188,11 @@ class StreamConfig(Settings, title="Stream"):
         alike=False,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def conflicts(self) -> Iterator[str]:
         for name, value, words in (("start", self.start, FROM), ("until", self.until, ("", *UNTIL))):
             if value not in words and seconds_of(value) is None:
                 known = ", ".join(word for word in words if word)
-                raise self.refused(f"{{{name}}}: expected {known} or a time, as 2026-11-23T10:00:00Z")
+                yield f"{{{name}}}: expected {known} or a time, as 2026-11-23T10:00:00Z"
 
 
 def seconds_of(text: str) -> float | None:

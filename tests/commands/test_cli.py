@@ -250,21 +250,20 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
     assert f"{history['best']['value']:.5f} @{history['best']['step']}" in text
 
 
-def test_commands_show_at_most_150_flags_besides_streams_and_leaderboards():
+def test_commands_show_at_most_135_flags_besides_streams_and_leaderboards():
     commands = [importlib.import_module(f"ctr_trainer.commands.{name}") for name in cli.COMMANDS]
     shown = [flags.shown(command, is_full=True).values() for command in commands]
     names = {flag.name for sections in shown for section in sections for flag in section}
-    streams = {"delayed_labels", "kafka_config", "stream_ahead_secs", "stream_from", "stream_until", "stream_wait_secs"}
+    streams = {"delayed_labels", "kafka_config", "stream_from", "stream_until", "stream_wait_secs"}
     streams |= {"save_checkpoints_event_secs", "validation_window_secs"}
     # What other libraries set in their configurations, and --recipe sets in one word.
-    of_leaderboards = {"batch_norm_momentum", "batch_norm_epsilon", "recipe", "shuffle_buffer"}
-    of_leaderboards |= {"explain_defaults"}  # Of the recipe that suits the data.
+    of_leaderboards = {"recipe", "shuffle_buffer"}
     search = {"minutes", "budget_rows", "storage", "space"}
-    assert len(names - streams - of_leaderboards - search) <= 150
+    assert len(names - streams - of_leaderboards - search) <= 135
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict", "export", "publish"])
-def test_a_command_of_a_trained_model_takes_few_flags_and_ignores_what_only_training_uses(capsys, command):
+def test_a_command_of_a_trained_model_takes_few_flags(capsys, command):
     module = importlib.import_module(f"ctr_trainer.commands.{command}")
     shown = {flag.name for group in flags.shown(module, is_full=True).values() for flag in group}
     assert shown == set(module.TAKES)
@@ -274,7 +273,7 @@ def test_a_command_of_a_trained_model_takes_few_flags_and_ignores_what_only_trai
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_help_shows_the_command_examples_and_at_most_40_flags_by_group_and_helpfull_all(capsys, command):
+def test_help_shows_examples_and_at_most_40_flags_and_helpfull_all(capsys, command):
     module = importlib.import_module(f"ctr_trainer.commands.{command}")
     assert cli.main([command, "--help"]) == 0
     text = capsys.readouterr().out
@@ -294,7 +293,7 @@ def test_help_shows_the_command_examples_and_at_most_40_flags_by_group_and_helpf
         }
 
 
-def test_predictions_are_calibrated_for_the_share_of_negatives_that_training_kept(tmp_path, data, capsys, caplog):
+def test_predictions_are_calibrated_for_the_kept_share_of_negatives(tmp_path, data, capsys, caplog):
     def predicted(*more):
         assert cli.main(["predict", flagfile, f"--output={tmp_path / 'p.parquet'}", *more]) == 0
         return pq.read_table(tmp_path / "p.parquet")["logits"].to_numpy()
@@ -303,8 +302,7 @@ def test_predictions_are_calibrated_for_the_share_of_negatives_that_training_kep
     model, share = tmp_path / "model", "--negative_sampling=0.1"
     assert cli.main(["train", flagfile, share]) == 0
     manifest = model / "checkpoints" / "step-0000000010" / "manifest.json"
-    values = json.loads(manifest.read_text())
-    assert values["negative_sampling"] == 0.1
+    assert json.loads(manifest.read_text())["negative_sampling"] == 0.1
     calibrated = predicted()
     np.testing.assert_array_equal(predicted(share), calibrated)
     assert cli.main(["evaluate", flagfile]) == 0
@@ -321,12 +319,6 @@ def test_predictions_are_calibrated_for_the_share_of_negatives_that_training_kep
     assert any("training continues with negative_sampling=0.5; until " in r.getMessage() for r in caplog.records)
     assert cli.main(["evaluate", flagfile, "--negative_sampling=0.5"]) == 0
     np.testing.assert_array_equal(predicted("--checkpoint=10"), calibrated)
-
-    for name in ("crc32", "negative_sampling"):  # a checkpoint of before the share was kept
-        del values[name]
-    manifest.write_text(json.dumps(values))
-    raw = predicted("--checkpoint=10")
-    np.testing.assert_allclose(raw + np.log(0.1), calibrated, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -378,7 +370,7 @@ def test_a_mistake_is_named_before_anything_starts(tmp_path, data, monkeypatch, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_flag_has_a_help_text_and_no_two_groups_of_an_experiment_share_one():
+def test_every_flag_has_a_help_text_and_belongs_to_one_group():
     values = flags.define(flags.EXPERIMENT)
     assert all(values[name].help for name in values)
 
@@ -414,7 +406,7 @@ _WITHOUT_TENSORFLOW = [
 ]
 
 
-def test_help_and_wrong_paths_are_answered_without_tensorflow_which_takes_seconds_to_import(tmp_path):
+def test_help_and_wrong_paths_are_answered_without_tensorflow(tmp_path):
     program = f"""
 import sys
 from ctr_trainer import cli
@@ -430,7 +422,7 @@ for arguments in {_WITHOUT_TENSORFLOW!r}:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [[], ["--version"], *([name, "--help"] for name in cli.COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize("arguments", [[], ["--version"], ["train", "--help"]], ids=" ".join)
 def test_output_that_nobody_reads_is_no_error(arguments):
     command = (
         f'{sys.executable} -c "from ctr_trainer import cli; cli.main({arguments})" | true; exit ${{PIPESTATUS[0]}}'

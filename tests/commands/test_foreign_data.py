@@ -43,7 +43,7 @@ def flags(directory, model_dir, *more):
 def convert_and_train(directory, tmp_path):
     convert = ["--format=parquet", f"--input={directory / 'clicks'}", f"--feature_spec={directory / 'spec.toml'}"]
     assert cli.main(["convert", *convert, f"--output={tmp_path / 'converted'}"]) == 0
-    flagfile = flags(directory, tmp_path / "of_converted", "--epochs=2", "--noshuffle")
+    flagfile = flags(directory, tmp_path / "of_converted", "--epochs=2", "--shuffle_buffer=0")
     assert cli.main(["train", flagfile, f"--train_data={tmp_path / 'converted'}"]) == 0
     # At its end it was evaluated on data that are not converted, by its own feature spec.
     summary = json.loads((tmp_path / "of_converted" / "train_summary.json").read_text())
@@ -58,7 +58,9 @@ def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, ca
     assert cli.main(["train", converted, *other, f"--model_dir={tmp_path / 'new'}"]) == 1
     assert "was converted with another spec: 'user': dim 5, not 4; " in capsys.readouterr().err
     spec = f"--feature_spec={directory / 'spec.toml'}"
-    direct = flags(directory, tmp_path / "direct", "--epochs=2", "--noshuffle", spec, f"--export_dir={tmp_path / 'e'}")
+    direct = flags(
+        directory, tmp_path / "direct", "--epochs=2", "--shuffle_buffer=0", spec, f"--export_dir={tmp_path / 'e'}"
+    )
     assert cli.main(["train", direct]) == 0
     capsys.readouterr()
 
@@ -203,7 +205,7 @@ def test_ids_written_in_another_way_are_warned_of_wherever_they_are_scored(tmp_p
         ["predict", flagfile, f"--output={tmp_path / 'p.parquet'}"],
         ["evaluate", f"--saved_model={export}", "--threads=1"],
     ]
-    for number, form in enumerate(["{}.0", "+{}", "0{}", " {}", "{}"]):
+    for number, form in enumerate(["{}.0", "0{}", "{}"]):
         where, wrong = write(f"{number}.csv", form, 1), float(form != "{}")
         for command in commands:
             monkeypatch.setattr(NewKeys, "_warned", set())
@@ -297,8 +299,9 @@ def trains(directory):
     return [f"--feature_spec={directory / 's.toml'}", *model]
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-@pytest.mark.parametrize("command", ["predict", "evaluate", "train"])
+@pytest.mark.parametrize(
+    ("command", "ending"), [("predict", "csv"), ("evaluate", "parquet"), ("train", "csv"), ("train", "parquet")]
+)
 def test_each_command_leaves_out_as_many_bad_rows_as_it_may(of_numbers, tmp_path, capsys, caplog, command, ending):
     rows, data = {"row": ["a", "b", "c"], "click": [0, 1, 0], "price": ["1.5", "cheap", "3"]}, tmp_path / f"b.{ending}"
     pq.write_table(pa.table(rows), tmp_path / "b.parquet")

@@ -34,7 +34,12 @@ def _arguments(tmp_path, data, *others, start="0.04"):
     flagfile = tmp_path / "own.flags"
     lines = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={tmp_path / 'never'}"]
     lines += ["--threads=1", "--eval_steps=1"]
-    lines += ["--batch_size=64", "--hidden_units=8", "--learning_rate=0.02", "--embedding_initial_accumulator=1e-3"]
+    lines += [
+        "--batch_size=64",
+        "--hidden_units=8",
+        "--learning_rate=0.02",
+        "--embedding_optimizer_params=initial_accumulator=1e-3",
+    ]
     flagfile.write_text("\n".join(lines))
     places = [f"--space={tmp_path / 'space.toml'}", f"--output={tmp_path / 'out'}"]
     return ["search", f"--flagfile={flagfile}", *places, *others]
@@ -50,14 +55,17 @@ def _flags(path):
     return [line for line in path.read_text().splitlines() if not line.startswith("#")]
 
 
-def test_the_first_trial_is_as_given_a_second_start_continues_and_the_flagfile_trains(
-    tmp_path, data, capsys, warm_python
-):
+def test_the_first_trial_is_as_given_and_a_second_start_continues(tmp_path, data, capsys, warm_python):
     arguments = _arguments(tmp_path, data, "--minutes=0")
     assert cli.main([*arguments, "--budget_rows=320"]) == 0
     (first,) = _trials(tmp_path).values()
     assert (first["state"], first["rows"], first["learning_rate"], first["evaluations"]) == ("complete", "320", "", "5")
-    given = {"--learning_rate=0.02", "--hidden_units=8", "--batch_size=64", "--embedding_initial_accumulator=0.001"}
+    given = {
+        "--learning_rate=0.02",
+        "--hidden_units=8",
+        "--batch_size=64",
+        "--embedding_optimizer_params=initial_accumulator=0.001",
+    }
     flags = _flags(tmp_path / "out" / "trials" / "0.flags")
     assert given <= set(flags) and not [flag for flag in flags if flag.startswith(("--epochs", "--dropout"))]
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -95,7 +103,7 @@ def test_a_trial_that_fails_is_recorded_and_the_search_continues(tmp_path, data,
     assert kept == [str(found["best_trial"])]  # The best trial alone keeps its model.
 
 
-def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_that_it_interrupted(tmp_path, data, warm_python):
+def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_later(tmp_path, data, warm_python):
     arguments = _arguments(tmp_path, data, "--minutes=10")
     command = [sys.executable, "-m", "ctr_trainer", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))

@@ -63,7 +63,7 @@ def _converted(tmp_path, text, clicked, **options):
 
 
 @pytest.mark.parametrize("weight", ["", 'weight = "weight"'])
-def test_it_is_the_negative_examples_over_the_positive_ones_whatever_their_weights(tmp_path, weight):
+def test_it_is_negative_over_positive_examples_whatever_their_weights(tmp_path, weight):
     data = _converted(tmp_path, ONE_LABEL, CLICKED, weight=weight)
     assert balanced_weight(data) == pytest.approx(9 / 3)
     assert balanced_weight(data, label="clicked") == pytest.approx(3.0)

@@ -38,7 +38,7 @@ def test_files_of_others_are_never_removed(tmp_path):
     assert {file.read_text() for file in output.iterdir()} == {"mine"} and len(list(output.iterdir())) == 3
 
 
-def test_an_unfinished_conversion_is_begun_anew_and_what_was_added_to_it_is_kept(tmp_path):
+def test_an_unfinished_conversion_restarts_and_keeps_added_files(tmp_path):
     good = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + 40 * "1,1,1,1,a,\n")
     bad = write(tmp_path / "b.csv", "row,y,x,w,c,tags\n" + 40 * "1,1,1,1,a,\n" + "1,7,1,1,a,\n")
     few, output = dict(rows_per_file=10, rows_per_group=10), tmp_path / "new" / "out"

@@ -152,7 +152,7 @@ def test_clipped_values_are_what_statistics_see(tmp_path):
     assert pq.read_table(tmp_path / "out" / "part-00000.parquet")["x"].to_pylist() == [-5, 1000, 5]
 
 
-def test_the_pieces_of_a_number_are_fitted_to_the_clipped_values_of_the_training_part(tmp_path):
+def test_pieces_of_a_number_are_fitted_to_clipped_training_values(tmp_path):
     pieces = {"name": "x", "clip": [0, 8], "transform": "piecewise_linear", "pieces": 2}
     spec = FeatureSpec.from_dict(BASE | {"dense": [pieces]})
     assert FeatureSpec.from_dict(spec.to_dict()) == spec
@@ -224,7 +224,7 @@ def test_whole_numbers_beyond_float32_are_rounded_to_the_nearest_even(kind):
     assert np.array_equal(found, as_text, equal_nan=True)
 
 
-def test_many_different_numbers_are_cast_at_once_whatever_other_values_there_are():
+def test_many_different_numbers_are_cast_at_once_among_other_values():
     rng = np.random.default_rng(0)
     whole = rng.integers(2**24, 2**60, 200_000)
     start = time.process_time()

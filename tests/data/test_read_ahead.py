@@ -38,7 +38,7 @@ def test_items_come_in_order(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_exception_of_the_items_comes_after_the_items_before_it_with_its_traceback(way):
+def test_an_exception_of_the_items_comes_after_the_items_before_it(way):
     def broken():
         yield 1
         raise ZeroDivisionError("here")
@@ -110,7 +110,7 @@ def test_as_many_items_are_in_the_making_at_once_as_there_are_workers():
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_an_exception_of_a_worker_comes_after_the_results_before_it_with_its_traceback(number):
+def test_a_workers_exception_comes_after_the_results_before_it(number):
     def broken(item):
         if item == 3:
             raise ZeroDivisionError("here")

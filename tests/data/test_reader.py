@@ -159,7 +159,7 @@ def test_positions_by_hand(path):
     assert reader(path, 10, position=after).steps_before == 11 + 2  # 81 rows are left of 101, of 11 batches 9
 
 
-def test_a_position_is_refused_for_other_rows_other_row_groups_and_files_of_another_size(path, tmp_path):
+def test_a_position_is_refused_for_other_rows_row_groups_and_file_sizes(path, tmp_path):
     position = reader(path).position_after(2)
     for name in ("fewer", "grouped", "sized"):
         (tmp_path / name).mkdir()

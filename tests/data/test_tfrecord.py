@@ -126,7 +126,7 @@ def test_a_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp_path, comp
     assert len(run(twice, tmp_path / "out")) == 200
 
 
-def test_a_feature_that_no_record_has_is_named_with_the_others_in_the_specs_order(tmp_path):
+def test_features_that_no_record_has_are_named_in_the_specs_order(tmp_path):
     others = {name: ("int64", [1]) for name in ("item", "user", "age", "price", "place", "row")}
     source = write(tmp_path / "a.tfrecord", [example(**others)])
     columns = "row, price, age, user, item, place"

@@ -107,7 +107,7 @@ def _parsed(name, command, arguments):
     return values([name, *arguments]) and values
 
 
-def test_each_document_of_the_manifest_without_an_operator_is_what_kubernetes_takes():
+def test_kubernetes_takes_each_document_of_the_manifest_without_operator():
     documents = _documents("jobs.yaml")
     kinds = ["PersistentVolumeClaim", "Service", "StatefulSet", "Job", "NetworkPolicy", "NetworkPolicy"]
     assert [each["kind"] for each in documents] == kinds
@@ -121,7 +121,7 @@ def test_the_validator_refuses_a_field_that_kubernetes_does_not_know():
         kubernetes_validate.validate(job, VERSION, strict=True)
 
 
-def test_the_mpi_job_is_what_the_operator_takes_and_its_pods_are_what_kubernetes_takes():
+def test_the_operator_takes_the_mpi_job_and_kubernetes_its_pods():
     (job,) = _documents("mpijob.yaml")
     jsonschema.validate(job, MPI_JOB)
     for template in _mpi_pods().values():
@@ -147,7 +147,7 @@ def test_the_mpi_job_starts_a_worker_for_each_slot_of_the_operators_host_file():
         (("mpiReplicaSpecs", "Worker", "restartPolicy"), "onFailure"),
     ],
 )
-def test_an_mpi_job_with_a_field_or_value_that_the_operator_does_not_know_is_noticed(path, value):
+def test_a_field_that_the_mpi_operator_does_not_know_is_noticed(path, value):
     (job,) = copy.deepcopy(_documents("mpijob.yaml"))
     *parents, last = path
     functools.reduce(operator.getitem, parents, job["spec"])[last] = value
@@ -155,7 +155,7 @@ def test_an_mpi_job_with_a_field_or_value_that_the_operator_does_not_know_is_not
         jsonschema.validate(job, MPI_JOB)
 
 
-def test_shards_serve_at_the_ports_that_the_service_has_and_with_flags_that_there_are():
+def test_shards_serve_at_the_services_ports_with_flags_that_exist():
     shard = _container(_of_kind("StatefulSet")["spec"]["template"])
     assert shard["command"] == ["python", "-m", "ctr_trainer", "serve"]
     given = _parsed("serve", serve, shard["args"])
@@ -260,7 +260,7 @@ def sshd(tmp_path):
         yield port
 
 
-def test_ssh_of_the_image_runs_commands_on_a_worker_with_the_mounted_key_and_refuses_another(sshd, tmp_path):
+def test_ssh_of_the_image_accepts_only_the_mounted_key(sshd, tmp_path):
     known = tmp_path / "known_hosts"
     own = ["-p", str(sshd), "-i", str(tmp_path / "client_key"), "-o", f"GlobalKnownHostsFile={known}"]
     command = _ssh_of_the_image(*own, "127.0.0.1", "echo", "reached")

@@ -64,7 +64,7 @@ _EXCEPT = {
     "estimator/advice.py",  # Its advice is a flag.
     "data/draft.py",  # A comment in a feature spec that it writes.
     "embedding/service/local_service.py",  # The arguments of a service.
-    "serving/publication/delivery.py",  # The arguments of a process that delivers.
+    "live/publication/delivery.py",  # The arguments of a process that delivers.
     "estimator/hooks/profile_hook.py",  # A flag of TensorBoard.
 }
 

@@ -136,11 +136,3 @@ def test_a_wrong_argument_or_return_value_is_refused_by_a_sentence(at, tmp_path)
 def test_hooks_that_the_input_or_the_model_does_not_use_may_be_none(trained):
     assert trained.evaluate(input_fn, hooks=None).global_step == 3
     assert len(list(trained.predict(lambda: input_fn().map(lambda x, y: x), hooks=None))) == 20
-
-
-def test_assigning_a_setting_says_what_to_do_instead():
-    config = tf_estimator.RunConfig()
-    with pytest.raises(UserError, match="rank 0 is the chief.*leave it out"):
-        config._is_chief = True
-    with pytest.raises(UserError, match=r"settings do not change: config.replace\(log_steps=...\)"):
-        config.log_steps = 5

@@ -59,7 +59,7 @@ def test_the_manifest_is_json_that_people_can_read(tmp_path):
     assert manifest["dense"] == [{"file": "dense.data", "bytes": 7, "crc32": 449999704}]
 
 
-def test_what_a_killed_process_has_left_of_checkpoints_goes_and_nothing_else_does(tmp_path):
+def test_only_a_killed_processs_remains_of_checkpoints_are_removed(tmp_path):
     kept = [_save(tmp_path, 10).path, str(tmp_path / "checkpoints" / "refused-step-0000000030"), str(tmp_path / "best")]
     left = [checkpoints.checkpoint_path(tmp_path, 20), str(tmp_path / "best" / "draft-step-0000000010")]
     for path in (*kept[1:], *left):
@@ -68,9 +68,7 @@ def test_what_a_killed_process_has_left_of_checkpoints_goes_and_nothing_else_doe
     assert [path for path in (*kept, *left) if os.path.exists(path)] == kept
 
 
-def test_a_lock_that_is_lost_while_rows_are_written_leaves_no_checkpoint_of_this_job(
-    data, tmp_path, monkeypatch, capsys
-):
+def test_a_lock_lost_while_rows_are_written_leaves_no_checkpoint(data, tmp_path, monkeypatch, capsys):
     model, taken = tmp_path / "model", []
     extend = retention.extend
 
@@ -149,7 +147,7 @@ def test_a_store_that_does_not_answer_does_not_make_a_checkpoint_a_damaged_one(s
     assert checkpoints.newest_whole(model).step == 2
 
 
-def test_full_checkpoints_cut_the_chain_and_removals_leave_every_file_of_a_kept_checkpoint(store):
+def test_full_checkpoints_cut_the_chain_and_removals_keep_needed_files(store):
     model = f"s3://{object_store.BUCKET}/chains"
     job, chains = Job(model, full_every=2), []
     for step in range(1, 7):

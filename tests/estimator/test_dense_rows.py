@@ -65,7 +65,7 @@ def test_a_run_that_resumes_ends_with_the_rows_of_one_that_was_not_interrupted(d
         np.testing.assert_allclose(parts[key], row, atol=1e-6)
 
 
-def test_the_first_known_rate_after_a_resume_is_the_one_to_which_a_plateau_has_fallen(data, tmp_path, monkeypatch):
+def test_the_first_rate_after_a_resume_is_that_of_the_last_plateau(data, tmp_path, monkeypatch):
     """New rows catch up with it. The evaluation at step 8 halves it, and the checkpoint of step 10 is resumed."""
     rates, begin_step = [], StepHistory.begin_step
     monkeypatch.setattr(
@@ -90,7 +90,7 @@ def test_the_first_known_rate_after_a_resume_is_the_one_to_which_a_plateau_has_f
     assert rates == pytest.approx([0.005] * 3)  # The rate that is expected, and the rates of the steps 11 and 12.
 
 
-def test_an_evaluation_within_training_reads_what_the_checkpoint_of_its_step_has(data, tmp_path):
+def test_an_evaluation_within_training_reads_its_steps_checkpoint(data, tmp_path):
     estimator = _estimator(tmp_path, save_checkpoints_steps=5)
     valid = lambda: BatchReader(data, 100, shuffle=False, epochs=1)  # noqa: E731
     spec = TrainSpec(lambda position: BatchReader(data, 16, position=position, seed=5), max_steps=10)
@@ -178,7 +178,7 @@ def test_l2_is_of_each_distinct_row_once():
 
 
 @pytest.mark.parametrize(("merge", "always", "once"), [("adaptive", 0.25, 1), ("mean", 1, 4)])
-def test_l2_counts_against_a_rows_data_as_with_one_worker_that_has_the_batches_of_all_four(merge, always, once):
+def test_l2_counts_as_with_one_worker_that_has_the_batches_of_all_four(merge, always, once):
     """Beside a quarter of the gradient of each batch, or with `mean` beside all of it."""
     config, store = TableConfig("t", (1,), (0.0,), RowAdagrad(initial_accumulator=1e12)), LocalStore()
     cache = RowCache(store, config, "a", shares=merging.shares(config, merge, 4))

@@ -127,7 +127,7 @@ def test_rows_that_another_worker_of_shared_memory_made_infinite_are_refused(tmp
         chief.save(tmp_path, 3)
 
 
-def test_training_goes_on_from_the_step_that_is_named_and_sets_later_checkpoints_aside(data, tmp_path, caplog):
+def test_training_resumes_at_a_named_step_and_sets_later_checkpoints_aside(data, tmp_path, caplog):
     _train(data, tmp_path, max_steps=15)
     with pytest.raises(UserError, match="there is no checkpoint of step 11 in .*; there are: 5, 10, 15"):
         _train(data, tmp_path, resume_from=11)
@@ -143,7 +143,7 @@ def test_training_goes_on_from_the_step_that_is_named_and_sets_later_checkpoints
     assert os.path.exists(tmp_path / "checkpoints" / "set-aside-step-0000000015.2" / "manifest.json")
 
 
-def test_a_training_whose_base_was_altered_on_the_disk_goes_on_from_the_chain_before(data, tmp_path, caplog):
+def test_a_training_whose_base_was_altered_resumes_from_the_earlier_chain(data, tmp_path, caplog):
     _train(data, tmp_path, max_steps=20)
     base = checkpoints.latest_checkpoint(tmp_path).tables[0]["file"]
     assert _whole(tmp_path) == [5, 15, 20]

@@ -98,7 +98,7 @@ def test_steps_go_on_beside_a_sync_and_nothing_of_them_is_lost(store):
 
 
 @pytest.mark.parametrize(("rows", "read"), [(0, 1), (1, 3)])
-def test_batches_wait_for_each_other_only_if_rows_of_theirs_may_have_to_be_pulled(store, rows, read):
+def test_batches_wait_for_each_other_only_if_rows_may_have_to_be_pulled(store, rows, read):
     """A host that has all rows of the service pulls none, and so it need not merge the keys of several batches."""
     embeddings, _, table = _worker(store, ahead=3)
     if rows:

@@ -106,7 +106,7 @@ def test_rates_by_epoch_are_those_of_its_steps_and_the_log_says_them(data, tmp_p
         ),
     ],
 )
-def test_rates_by_epoch_resume_by_the_place_in_the_data_and_the_log_names_only_changes_to_come(
+def test_rates_by_epoch_resume_at_their_place_and_log_coming_changes(
     data, tmp_path, caplog, schedule, epochs, batch_size, rates, said
 ):
     with pytest.raises(Killed):
@@ -127,7 +127,7 @@ def test_rates_by_epoch_are_refused_for_an_input_without_epochs(data, tmp_path):
             self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
 
     estimator = deepfm.estimator(tmp_path, TrainOp("adagrad", RATE, 0.3, schedule=IN_EPOCHS))
-    with pytest.raises(UserError, match="count in steps, lr_unit=step"):
+    with pytest.raises(UserError, match="count in steps, unit=step"):
         estimator.train(lambda: Unknown(BatchReader(data, 16)))
 
 
@@ -246,7 +246,7 @@ def _evaluation(data, **settings):
     return EvalSpec(lambda: BatchReader(data, 32, shuffle=False, epochs=1), every_n_steps=4, **settings)
 
 
-def test_the_rate_falls_when_evaluations_do_not_improve_and_stays_low_when_the_run_goes_on(data, tmp_path, caplog):
+def test_the_rate_falls_at_a_plateau_and_stays_low_after_a_resume(data, tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         found = _rates(data, tmp_path, evaluation=_evaluation(data), max_steps=14, **_plateau(end=0.2))
         assert found == pytest.approx([1.0] * 8 + [0.5] * 4 + [0.25] * 2)

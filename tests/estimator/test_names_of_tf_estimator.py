@@ -1,6 +1,5 @@
 """The names of tf.estimator, with their meaning."""
 
-import dataclasses
 import types
 
 import numpy as np
@@ -43,7 +42,7 @@ def model_fn(features, labels, mode, params, config):
     if mode == tf_estimator.ModeKeys.PREDICT:
         return tf_estimator.EstimatorSpec(mode, **spec)
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
-    loss += 0.0 * config.tf_random_seed
+    loss += 0.0 * config.seed
     step = tf1.train.get_global_step()
     train_op = tf1.train.GradientDescentOptimizer(params.get("rate", 0.1)).minimize(loss, step)
     scaffold = None
@@ -58,7 +57,7 @@ def model_fn(features, labels, mode, params, config):
 
 
 def make(path, params=None, **config):
-    made = tf_estimator.RunConfig(model_dir=str(path), threads=1, tf_random_seed=7).replace(**config)
+    made = tf_estimator.RunConfig(model_dir=str(path), threads=1, seed=7).replace(**config)
     return tf_estimator.Estimator(model_fn, config=made, params=params or {})
 
 
@@ -94,22 +93,6 @@ def test_a_program_trains_evaluates_resumes_predicts_and_exports(tmp_path):
 def test_a_spec_without_what_its_mode_needs_is_refused():
     with pytest.raises(ValueError, match="needs loss and train_op"):
         tf_estimator.EstimatorSpec(tf_estimator.ModeKeys.TRAIN)
-
-
-def test_run_config_takes_and_gives_the_names_of_tf_estimator():
-    config = tf_estimator.RunConfig(
-        tf_random_seed=4, log_step_count_steps=10, save_summary_steps=20, save_checkpoints_secs=None
-    )
-    assert (config.seed, config.log_steps, config.summary_steps) == (4, 10, 20)
-    assert (config.tf_random_seed, config.log_step_count_steps, config.save_summary_steps) == (4, 10, 20)
-    changed = config.replace(tf_random_seed=1, save_checkpoints_steps=5, keep_checkpoint_max=None)
-    assert (changed.seed, changed.log_steps, changed.save_checkpoints_steps) == (1, 10, 5)
-    assert changed.keep_checkpoint_max == 0
-    assert dataclasses.replace(config, seed=1).tf_random_seed == 1
-    with pytest.raises(UserError, match="tf_random_seed is another name of seed=2: give one of them"):
-        tf_estimator.RunConfig(seed=2, tf_random_seed=3)
-    with pytest.raises(UserError, match="train_distribute.*horovodrun"):
-        tf_estimator.RunConfig(train_distribute=object())
 
 
 def test_the_options_of_a_session_are_the_programs_but_for_threads_and_the_gpu():
@@ -186,7 +169,7 @@ def test_a_training_begins_with_the_variables_of_a_checkpoint_of_tensorflow(tmp_
     assert estimator.get_variable_value("w").tolist() == [1.0, 2.0, 3.0]
 
 
-def test_each_evaluation_is_of_the_whole_dataset_and_exporters_export_the_best_the_latest_and_the_last_model(tmp_path):
+def test_each_evaluation_covers_all_data_and_exporters_get_their_models(tmp_path):
     estimator = make(tmp_path / "m", {"rate": 0.5}, save_checkpoints_steps=2)
     receive = tf_estimator.export.build_raw_serving_input_receiver_fn({"x": tf1.placeholder(tf.float32, [None, 3])})
     worse = tf_estimator.BestExporter("worst", receive, compare_fn=lambda best, now: now["loss"] > best["loss"])
@@ -210,7 +193,7 @@ def test_each_evaluation_is_of_the_whole_dataset_and_exporters_export_the_best_t
     assert found == {"best_exporter": 4, "latest": 1, "final": 1, "worst": 1}  # The loss falls.
 
 
-def test_an_export_has_a_greater_version_than_all_others_whatever_the_clock_says(tmp_path, monkeypatch):
+def test_an_export_has_the_greatest_version_whatever_the_clock_says(tmp_path, monkeypatch):
     estimator = make(tmp_path / "m", {"rate": 0.5})
     receive = tf_estimator.export.build_raw_serving_input_receiver_fn({"x": tf1.placeholder(tf.float32, [None, 3])})
     exporter, parent = tf_estimator.LatestExporter("latest", receive, exports_to_keep=2), tmp_path / "exports"

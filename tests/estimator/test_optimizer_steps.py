@@ -78,7 +78,7 @@ def test_rates_that_count_batches_are_for_one_of_them(data, tmp_path, scale_lr, 
     ("how", "expected"),
     [("linear", 3), ("sqrt", 3**0.5), ("none", 1), ("linear_batches", 12), ("sqrt_batches", 12**0.5)],
 )
-def test_what_the_rates_of_three_workers_with_four_batches_a_step_are_multiplied_by(monkeypatch, how, expected):
+def test_the_scale_of_the_rates_for_three_workers_with_four_batches_a_step(monkeypatch, how, expected):
     monkeypatch.setattr(distributed, "size", lambda: 3)
     assert distributed.lr_scale(how, 4) == pytest.approx(expected)
 

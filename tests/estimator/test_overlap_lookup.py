@@ -33,7 +33,7 @@ def _equal(one, other):
 
 
 @pytest.mark.parametrize("accumulation_steps", (1, 2))
-def test_a_run_is_repeatable_and_a_resumed_one_ends_where_an_undisturbed_one_does(data, tmp_path, accumulation_steps):
+def test_a_run_is_repeatable_and_a_resumed_one_ends_identically(data, tmp_path, accumulation_steps):
     whole = _train(data, tmp_path / "whole", 24, save_every=12, accumulation_steps=accumulation_steps)
     _train(data, tmp_path / "parts", 12, save_every=12, accumulation_steps=accumulation_steps)
     parts = _train(data, tmp_path / "parts", 24, save_every=12, accumulation_steps=accumulation_steps)

@@ -164,7 +164,7 @@ class Full(Plain):
         return {"at": steps}
 
 
-def test_what_a_reader_does_not_know_is_none_and_its_batches_are_measured_from_outside():
+def test_what_a_reader_does_not_know_is_none():
     reader = GivenReader(Plain())
     assert (reader.spec, reader.statistics, reader.batch_size) == ("spec", {"price": "old"}, 4)
     assert [reader.steps, reader.steps_per_epoch, reader.in_epochs, reader.epochs] == [None] * 4

@@ -100,7 +100,7 @@ def test_factors_counted_in_epochs(schedule, end, epochs, by_step):
 
 
 def test_epochs_of_an_input_that_does_not_know_them_are_refused():
-    with pytest.raises(UserError, match="lr_unit=epoch: the input does not say .* count in steps, lr_unit=step"):
+    with pytest.raises(UserError, match="unit=epoch: the input does not say .* count in steps, unit=step"):
         _factors(Schedule(warmup_steps=1, unit="epoch"), [0])
 
 

@@ -115,7 +115,7 @@ def test_behaviours_read_and_train_the_rows_that_they_share(tmp_path):
     np.testing.assert_array_equal(second["vectors"][:2], second["item"])
 
 
-def test_a_sequence_that_is_read_with_padding_and_without_has_the_gradients_of_both(tmp_path):
+def test_a_sequence_read_with_and_without_padding_has_both_gradients(tmp_path):
     def loss_of(features, labels):
         history = features.behaviours("history")
         pooled = history.sum(tf.constant([1.0, 3.0]), 2)

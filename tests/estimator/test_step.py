@@ -72,7 +72,7 @@ def test_a_step_trains_its_rows_before_it_syncs_saves_publishes_and_evaluates(ma
     assert (steps.step, steps.steps, steps.is_over) == (2, 2, False)
 
 
-def test_learning_rates_fall_before_rows_are_prepared_and_the_model_is_published(made):
+def test_rates_fall_before_rows_are_prepared_and_the_model_is_published(made):
     calls, steps, _, session = made
     steps.begin(session)
     assert calls == ["session.run", "evaluation.begin", "rows.begin", "extension.begin"]

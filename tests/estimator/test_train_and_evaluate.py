@@ -1,6 +1,5 @@
 """Evaluations on the way: what they find, what they leave alone, and what comes of them."""
 
-import dataclasses
 import json
 import os
 
@@ -83,21 +82,21 @@ def test_evaluations_leave_training_as_it_is_to_the_bit_and_make_no_row(data, tm
         np.testing.assert_array_equal(with_evaluations[name], value, name)
 
 
-def test_checkpoints_and_evaluations_come_at_the_ends_of_epochs_also_of_runs_that_go_on_within_one(data, tmp_path):
+def test_evaluations_come_at_the_ends_of_epochs(data, tmp_path):
     """320 rows in batches of 32: 10 steps an epoch; of accumulated pairs 5, and 20 with batches of 16."""
-    by_epoch = dict(save_checkpoints_epochs=1, keep_checkpoint_max=0)
-    spec = _eval_spec(data, every_n_epochs=2)
-    _train(data, tmp_path, 13, spec, **by_epoch)
-    _train(data, tmp_path, 45, spec, **by_epoch)
+
+    def steps(directory):
+        return [each["step"] for each in EvaluationHistory.load(directory).evaluations]
+
+    spec = _eval_spec(data, every_n_epochs=1)
+    _train(data, tmp_path, 13, spec)
+    _train(data, tmp_path, 45, spec)
     # 5 batches of 32 are left of the fifth epoch: 10 of 16.
-    _train(data, tmp_path, 100, spec, epochs=6, batch_size=16, **by_epoch)
-    steps = sorted(int(name.removeprefix("step-")) for name in os.listdir(tmp_path / "checkpoints"))
-    assert steps == [10, 13, 20, 30, 40, 45, 55, 75]
-    assert [each["step"] for each in EvaluationHistory.load(tmp_path).evaluations] == [13, 20, 40, 45, 75]
-    _train(data, tmp_path / "accumulated", None, spec, epochs=4, accumulation_steps=3, **by_epoch)
+    _train(data, tmp_path, 100, spec, epochs=6, batch_size=16)
+    assert steps(tmp_path) == [10, 13, 20, 30, 40, 45, 55, 75]
+    _train(data, tmp_path / "accumulated", None, spec, epochs=4, accumulation_steps=3)
     # Steps of three batches: 10, 20, 30 and 40 batches are over with these.
-    steps = sorted(int(name.removeprefix("step-")) for name in os.listdir(tmp_path / "accumulated" / "checkpoints"))
-    assert steps == [4, 7, 10, 14]
+    assert steps(tmp_path / "accumulated") == [4, 7, 10, 14]
 
 
 def test_the_best_checkpoint_outlives_the_others_and_is_found_by_its_name(data, tmp_path):
@@ -201,10 +200,11 @@ def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(t
             dict(save_checkpoints_steps=5, save_checkpoints_secs=60),
             "save_checkpoints_steps=5 and save_checkpoints_secs=60",
         ),
-        (dict(save_checkpoints_secs=60, save_checkpoints_epochs=1), "save_checkpoints_epochs=1 exclude each other"),
+        (
+            dict(save_checkpoints_secs=60, save_checkpoints_event_secs=1),
+            "save_checkpoints_event_secs=1 exclude each other",
+        ),
         (dict(save_checkpoints_secs=-1), "save_checkpoints_secs=-1 must be at least 0"),
-        (dict(save_checkpoint_secs=-1), "save_checkpoints_secs=-1 must be at least 0"),
-        (dict(save_checkpoints_secs=9, save_checkpoint_secs=9), "is another name of save_checkpoints_secs=9"),
     ],
 )
 def test_periods_of_checkpoints_that_cannot_be_are_refused(settings, message):
@@ -218,17 +218,10 @@ def test_periods_of_checkpoints_that_cannot_be_are_refused(settings, message):
         ({}, 1000),
         (dict(save_checkpoints_steps=0), 0),
         (dict(save_checkpoints_secs=60), 0),
-        (dict(save_checkpoints_epochs=1), 0),
     ],
 )
 def test_checkpoints_come_by_steps_unless_another_period_is_given(settings, steps):
     assert RunConfig(**settings).checkpoint_steps == steps
-
-
-def test_the_name_of_monitored_training_session_for_the_seconds_is_taken():
-    config = RunConfig(save_checkpoint_secs=7)
-    assert config == RunConfig(save_checkpoints_secs=7)
-    assert dataclasses.replace(config, save_checkpoints_secs=8).save_checkpoints_secs == 8
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_its_step_rate_is_logged_and_the_models_own_summaries_are_written(tmp_pa
     assert {"a_summary_of_the_model", "global_step/sec", "loss"} <= tags
 
 
-def test_tensorflow_finds_the_newest_dense_variables_and_a_run_goes_on_from_them(tmp_path):
+def test_tensorflow_finds_the_newest_dense_variables_and_resumes(tmp_path):
     _train(tmp_path, 3)
     first = tf.train.latest_checkpoint(tmp_path)
     assert first == str(tmp_path / "checkpoints" / "step-0000000003" / "dense")
@@ -129,7 +129,7 @@ def _train_in_an_own_loop(data, model_dir, epochs, restores=True):
                 session.run(loop.train_op)
 
 
-def test_a_session_that_does_not_restore_the_dense_variables_of_the_rows_is_refused(tmp_path):
+def test_a_session_without_the_dense_variables_of_the_rows_is_refused(tmp_path):
     data = small.make(tmp_path, rows=64)
     _train_in_an_own_loop(data, tmp_path / "model", epochs=1)
     with pytest.raises(UserError, match=r"dense variables of step 0, and the rows of .*model are of step 4: open it"):

@@ -56,7 +56,7 @@ def keys_of(checkpoint):
     return sorted(key for _, keys, _ in blocks for key in keys.tolist())
 
 
-def test_every_third_checkpoint_is_full_and_the_second_too_and_each_has_all_of_its_chain(tmp_path):
+def test_every_third_checkpoint_is_full_and_each_has_all_of_its_chain(tmp_path):
     job = Job(tmp_path)
     saved = [job.save(step) for step in range(1, 9)]
     assert [checkpoint.chain_length for checkpoint in saved] == [1, 1, 2, 3, 1, 2, 3, 1]
@@ -84,7 +84,7 @@ def test_the_newest_checkpoints_stay_and_one_whole_chain_before_theirs(tmp_path,
 
 
 @pytest.mark.parametrize("keep", [1, 3])
-def test_of_no_file_that_is_altered_are_all_checkpoints_damaged_nor_the_best_one(tmp_path, caplog, keep):
+def test_no_single_altered_file_damages_all_checkpoints_or_the_best_one(tmp_path, caplog, keep):
     """Flips one bit of each file of the newest checkpoint in turn."""
     for number in range(100):
         model_dir = str(tmp_path / str(number))
@@ -155,7 +155,7 @@ def test_what_goes_on_from_the_best_one_takes_none_of_its_files(tmp_path):
 @pytest.mark.parametrize(
     "name", ["dense.data", "t-00000-of-00001.arrow", "t-00000-of-00001.0000000003.delta.arrow", "manifest.json"]
 )
-def test_a_damaged_file_is_refused_by_name_and_the_checkpoint_before_it_is_taken(tmp_path, caplog, name, how):
+def test_a_damaged_file_is_named_and_the_previous_checkpoint_is_taken(tmp_path, caplog, name, how):
     job = Job(tmp_path)
     first, second, third = (job.save(step) for step in (1, 2, 3))
     _damage(third.path, name, how)

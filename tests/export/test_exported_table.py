@@ -52,9 +52,6 @@ def test_each_key_finds_its_row_and_others_find_zeros(keys):
     found = _look_up(keys, np.concatenate([keys, unknown]))
     expected = np.concatenate([np.arange(1, len(keys) + 1), np.zeros(len(unknown))])
     np.testing.assert_array_equal(found, np.repeat(expected[:, None], 3, 1))
-
-
-def test_rows_keep_the_shape_of_the_keys():
     assert _look_up(SPREAD, SPREAD[:6].reshape(1, 2, 3)).shape == (1, 2, 3, 3)
 
 
@@ -112,9 +109,6 @@ def test_a_sequence_is_aligned_with_its_newest_values():
     assert aligned.tolist() == [hashed("b", "c"), [*hashed("d"), 0], [0, 0]]
     aligned = evaluate(RawLists.aligned, sequence(keep="first", missing="own"), rows)
     assert aligned.tolist() == [hashed("a", "b"), [*hashed("d"), 0], [*hashed(""), 0]]
-
-
-def test_no_list_may_have_a_value():
     assert evaluate(RawLists.aligned, sequence(), [[], []]).tolist() == [[0, 0], [0, 0]]
 
 
@@ -166,7 +160,7 @@ def test_what_was_added_to_an_export_keeps_it_from_being_replaced(tmp_path):
     assert warmup.read_text() == "mine" and (tmp_path / "1" / "saved_model.pb").read_text() == "first"
 
 
-def test_a_saved_model_of_others_and_the_directory_of_the_versions_are_never_replaced(tmp_path):
+def test_a_saved_model_of_others_and_a_directory_of_versions_stay(tmp_path):
     (tmp_path / "keras").mkdir()
     (tmp_path / "keras" / "saved_model.pb").write_text("of Keras")
     with pytest.raises(UserError, match="keras holds files that `export` did not write .saved_model.pb."):
@@ -184,7 +178,7 @@ def test_a_saved_model_of_others_and_the_directory_of_the_versions_are_never_rep
     assert (tmp_path / "file.tmp").read_text() == "mine"
 
 
-def test_an_export_that_fails_or_is_killed_leaves_the_one_before_and_the_next_one_cleans_up(tmp_path):
+def test_a_failed_or_killed_export_leaves_the_one_before(tmp_path):
     export(tmp_path / "1", "first")
     with pytest.raises(ZeroDivisionError), directory.replacing(str(tmp_path / "1")) as draft:
         pathlib.Path(draft).mkdir()
@@ -200,7 +194,7 @@ def test_an_export_that_fails_or_is_killed_leaves_the_one_before_and_the_next_on
     assert (tmp_path / "1" / "saved_model.pb").read_text() == "second" and os.listdir(tmp_path) == ["1"]
 
 
-def test_the_latest_exporter_removes_old_exports_only_and_never_what_others_wrote(tmp_path, caplog):
+def test_the_latest_exporter_removes_only_old_exports(tmp_path, caplog):
     class Estimator:
         def export_saved_model(self, parent, receive, checkpoint_path, assets_extra):
             path = os.path.join(parent, checkpoint_path)

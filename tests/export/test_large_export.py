@@ -76,7 +76,7 @@ def _elements(path):
     }
 
 
-def test_no_operation_of_a_request_has_an_output_that_grows_with_the_table(estimator, tmp_path):
+def test_no_operation_of_a_request_grows_with_the_table(estimator, tmp_path):
     elements = []
     for rows in (200, 20_000):
         checkpoint = _with_rows(estimator.latest_checkpoint(), tmp_path / f"rows-{rows}", rows)

@@ -112,7 +112,7 @@ def path(tmp_path_factory):
 
 
 @pytest.mark.parametrize("model", ["lr", "deepfm", "tabm", "autoint"])
-def test_an_export_gives_predicts_numbers_of_numbers_in_pieces_and_ranks_by_them(path, model):
+def test_an_export_of_numbers_in_pieces_gives_predicts_numbers_and_ranks(path, model):
     with _served(path, PIECES, model, TrainOp("adam", 0.02, 0.02), epochs=12) as (session, signatures, raw, expected):
         for context in ({"price", "user"}, {"age", "always"}, {"count"}):
             ranked = {name: values[:1] if name in context else values[:9] for name, values in raw.items()}

@@ -1,7 +1,6 @@
 """An exported graph against `predict`, from raw values, in a process that does not know this package."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -17,7 +16,6 @@ from ctr_trainer.features.columns import TYPICAL
 from ctr_trainer.models import deepfm, lr
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
-from ctr_trainer.system.messages.errors import UserError
 from tests import small, small_served
 from tests.constant import CONSTANT
 
@@ -70,9 +68,7 @@ def _raw(path):
 
 
 @pytest.mark.parametrize("name", ["lr", "deepfm", "history"])
-def test_gives_predicts_numbers_from_raw_values_unknown_keys_included_and_asks_for_what_the_model_reads(
-    trained, estimators, tmp_path, name
-):
+def test_an_export_gives_predicts_numbers_and_asks_for_what_the_model_reads(trained, estimators, tmp_path, name):
     (directory, _), estimator = trained, estimators[name]
     path = estimator.export_to(tmp_path / "export")
     (tmp_path / "rows.json").write_text(json.dumps(_raw(directory / "served.csv")))
@@ -88,8 +84,6 @@ def test_gives_predicts_numbers_from_raw_values_unknown_keys_included_and_asks_f
         asked = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["serving_default"].inputs
     assert ("history" in asked) == (name == "history")
     assert set(load_figure(path, TYPICAL)) == {"place", "device"}
-    os.remove(os.path.join(path, "assets.extra", "features.json"))
-    assert load_figure(path, TYPICAL) == {}  # An export of an earlier version has no such file.
     spec = load_spec(path)
     assert sorted(f.name for f in (*spec.dense, *spec.sparse)) == sorted(asked)
 
@@ -160,17 +154,3 @@ def test_the_dense_tower_turns_raw_values_into_the_keys_of_its_rows(trained, est
         np.testing.assert_array_equal(found[f"values/{bag}"], batch.bags[bag].values[: splits[-1]])
     np.testing.assert_array_equal(found["weights/topics"], batch.bags["topics"].weights[: len(found["values/topics"])])
     assert found["splits/words"].dtype == np.int32 and "weights/tags" not in found
-
-
-def test_replaces_an_earlier_export_refuses_another_directory_and_makes_a_new_one_below_a_base(estimators, tmp_path):
-    estimator = estimators["lr"]
-    first = estimator.export_to(tmp_path / "export")
-    assert estimator.export_to(tmp_path / "export") == first
-    assert (tmp_path / "export" / "saved_model.pb").exists()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("...")
-    with pytest.raises(UserError, match="`export` did not write .thesis.txt."):
-        estimator.export_to(tmp_path / "mine")
-    path = estimator.export_saved_model(str(tmp_path / "serving"))
-    assert path.startswith(str(tmp_path / "serving"))
-    assert tf.saved_model.contains_saved_model(path)

@@ -123,7 +123,7 @@ def test_a_slice_has_its_own_values_alone():
     assert hashing.byte_lengths(column).tolist() == [2, 0]
 
 
-def test_a_value_that_has_no_room_begins_the_next_message_and_a_longer_one_gets_its_own():
+def test_a_value_without_room_begins_the_next_message():
     columns = [(b"-", pa.array([b"aaaa", b"bb", b"c" * 200])), (b"+", pa.array([b"d"]))]
     # -aaaa takes 7 of the 15 bytes; -bb wants 3 and up to 6 before them.
     assert values(hashing.serialized_examples(columns, room=15)) == [[b"-aaaa"], [b"-bb"], [b"-" + b"c" * 200], [b"+d"]]

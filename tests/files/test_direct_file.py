@@ -63,9 +63,7 @@ def test_a_disk_that_takes_other_blocks_gets_the_bytes_through_the_cache(tmp_pat
     assert refused == [BUFFER]
 
 
-def test_a_write_that_takes_a_part_goes_on_and_a_file_system_without_such_files_gets_the_bytes_through_its_cache(
-    tmp_path, monkeypatch
-):
+def test_a_partial_write_continues_and_direct_io_is_not_required(tmp_path, monkeypatch):
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:8192]))
     with DirectFile(tmp_path / "file") as file:
@@ -81,7 +79,7 @@ def test_a_write_that_takes_a_part_goes_on_and_a_file_system_without_such_files_
     assert (tmp_path / "cached").read_bytes() == _bytes(BUFFER + 5)
 
 
-def test_a_path_is_whole_or_not_there_whatever_fails_and_a_file_that_is_there_is_not_written_to(tmp_path, monkeypatch):
+def test_a_path_is_whole_or_missing_whatever_fails(tmp_path, monkeypatch):
     with DirectFile(tmp_path / "file") as file:
         file.write(b"first")
     with pytest.raises(FileExistsError):

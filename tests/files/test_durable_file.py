@@ -37,7 +37,7 @@ def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_return(tm
     assert os.path.dirname(draft) == directory
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was_and_no_draft_and_a_draft_is_never_a_file_that_is_there(tmp_path):
+def test_a_failed_write_leaves_the_file_as_it_was_and_no_draft(tmp_path):
     path = tmp_path / "values.json"
     durable_file.write_json(path, {"a": 1})
     with pytest.raises(ZeroDivisionError), durable_file.replacing(path) as draft:

@@ -39,7 +39,7 @@ def _other_job(directory):
         process.stdin.close()
 
 
-def test_a_second_holder_is_told_of_the_first_by_process_and_host_until_its_process_ends(tmp_path):
+def test_a_second_holder_is_told_the_process_and_host_of_the_first(tmp_path):
     with _other_job(tmp_path / "model") as other:
         with pytest.raises(
             UserError, match=rf"held by process {other.pid} on host {socket.gethostname()} since 20\d\d"

@@ -44,7 +44,7 @@ def test_a_path_is_joined_before_the_options_of_its_connection():
     assert path / path_of("s3://b/x") == path_of("a") / path_of("s3://b/x") == path_of("s3://b/x")
 
 
-def test_files_are_listed_as_those_of_a_local_directory_and_one_that_is_not_there_is_named(store, tmp_path):
+def test_remote_files_are_listed_as_local_ones_and_a_missing_one_is_named(store, tmp_path):
     names = [
         "logs/day=2/part-0.csv", "logs/day=1/part-1.csv", "logs/day=1/part-0.csv", "logs/day=1-b/part-0.csv",
         "logs/_SUCCESS", "logs/.hidden/x.csv", "logs/day=1/_temporary/x.csv", "logs2/x.csv",

@@ -117,7 +117,7 @@ def test_metrics_are_logged_in_the_agreed_form_and_padding_is_not_counted(caplog
     assert figures["examples_per_sec"] == kept.taken[1].examples_per_sec
 
 
-def test_of_a_model_without_logits_the_loss_is_logged_and_its_examples_are_not_known(caplog):
+def test_a_model_without_logits_logs_its_loss_and_no_examples(caplog):
     kept = Lines()
     with caplog.at_level(logging.INFO):
         takers, loss = [MetricLines(), kept], 0.28447193
@@ -196,7 +196,7 @@ def test_a_rank_that_is_slower_holds_up_no_step_before_the_next_line_is_due():
     assert lines.finish() == lines.ready() == []
 
 
-def test_the_figures_of_ranks_that_are_gone_hold_up_no_end_and_errors_come_out_at_the_next_line():
+def test_figures_of_lost_ranks_delay_no_end_and_errors_show_at_the_next_line():
     stuck = threading.Event()
     lines = MergedLines(1, 2, lambda sums: stuck.wait(60), None)
     lines.put(100, np.ones(1))
@@ -236,7 +236,7 @@ def _flipping(steps, **arguments):
     return kept.taken
 
 
-def test_lines_of_windows_have_the_auc_and_the_copc_of_the_steps_since_the_line_before():
+def test_window_lines_have_the_auc_and_copc_since_the_previous_line():
     first, second, empty = _flipping(6, of_windows=True)
     assert (first.values["auc_window"], second.values["auc_window"]) == (1.0, 0.0)
     assert (first.values["auc"], second.values["auc"]) == (1.0, 0.5)  # Of all steps since the start.
@@ -245,7 +245,7 @@ def test_lines_of_windows_have_the_auc_and_the_copc_of_the_steps_since_the_line_
     assert set(empty.values) == {"auc"}  # No means of no examples.
 
 
-def test_a_window_of_event_time_ends_with_the_first_line_after_its_end_and_has_all_lines_since_the_previous_window():
+def test_a_window_of_event_time_has_all_lines_since_the_previous_window():
     times = iter([0.0, 110.0, 120.0, 205.0, 480.0])
     lines = _flipping(10, of_windows=True, event_windows=EventWindows(lambda: next(times), 100.0))
     assert ["auc_event_window" in line.values for line in lines] == [False, False, False, True, False]

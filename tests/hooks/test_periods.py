@@ -48,7 +48,7 @@ def test_an_input_without_epochs_is_refused_with_the_flag_in_steps():
         EveryEpochs(2, RunLength(), FLAGS)
 
 
-def test_a_clock_of_event_time_starts_with_the_first_event_and_stands_still_where_no_event_time_is_known():
+def test_an_event_clock_starts_at_the_first_event_and_stops_without_times():
     times = iter([0.0, 1000.0, 1000.0, 1600.0])
     clock = EventClock(lambda: next(times))
     assert [clock() for _ in range(4)] == [0.0, 0.0, 0.0, 600.0]

@@ -79,7 +79,7 @@ def test_an_exchange_counts_only_where_nothing_else_runs():
     assert found == {"input_to_device": 0, "exchange": 50, "forward": 50}
 
 
-def test_a_gap_belongs_to_the_operation_that_is_being_scheduled_or_to_what_was_waited_for():
+def test_a_gap_belongs_to_the_operation_being_scheduled_or_awaited():
     found = _micros(
         ("mlp/MatMul", "MatMul", 0, 10),
         ("gradients/x", "Mul", 15, 20),

@@ -140,7 +140,7 @@ def test_a_failed_step_is_named_and_the_next_run_goes_on(demo, command, what):
     assert demo.run()[0].returncode == 0
 
 
-def test_a_model_that_was_trained_on_and_files_that_were_added_are_never_removed(demo):
+def test_a_model_that_was_trained_further_and_added_files_stay(demo):
     def remove():
         arguments = ["scripts/demo.py", "--remove"]
         return subprocess.run([sys.executable, *arguments], cwd=demo.directory, env=environment, capture_output=True)

@@ -25,9 +25,9 @@ MODULES_OF_INSTALLATION = (
     "system/messages/errors",
     "system/processes/child",
     "system/processes/hardware",
-    "installation/horovod_patches",
-    "installation/build_horovod",
-    "installation/compile_kernels",
+    "system/installation/horovod_patches",
+    "system/installation/build_horovod",
+    "system/installation/compile_kernels",
 )
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHELL_TOOLS = ["bash", "env", "cat", "chmod", "cksum", "cp", "dirname", "grep", "mkdir", "mv", "rm"]
@@ -231,7 +231,7 @@ if "--check_tools" not in sys.argv:
         self.wheels.mkdir()
         package = self.checkout / "ctr_trainer"
         horovod = self.HOROVOD.format(built=str(self.built), fail=str(self.fail))
-        (package / "installation" / "build_horovod.py").write_text(horovod)
+        (package / "system" / "installation" / "build_horovod.py").write_text(horovod)
         (package / "kernel.py").write_text(self.KERNEL.format(compiled=str(self.compiled)))
         _write_wheel_of_setuptools(self.wheels)
         for name, version in {("wheel", "1"), *_requirements()}:  # An old pip asks for `wheel`.
@@ -315,7 +315,7 @@ def checkout(tmp_path):
     return Checkout(tmp_path)
 
 
-def test_an_installation_has_the_package_and_what_it_needs_and_a_finished_one_is_left_alone_until_its_recipe_changes(
+def test_a_finished_installation_is_left_alone_until_its_recipe_changes(
     checkout,
 ):
     status, stderr = checkout.install()

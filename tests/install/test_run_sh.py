@@ -67,9 +67,7 @@ def run(checkout, *arguments, cwd=None, **variables):
         ("1600000 100000", "", "8"),
     ],
 )
-def test_the_workers_of_a_machine_share_its_cores_which_are_no_more_than_its_cpu_quota(
-    checkout, quota, workers, threads
-):
+def test_workers_of_a_machine_share_the_cores_of_its_cpu_quota(checkout, quota, workers, threads):
     if quota:
         (checkout.parent / "cpu.max").write_text(quota + "\n")
     _, shown = run(checkout, "--max_steps=1", **({"HOROVOD_LOCAL_SIZE": workers} if workers else {}))

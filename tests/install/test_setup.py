@@ -36,7 +36,7 @@ def extras(metadata):
     return sections
 
 
-def test_the_metadata_has_the_packages_version_its_commands_and_no_link_that_leads_nowhere(metadata):
+def test_the_metadata_has_the_version_the_commands_and_no_dead_link(metadata):
     lines = metadata["PKG-INFO"].splitlines()
     assert "Name: ctr_trainer" in [line.replace("-", "_") for line in lines]
     assert f"Version: {ctr_trainer.__version__}" in lines
@@ -47,7 +47,7 @@ def test_the_metadata_has_the_packages_version_its_commands_and_no_link_that_lea
     assert {"ctr-trainer = ctr_trainer.cli:main", "ctr_trainer = ctr_trainer.cli:main"} <= set(commands)
 
 
-def test_tensorflow_comes_by_an_extra_only_and_tomli_for_pythons_without_tomllib(metadata):
+def test_tensorflow_is_an_extra_and_tomli_for_pythons_without_tomllib(metadata):
     requirements = extras(metadata)
     assert "pyarrow>=14.0.1" in requirements[""]
     assert not [line for line in requirements[""] if "tensorflow" in line or "horovod" in line]

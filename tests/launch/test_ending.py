@@ -95,7 +95,7 @@ def test_in_json_an_error_of_the_log_is_no_reason_and_the_last_words_are(capsys,
     assert _ending(logged, said, killed) == _ending(said, logged, killed) == Ending(Kind.LOST, "the service is gone", 1)
 
 
-def test_a_training_that_is_finished_has_no_reason_and_lines_of_workers_are_not_those_of_horovodrun():
+def test_a_finished_training_has_no_reason_to_restart():
     assert _ending("[0]<stderr>:error: no matter", status=0).kind is Kind.FINISHED
     assert _ending("[0]<stdout>:Process 1 exit with status code 1.", "[0]<stderr>:{not JSON").kind is Kind.LOST
     assert _ending("[0]<stdout>:Process 1 exit with status code 1.").rank is None
@@ -112,7 +112,7 @@ def test_what_would_end_the_same_way_is_not_started_again():
     assert not patience.why_not(Ending(Kind.FAILED, "KeyError: 'y'"))
 
 
-def test_restarts_that_bring_no_checkpoint_are_counted_and_pause_longer_and_longer():
+def test_restarts_without_a_checkpoint_are_counted_and_pause_longer():
     patience, lost = Patience(2), Ending(Kind.LOST, KILLED, 1)
     assert not patience.why_not(lost)
     patience.new_checkpoint()

@@ -70,7 +70,7 @@ def test_the_first_hosts_are_filled_first_and_ranks_go_by_hosts():
     assert [host_of(filled((A, B), 6), rank) for rank in range(6)] == ["a"] * 4 + ["b"] * 2
 
 
-def test_a_host_that_fails_again_is_left_out_for_a_growing_time_and_not_for_good():
+def test_a_host_that_fails_again_is_excluded_for_a_growing_time():
     now = [0.0]
     left_out = LeftOut(lambda: now[0])
     assert left_out.failed("a") == 0

@@ -27,7 +27,7 @@ with log_lines.written_to(outlet.of(sys.stderr)):
 """
 
 
-def test_a_reader_that_stands_still_holds_nobody_up_and_learns_how_many_lines_were_dropped(tmp_path):
+def test_a_stalled_reader_holds_nobody_up_and_counts_dropped_lines(tmp_path):
     told = tmp_path / "told"
     process = subprocess.Popen(
         [sys.executable, "-c", _WRITER, told],

@@ -15,7 +15,7 @@ def _run(*fetches):
         return session.run(fetches)
 
 
-def test_a_batch_is_normalised_by_its_own_statistics_and_padding_counts_for_nothing():
+def test_a_batch_is_normalised_by_its_own_statistics_without_padding():
     with tf.Graph().as_default():
         tensors.record_weights(tf.constant([1.0, 1.0, 0.0]))
         found, values = _run(
@@ -69,7 +69,7 @@ def test_small_batches_do_not_make_the_moving_variance_too_small():
     assert np.mean(values, 0).tolist() == [2, 4, 1]
 
 
-def test_moving_statistics_are_right_from_the_first_step_on_and_stay_without_examples():
+def test_moving_statistics_are_right_at_once_and_stay_without_examples():
     with tf.Graph().as_default(), tf1.Session() as session:
         with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
             batch_norm(tf.zeros([2, 1]), training=True, momentum=0.9)
@@ -113,7 +113,7 @@ def test_moving_statistics_are_of_a_tenth_of_an_epoch(steps, momentum):
 
 
 @pytest.mark.parametrize(("momentum", "expected"), [(None, 0.18), (0.99, 0.45)])
-def test_statistics_that_follow_the_epoch_are_near_those_of_a_network_that_moves(momentum, expected):
+def test_statistics_after_an_epoch_are_near_those_of_a_moving_network(momentum, expected):
     """The mean moves from 0 to 1 over the 50 steps of an epoch, as activations of a network in training do."""
     with tf.Graph().as_default(), tf1.Session() as session:
         mean = tf1.placeholder(tf.float32, [])

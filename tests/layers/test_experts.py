@@ -87,7 +87,7 @@ def test_each_member_is_the_perceptron_that_its_vectors_say():
         np.testing.assert_allclose(found[:, member], x, rtol=1e-5, atol=1e-6)
 
 
-def test_members_begin_with_different_signs_of_their_inputs_and_equal_factors_after_that():
+def test_members_begin_with_different_input_signs_and_equal_later_factors():
     with tf.Graph().as_default(), tf1.Session() as session:
         batch_ensemble(tf.constant(INPUTS), (4, 2), members=8, name="e")
         session.run(tf1.global_variables_initializer())

@@ -128,7 +128,7 @@ def test_tokens_are_projections_of_equal_parts():
         np.testing.assert_allclose(output[token], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_rank_mixer_block_swaps_the_heads_of_tokens_and_has_a_network_for_each():
+def test_a_rank_mixer_block_swaps_heads_and_has_a_network_for_each_token():
     inputs = vectors(2, 3, 4)
     output, v, _ = run(lambda x: rank_mixer_block(x, expansion=3), inputs)
     for example in range(3):

@@ -160,7 +160,7 @@ def test_a_gate_filters_each_cross_layer():
     np.testing.assert_allclose(output, x, rtol=1e-4, atol=1e-4)
 
 
-def test_factorized_interactions_stand_next_to_the_linear_part_or_are_added_to_it():
+def test_factorized_interactions_join_the_linear_part_or_are_added_to_it():
     for residual in ("concat", "sum"):
         output, variables, _ = run(lambda x: factorized_interaction(x, 6, residual), X)  # noqa: B023
         a, c = np.split(X @ variables["factorized/kernel"] + variables["factorized/bias"], 2, axis=1)
@@ -210,7 +210,7 @@ def _blocks(context, candidates, columns, width):
     return RankedColumns(tuple(blocks)), np.concatenate(expanded, 1)
 
 
-def test_pairs_of_a_context_and_its_candidates_are_rounded_no_worse_than_those_of_expanded_rows():
+def test_pairs_of_a_context_are_rounded_no_worse_than_expanded_rows():
     errors = np.zeros(2)
     for seed in range(10):
         for width in (24, 12):

@@ -17,7 +17,7 @@ def _run(tensor):
         return session.run(tensor)
 
 
-def test_fm_is_the_sum_of_the_dot_products_of_all_pairs_and_its_gradient_that_of_the_other_vectors():
+def test_fm_is_the_sum_of_the_dot_products_of_all_pairs():
     # <(1,2),(3,4)> + <(1,2),(5,6)> + <(3,4),(5,6)> = 11 + 17 + 39, here twice
     result, _, (gradient,) = run(lambda vectors: 2.0 * fm(vectors), [[[1, 2], [3, 4], [5, 6]]])
     np.testing.assert_allclose(result, [[2 * 67.0]])
@@ -73,7 +73,7 @@ def _first_values(seed, build):
         return _run(build())
 
 
-def test_first_values_depend_on_the_seed_and_the_name_and_on_nothing_else_in_the_graph():
+def test_initial_values_depend_only_on_the_seed_and_the_name():
     def alone():
         with tf1.variable_scope("part"):
             return glorot("kernel", [30, 20], 30, 20)

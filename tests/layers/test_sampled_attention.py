@@ -100,7 +100,7 @@ def _with_shared_vectors(signatures, bits, normalize):
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_behaviours_that_share_a_vector_count_as_often_as_they_come_and_add_their_gradients(normalize):
+def test_behaviours_that_share_a_vector_add_their_gradients(normalize):
     vectors = HISTORY[0, :4]
     history, mask = np.zeros((3, 3, 4), np.float32), np.zeros((3, 3), np.float32)
     history[0], history[1, 0] = vectors[[2, 0, 2]], vectors[1]

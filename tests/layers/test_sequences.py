@@ -88,7 +88,7 @@ class TestDice:
             session.run(statistic.update(statistic.value, 3.0))
             np.testing.assert_allclose(session.run(output), [[1], [4 * _sigmoid(2 / np.sqrt(8 / 3))]], rtol=1e-5)
 
-    def test_several_workers_move_the_statistics_to_the_mean_over_all_their_behaviours(self):
+    def test_workers_move_the_statistics_to_the_mean_over_all_behaviours(self):
         """Behaviours 0, 2 and 4 of one example (mean 2, variance 8/3); 10 of two, one of weight 0.5, one left out."""
         batches = [([[0, 2, 4]], [[1, 1, 1]], [1]), ([[10, 0, 0], [10, 7, 9]], [[1, 0, 0], [1, 1, 1]], [0.5, 0])]
         sums, weights = 0, [1, 0.5]
@@ -138,7 +138,7 @@ def _attention_by_hand(target, history, mask, values, softmax):
 
 
 @pytest.mark.parametrize("softmax", [False, True])
-def test_attention_pooling_is_an_mlp_of_target_and_behaviour_that_weighs_the_behaviour(softmax):
+def test_attention_pooling_weighs_behaviours_by_an_mlp_of_target_and_each(softmax):
     pooled, values = run(lambda q, h, m: attention_pooling(q, h, m, (6,), "sigmoid", softmax), TARGET, HISTORY, MASK)
     np.testing.assert_allclose(pooled, _attention_by_hand(TARGET, HISTORY, MASK, values, softmax), atol=1e-5)
     assert not pooled[2].any()  # the empty history
@@ -162,7 +162,7 @@ def _dice_as_written(x, alpha, weights):
     return gate * x + (1.0 - gate) * alpha * x
 
 
-def test_dice_and_its_gradients_are_those_of_the_equation_with_and_without_padding():
+def test_dice_and_its_gradients_follow_the_equation_also_with_padding():
     draw = np.random.default_rng(3)
     values, upstream = draw.normal(2.0, 3.0, size=(2, 40, 7)).astype(np.float32)
     weights = (draw.random(40) < 0.7).astype(np.float32)

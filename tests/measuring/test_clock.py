@@ -144,7 +144,7 @@ def test_what_two_processes_did_between_two_looks_is_added_up():
     assert Latency.between("PsPushGrad", "", [], [_recorded(5).encoded()]).percentiles()["count"] == 1
 
 
-def test_percentiles_are_those_of_the_histogram_and_a_reset_forgets_all_durations():
+def test_percentiles_follow_the_histogram_and_a_reset_forgets_all():
     latency, histogram = Latency("OpsPushGrad"), HdrHistogram(1, 3_600_000_000, 3)
     for each in np.random.default_rng(3).lognormal(8, 3, 200).astype(int):
         latency.record(each)

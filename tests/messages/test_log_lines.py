@@ -26,7 +26,7 @@ def _lines(tmp_path, install, then):
     return done.stderr.splitlines()
 
 
-def test_a_plain_line_has_the_time_with_milliseconds_the_level_and_the_place_in_the_code(tmp_path):
+def test_a_plain_line_has_milliseconds_level_and_place_in_the_code(tmp_path):
     (line,) = _lines(tmp_path, "log_lines.install()", "logging.getLogger('a').info('step %d', 7)")
     assert PLAIN.fullmatch(line).groups() == ("INFO", "program.py", "5", "work", "step 7")
 

@@ -21,7 +21,7 @@ def test_means_are_those_of_the_weighted_examples():
     assert results["real_mean"] == pytest.approx(0.5)
 
 
-def test_accuracy_is_the_weighted_share_of_the_examples_on_the_right_side_of_one_half():
+def test_accuracy_is_the_weighted_share_on_the_right_side_of_one_half():
     metrics = ClickMetrics()
     # Right, right, wrong, wrong (a probability of exactly 0.5 is not above it); the last does not count.
     logits, labels = np.float32([0.1, -0.1, 2, 0, 5]), np.float32([1, 0, 0, 1, 0])

@@ -75,7 +75,7 @@ class TestTheGradient:
         np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-9)
 
 
-def test_es_dfm_is_fake_negative_weighted_if_all_labels_are_late_and_plain_if_none_is():
+def test_es_dfm_is_fnw_if_all_labels_are_late_and_plain_if_none_is():
     always, never = np.full(4, 40, np.float32), np.full(4, -200, np.float32)
     extreme = np.float32([-60, 40, 3, -3])
     (weights, plain), _ = run(
@@ -160,7 +160,7 @@ def streams(tmp_path_factory):
 
 def _train(directory, model_dir, data, flag, *more):
     flags = [f"--model_dir={model_dir}", f"--train_data={data}", f"--feature_spec={directory / 'spec.toml'}"]
-    flags += ["--model=lr", "--label=click", "--batch_size=128", "--embedding_learning_rate=1", "--noshuffle"]
+    flags += ["--model=lr", "--label=click", "--batch_size=128", "--embedding_learning_rate=1", "--shuffle_buffer=0"]
     assert cli.main(["train", *flags, f"--delayed_labels={flag}", *more]) == 0
 
 
@@ -170,7 +170,7 @@ def _scores(directory, model_dir, capsys):
     return {name: found[f"{name}/click"] for name in ("auc", "logloss", "copc")}
 
 
-def test_a_training_closes_most_of_the_gap_and_says_that_its_own_metrics_are_biased(streams, tmp_path, capsys, caplog):
+def test_a_training_closes_most_of_the_gap_and_calls_its_metrics_biased(streams, tmp_path, capsys, caplog):
     directory, _ = streams
     found = {}
     runs = {"oracle": ("joined", "wait"), "ignore": ("window", "wait")}
@@ -190,7 +190,7 @@ def test_a_training_closes_most_of_the_gap_and_says_that_its_own_metrics_are_bia
     assert all(0.93 < found[name]["copc"] < 1.07 for name in ("fake_negative", "es_dfm")), found
 
 
-def test_a_training_on_joined_files_continues_on_a_stream_whose_positives_come_late(streams, server, tmp_path, capsys):  # noqa: F811
+def test_a_training_on_files_continues_on_a_stream_of_late_positives(streams, server, tmp_path, capsys):  # noqa: F811
     directory, at_once = streams
     client, address = server
     with client.pipeline() as pipeline:

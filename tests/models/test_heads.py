@@ -217,7 +217,7 @@ def test_without_a_rare_label_a_model_starts_at_one_half(means):
     assert ModelParams(label_means=means).base_logit() == 0
 
 
-def test_training_by_the_command_line_starts_at_the_share_that_the_conversion_counted(tmp_path, caplog):
+def test_training_starts_at_the_share_that_the_conversion_counted(tmp_path, caplog):
     rng = np.random.default_rng(0)
     clicks, users = rng.random(5000) < 0.01, rng.integers(0, 50, 5000)
     lines = [f"{click:d},{user}" for click, user in zip(clicks, users, strict=True)]

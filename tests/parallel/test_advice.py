@@ -30,7 +30,7 @@ def _advice(situation, data, directory, *more, workers=2):
     return json.loads(out.read_text())
 
 
-def test_batches_of_8_are_named_and_not_the_exchange_that_each_of_them_waits_for(data, tmp_path):
+def test_small_batches_are_named_instead_of_the_exchange_they_wait_for(data, tmp_path):
     advice = _advice("batch", data, tmp_path)
     assert advice["flag"] == "--batch_size=256" and "a step of 8 examples" in advice["why"]
 

@@ -112,7 +112,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_three_examples_split_two_and_one_step_as_one_batch_in_each_way_of_training(trained, name):
+def test_three_examples_split_two_and_one_step_as_one_batch(trained, name):
     np.testing.assert_allclose(_both(trained, name), EXPECTED[name](), atol=1e-6, rtol=0)
 
 

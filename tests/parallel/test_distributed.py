@@ -38,7 +38,7 @@ def uneven_job(tmp_path_factory):
     return directory, done.stderr
 
 
-def test_an_input_that_ends_earlier_on_one_rank_ends_the_job_at_once_with_the_rank_and_the_step(uneven_job):
+def test_an_input_that_ends_early_on_one_rank_ends_the_job_with_its_step(uneven_job):
     directory, said = uneven_job
     rank, line = launch.last_line(said)
     assert rank == 0

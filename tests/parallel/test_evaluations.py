@@ -52,7 +52,7 @@ def test_two_ranks_have_the_same_metrics_and_one_process_has_them_too(job):
     assert one["binned"]["gauc_groups_left_out"] == ROWS  # every row is a group of its own
 
 
-def test_evaluations_on_the_way_are_those_of_their_checkpoints_and_end_the_training_together(job):
+def test_evaluations_during_training_equal_those_of_their_checkpoints(job):
     directory, ranks, data = job
     for rank in ranks:
         assert (rank["train"]["global_step"], rank["train"]["stopped_early"]) == (20, True)

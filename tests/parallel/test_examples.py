@@ -127,7 +127,7 @@ def _model(directory):
     return checkpoints.values(checkpoint)
 
 
-def test_a_loop_of_ones_own_that_was_killed_ends_as_one_that_was_not_and_logs_its_progress(loops):
+def test_a_killed_own_loop_ends_as_an_undisturbed_one(loops):
     killed, whole, (printed, expected) = loops
     assert printed == expected
     assert printed["loss"] < 0.69
@@ -153,9 +153,7 @@ def test_a_loop_of_ones_own_refuses_one_half_without_the_other(loops, clicks, tm
     assert lost.name in done.stderr
 
 
-def test_a_loop_of_ones_own_refuses_dense_variables_of_another_program_and_has_thirty_lines_more_at_most(
-    clicks, tmp_path
-):
+def test_an_own_loop_is_short_and_refuses_another_programs_variables(clicks, tmp_path):
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"\n')
     done = launch.run(0, EXAMPLES / "horovod_loop.py", f"--data={clicks}", f"--model_dir={tmp_path}", check=False)
     assert done.returncode

@@ -162,7 +162,7 @@ def test_a_lost_service_stops_the_job_which_names_the_last_checkpoint(lost):
     assert 10 <= saved.step < STEPS
 
 
-def test_training_waits_for_a_service_that_stands_still_and_a_full_disk_leaves_the_checkpoints_and_names_the_file(full):
+def test_training_waits_for_a_stalled_service_and_survives_a_full_disk(full):
     status, output, job, (stopped_at, still_at, saved) = full
     assert stopped_at == still_at < saved.step
     assert status != 0
@@ -189,7 +189,7 @@ def test_a_training_goes_on_to_the_rows_of_one_that_nothing_happened_to(gone_on,
     assert latest_checkpoint(gone_on[name] / "model").step == STEPS
 
 
-def test_a_job_one_of_whose_workers_is_stopped_and_one_that_gets_ctrl_c_lose_no_step(gone_on):
+def test_a_stopped_worker_or_ctrl_c_loses_no_step(gone_on):
     # Its rows differ in their last digits: the syncs before its checkpoints came after other steps.
     of_both = [latest_checkpoint(gone_on[name] / "model") for name in ("stopped", "undisturbed")]
     (step, examples, position), expected = [(each.step, each.examples, each.position) for each in of_both]

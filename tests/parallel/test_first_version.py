@@ -18,7 +18,7 @@ def found(tmp_path_factory):
     return {w: [json.loads((out / f"{rank}.json").read_text()) for rank in range(w)] for w, out in outs.items()}
 
 
-def test_an_input_fn_that_takes_the_context_gives_two_workers_the_loss_of_one_under_disable_v2_behavior(found):
+def test_an_input_fn_with_context_gives_two_workers_the_loss_of_one(found):
     (alone,), both = found[1], found[2]
     for rank in both:
         assert rank["context"] == pytest.approx(alone["context"], abs=1e-5)
@@ -26,7 +26,7 @@ def test_an_input_fn_that_takes_the_context_gives_two_workers_the_loss_of_one_un
     assert 0 < alone["normed"] < 2 and 0 < both[0]["normed"] < 2
 
 
-def test_ranks_that_read_the_same_batches_are_refused_and_a_loss_that_is_a_sum_is_warned_of_once_by_rank_0(found):
+def test_ranks_that_read_equal_batches_are_refused_and_a_sum_loss_warned_of(found):
     for rank in found[2]:
         assert "ranks 0 and 1 read the same batches (the first 3 are equal)" in rank["whole"]
         assert "dataset = dataset.shard(tf_estimator.size(), tf_estimator.rank())" in rank["whole"]

@@ -30,7 +30,7 @@ def test_three_examples_split_two_and_one_train_as_one_batch_does(trained, name)
     assert np.abs(np.array(alone) - 0.1).max() > 0.1
 
 
-def test_a_train_op_that_exchanges_no_or_a_part_of_its_gradients_is_refused_on_every_rank_with_the_line_to_write(
+def test_a_train_op_that_does_not_exchange_all_gradients_is_refused(
     trained,
 ):
     for rank in trained[2]:
@@ -45,7 +45,7 @@ def test_a_train_op_that_exchanges_no_or_a_part_of_its_gradients_is_refused_on_e
     np.testing.assert_allclose(trained[0][0]["partial"], trained[0][0]["grouped"])
 
 
-def test_variables_that_an_operation_beside_the_train_op_moves_apart_end_the_job_at_a_checkpoint(trained):
+def test_variables_that_drift_apart_end_the_job_at_a_checkpoint(trained):
     for rank in trained[2]:
         assert "the workers no longer train one model: at step 20 these variables differ" in rank["beside"]
         assert "between the 2 ranks: w (by " in rank["beside"]
@@ -69,13 +69,13 @@ def test_variables_that_an_operation_beside_the_train_op_moves_apart_end_the_job
         ("summed, then exchanged", []),
     ],
 )
-def test_the_variables_of_a_step_that_its_own_examples_move_are_found_in_each_kind_of_graph(trained, shape, lone):
+def test_variables_that_a_ranks_own_examples_move_are_found(trained, shape, lone):
     found = {name: names for name, names in trained[2][0]["shapes"].items() if name.startswith(f"{shape} ")}
     assert len(found) == 3  # Of TensorFlow 1 and 2: control flow and variables.
     assert all(names == lone for names in found.values()), found
 
 
-def test_a_train_op_of_horovods_optimizer_is_taken_unless_within_a_condition_and_others_are_refused_by_name(
+def test_only_a_train_op_of_horovods_optimizer_is_taken(
     trained,
 ):
     """There the second step waited for ever, on both ranks."""

@@ -99,7 +99,7 @@ def test_metrics_of_two_workers_equal_scikit_learns_over_all_predictions(source,
 
 
 @pytest.mark.parametrize("how", LOOSE)
-def test_workers_that_sync_beside_their_training_or_share_rows_learn_as_well_and_lose_no_example(trained, how):
+def test_workers_with_background_sync_or_shared_rows_lose_no_example(trained, how):
     out = trained / how / "out"
     assert sorted(sum(_seen(out, 2), [])) == sorted(f"r{i}" for i in range(ROWS) for _ in range(3))
     metrics = [json.loads((out / f"metrics-{rank}.json").read_text()) for rank in (0, 1)]
@@ -117,7 +117,7 @@ def test_limits_count_for_all_workers_in_every_mode_and_no_example_is_lost(train
     assert len(np.load(trained / "--row_copies=host" / "out" / "rows.npz")["keys"]) > 100
 
 
-def test_two_workers_with_a_service_begin_with_the_rows_and_variables_of_another_model(trained):
+def test_two_workers_begin_with_the_rows_and_variables_of_another_model(trained):
     there, rows = (np.load(trained / path / "out" / "rows.npz") for path in ("strict", "warm"))
     assert np.array_equal(rows["keys"], there["keys"])
     same = (rows["rows"] == there["rows"]).all(axis=1)
@@ -132,7 +132,7 @@ def test_two_workers_with_a_service_begin_with_the_rows_and_variables_of_another
     assert sum(said["rows"].values()) == len(there["keys"]) and said["step"] == source.step
 
 
-def test_a_run_goes_on_with_another_number_of_workers_and_repeats_no_example_or_ends_on_all_ranks(trained):
+def test_a_run_resumes_with_another_number_of_workers_without_repeats(trained):
     directory = trained / "resized"
     saved = latest_checkpoint(directory / "of_two")
     rows_saved = sum(len(keys) for _, keys, _ in snapshot.iterate(saved.path, saved.tables))
@@ -214,7 +214,7 @@ def after(source, killed, tmp_path_factory):
     return directory, done.stderr
 
 
-def test_the_end_of_a_killed_worker_is_said_once_and_the_same_command_resumes_at_the_last_checkpoint(killed, after):
+def test_a_killed_worker_is_reported_once_and_the_same_command_resumes(killed, after):
     found = killed["alone"]
     rank, line = launch.last_line(found.output)
     assert rank == 0
@@ -239,7 +239,7 @@ def test_the_end_of_a_killed_worker_is_said_once_and_the_same_command_resumes_at
 
 
 @pytest.mark.parametrize("how", ["--row_copies=host", "--service=shared"])
-def test_workers_that_share_rows_resume_at_the_last_checkpoint_when_one_is_killed(killed, after, how):
+def test_workers_that_share_rows_resume_when_one_is_killed(killed, after, how):
     directory, step = killed[how].directory, killed[how].step
     assert int(np.load(directory / "again" / "start-1.npz")["global_step"]) == step < 60
     seen = sum(map(len, _seen(directory / "again", 2)))

@@ -23,7 +23,7 @@ time.sleep(600)
 """
 
 
-def test_a_process_its_port_its_memory_and_its_files_are_found_until_they_are_gone(tmp_path):
+def test_a_process_its_port_memory_and_files_are_found_until_they_go(tmp_path):
     trace, output = leftovers.Trace.below(tmp_path), tmp_path / "output"
     output.mkdir()
     environment = {**os.environ, **trace.environment, "OUTPUT": str(output)}

@@ -38,7 +38,7 @@ def test_every_model_trains_and_evaluates_on_two_workers(job):
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_model_resumes_and_is_exported_and_two_workers_evaluate_it_as_one_process_does(job, name):
+def test_a_model_resumes_and_two_workers_evaluate_and_export_it_as_one_does(job, name):
     out, (metrics, _), data = job
     distributed.init()
     own = data[every.labels(name) - 1]

@@ -68,7 +68,7 @@ def _trained(directory):
     return published.weights_of(snapshot.iterate(checkpoint.path, checkpoint.tables))
 
 
-def test_a_job_that_is_killed_leaves_whole_records_and_one_that_is_stopped_in_order_publishes_its_last_step(ended):
+def test_a_killed_job_leaves_whole_records_and_a_stopped_one_its_last_step(ended):
     rows, record, epochs = ended[1]["auto"]  # Every file of it was there and as it was written.
     assert record.generation == 1 and epochs >= 3 and 40 < sum(map(len, rows.values())) <= 50  # 50 is the limit.
     rows, record, epochs = ended[1]["shared"]

@@ -36,14 +36,14 @@ def test_the_recipe_file_makes_the_calls_of_the_six_steps_and_no_others(data, tm
     assert said == ["hvd.DistributedOptimizer, because dense_exchange=horovod was chosen"]  # Rank 0 alone says it.
 
 
-def test_the_defaults_run_the_session_once_per_step_and_rank_0_names_the_sum_in_shared_memory(data, tmp_path):
+def test_the_defaults_run_the_session_once_per_step(data, tmp_path):
     counts, said = _job(data, tmp_path / "model", f"--flagfile={launch.ROOT}/configs/demo.flags")
     expected = {"session_runs": STEPS, "distributed_optimizers": 0, "broadcast_hooks": 1, "host_sums": 1}
     assert counts == [expected] * 2
     assert said == ["HostSumOptimizer, through shared memory, because all 2 workers compute on the CPUs of one host"]
 
 
-def test_the_log_names_averages_of_the_variables_and_a_lone_worker_exchanges_nothing_and_says_so(data, tmp_path):
+def test_the_log_names_averages_and_a_lone_worker_exchanges_nothing(data, tmp_path):
     counts, said = _job(data, tmp_path / "model", "--model=deepfm", "--dense_sync_steps=4")
     assert [each["distributed_optimizers"] for each in counts] == [0, 0]
     assert said == [

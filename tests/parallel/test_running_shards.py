@@ -22,7 +22,7 @@ def address(tmp_path):
         yield address
 
 
-def test_a_killed_training_goes_on_over_two_hosts_and_each_host_evaluates_rows_of_its_own(address, tmp_path):
+def test_a_killed_training_resumes_on_two_hosts_and_both_evaluate(address, tmp_path):
     flags = [f"--data={small.make(tmp_path / 'd', rows=1003)}", f"--model_dir={tmp_path / 'model'}", "--epochs=0"]
 
     def arguments(name, *more):

@@ -41,8 +41,6 @@ def test_two_workers_leave_profiles_of_both_and_one_summary(data, tmp_path):
         runs = sorted((span["ts"], span["ts"] + span["dur"]) for span in spans if span["name"] == "session")
         assert runs[0][0] - 1000 <= min(event["ts"] for event in operations)
         assert max(event["ts"] + event["dur"] for event in operations) <= runs[-1][1] + 1000
-        (plane,) = profile.glob("plugins/profile/*/*.xplane.pb")
-        assert b"train" in plane.read_bytes()
 
     summary = json.loads((model / "train_summary.json").read_text())
     assert (summary["workers"], summary["steps"]) == (2, 120)
@@ -170,7 +168,7 @@ def _check_lines(said, model, summary):
     assert "PsPushGrad" not in counts  # of rank 1
 
 
-def test_a_stopped_rank_is_named_and_the_job_goes_on_when_it_does_or_ends_and_it_is_killed(data, tmp_path):
+def test_a_stopped_rank_is_named_until_it_continues_or_is_killed(data, tmp_path):
     """The others wait in an exchange: only what rank 1 has last said of itself tells that it is the one."""
     model, out = tmp_path / "model", tmp_path / "out"
     flags = [f"--data={data}", f"--model_dir={model}", f"--out={out}", "--epochs=0", "--step_seconds=0.02", "--loose"]

@@ -96,9 +96,7 @@ def test_a_job_in_a_store(store, temporary, tmp_path):
     assert left == []
 
 
-def test_a_store_that_stands_still_for_longer_than_requests_are_tried_costs_restarts_and_no_job(
-    store, temporary, tmp_path
-):
+def test_a_store_that_stands_still_for_long_costs_restarts_and_no_job(store, temporary, tmp_path):
     for file in small.make(tmp_path / "made", ROWS).iterdir():
         store.put(f"data/{file.name}", file)
     model = f"s3://{object_store.BUCKET}/outage"

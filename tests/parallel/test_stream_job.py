@@ -138,7 +138,7 @@ def test_checkpoints_and_validation_windows_go_by_event_time(tmp_path, workers):
         assert reader.record.stream == {"event_seconds": noon + 3199, "lag_records": 0}
 
 
-def test_a_replay_of_one_worker_from_the_same_checkpoint_gives_the_same_model_to_the_bit(tmp_path):
+def test_a_replay_of_one_worker_gives_a_bit_identical_model(tmp_path):
     moving = ["--model=deepfm", "--learning_rate=0.01", "--embedding_learning_rate=0.05", "--stream_until=latest"]
     with brokers.tansu() as broker:
         brokers.make_topic(broker.address, "clicks", 3)

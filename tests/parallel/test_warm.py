@@ -43,9 +43,7 @@ def started(tmp_path, monkeypatch):
     return start
 
 
-def test_a_program_has_its_arguments_its_surroundings_and_its_status_or_ends_its_starter_by_the_same_signal(
-    started, tmp_path
-):
+def test_a_program_gets_its_arguments_and_its_starter_ends_as_it_does(started, tmp_path):
     job = started("3")
     assert job.communicate(timeout=120) == (f"['3'] set {tmp_path}\nat exit\n", "to the log\n")
     assert job.returncode == 3
@@ -65,7 +63,7 @@ def test_a_signal_to_the_starter_ends_the_program(started, tmp_path, number):
     launch.wait_until(lambda: not program.is_running(), "the program to end")
 
 
-def test_in_place_of_python_it_runs_programs_and_what_they_start_and_leaves_all_else_to_python(tmp_path):
+def test_it_runs_programs_in_place_of_python_and_leaves_the_rest_to_python(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import sys; print('tensorflow' in sys.modules, sys.executable, *sys.argv[1:])")
     python = launch.warm_python()

@@ -31,9 +31,9 @@ def changed_lines(program: str) -> int:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_port_changes_at_most_five_lines_and_the_page_says_how_many(program):
+def test_a_port_changes_at_most_nine_lines_and_the_page_says_how_many(program):
     count = changed_lines(program)
-    assert count <= 5
+    assert count <= 9
     assert f"| `{program}.py` | {count} |" in (page.DOCS / "porting.md").read_text()
 
 

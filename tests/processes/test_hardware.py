@@ -24,7 +24,7 @@ def _pinned(rank, size):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity of processes to cores")
-def test_each_worker_of_a_machine_gets_its_share_of_the_cores_unless_somebody_handed_them_out(monkeypatch):
+def test_each_worker_of_a_machine_gets_its_share_of_the_cores(monkeypatch):
     allowed = sorted(os.sched_getaffinity(0))
     half = len(allowed) // 2
     if half:

@@ -5,7 +5,7 @@ import socket
 from ctr_trainer.system.processes import reach
 
 
-def test_a_port_that_nothing_listens_at_and_a_name_that_nobody_knows_are_told_from_one_that_answers():
+def test_a_closed_port_and_an_unknown_name_are_told_from_an_open_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert reach.why_not(address) == ""

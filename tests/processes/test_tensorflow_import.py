@@ -44,13 +44,13 @@ def test_what_an_import_says_that_crashes_is_not_lost(tmp_path):
     assert said.endswith("ImportError: no such library\n")
 
 
-def test_the_collector_rests_while_tensorflow_is_imported_and_leaves_its_objects_alone(tmp_path):
+def test_the_collector_rests_while_tensorflow_is_imported(tmp_path):
     module = "import gc\nMEANWHILE, KEPT = gc.isenabled(), [[] for _ in range(1000)]"
     after = "sys.exit(f'{tensorflow.MEANWHILE} {gc.isenabled()} {gc.get_freeze_count() - before > 1000}')"
     assert _import(tmp_path, module, after) == (1, "False True True\n")
 
 
-def test_a_command_that_imports_tensorflow_says_nothing_of_it_and_takes_no_libraries_along(tmp_path):
+def test_importing_tensorflow_prints_nothing_and_loads_no_further_libraries(tmp_path):
     program = (
         "import sys\nfrom ctr_trainer import cli\nstatus = cli.main(['train', '--model=deepfm', '--help'])\n"
         "assert 'keras' in sys.modules and not {'matplotlib', 'pandas', 'scipy', 'sklearn'} & {*sys.modules}\n"

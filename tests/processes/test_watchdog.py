@@ -56,7 +56,7 @@ def test_a_wait_that_is_seen_to_go_on_is_not_named(dog, clock, caplog):
     assert not caplog.records
 
 
-def test_whether_a_wait_is_hopeless_is_asked_more_and_more_seldom_and_ends_it_at_once(dog, clock, monkeypatch, caplog):
+def test_a_hopeless_wait_ends_at_once_and_is_checked_ever_less_often(dog, clock, monkeypatch, caplog):
     ended, asked, errors = [], [], [None]
     monkeypatch.setattr(os, "_exit", ended.append)
     monkeypatch.setattr(logging, "shutdown", lambda: None)

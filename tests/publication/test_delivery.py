@@ -203,9 +203,7 @@ def test_a_store_is_a_target_and_is_read(store, tmp_path):
     assert store.keys("ctr/.lock") == []
 
 
-def test_a_clock_of_this_host_that_jumps_removes_nothing_that_is_read_and_keeps_nothing_for_ever(
-    tmp_path, monkeypatch, target
-):
+def test_a_jump_of_the_clock_removes_nothing_that_is_read(tmp_path, monkeypatch, target):
     """Old records go when the directory itself is seen to have grown older by the grace."""
     target._grace = 600.0
     spool, url = tmp_path / "spool", tmp_path / "target"

@@ -62,7 +62,7 @@ def publish(store, tmp_path):
     publishers = []
 
     def publish(delivery=None, **settings):
-        spool, tower = Spool(tmp_path / "spool", "deepfm", store, [CONFIG], "float32"), Tower()
+        spool, tower = Spool(tmp_path / "spool", "deepfm", store.publish, [CONFIG], "float32"), Tower()
         config = PublishConfig(to="there", **{"secs": 0.1, **settings})
         publishers.append(Publisher(spool, tower.write, delivery, config))
         return publishers[-1], spool, tower
@@ -159,7 +159,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(store, publish, caplog):
     assert spool.last.rows == 3 and len(published.state(spool.path)[0]["t"]) == 5
 
 
-def test_why_nothing_is_delivered_is_said_at_once_and_not_again_with_each_epoch(store, publish, caplog):
+def test_why_nothing_is_delivered_is_said_at_once_and_only_once(store, publish, caplog):
     publisher, spool, _ = publish(Alive())
     _published(publisher, spool, 1)
     write_status(spool.path, DeliveryStatus(_holder(spool), -1, problem="another training publishes there"))
@@ -192,7 +192,7 @@ def test_an_end_that_is_not_delivered_is_said_in_time(publish, caplog):
     )
 
 
-def test_a_new_training_begins_another_generation_after_one_that_was_killed_in_its_first_record(store, publish):
+def test_a_training_after_one_killed_in_its_first_record_begins_a_generation(store, publish):
     _, spool, _ = publish()
     spool.write(1, lambda path: Tower().write(path, _values(1)))
     unfinished = records.generation_path(spool.path, 2)
@@ -202,9 +202,7 @@ def test_a_new_training_begins_another_generation_after_one_that_was_killed_in_i
     assert records.read_publication(spool.path).generation == 3 and not unfinished.exists()
 
 
-def test_after_a_record_of_which_it_is_not_known_whether_it_was_delivered_all_rows_are_published(
-    store, publish, monkeypatch
-):
+def test_all_rows_are_published_after_a_record_that_may_be_delivered(store, publish, monkeypatch):
     publisher, spool, _ = publish()
     _push(store, 1, 4, 0)
     _published(publisher, spool, 1)

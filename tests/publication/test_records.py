@@ -5,66 +5,40 @@ import json
 
 import pytest
 
-from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
-from ctr_trainer.live.publication.records import Publication, Record
-from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
-
-CONFIG = TableConfig("dim2", (2, 1), (0.01, 0.0))
-
-
-def _entry(directory, name, text):
-    path = path_of(directory) / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return dict(zip(("bytes", "crc32"), bytes_and_crc32(path), strict=True))
+from tests.publication.published import CONFIG, Published
 
 
-def _record(url, generation=3, epoch=2, kind="epoch"):
-    directory = records.generation_path(url, generation)
-    rows = f"{records.name_of(kind, epoch)}/dim2-00000-of-00001.rows.arrow"
-    removed = f"{records.name_of(kind, epoch)}/dim2-00000-of-00001.removed.arrow"
-    files = [
-        dict(file=rows, table="dim2", kind="rows", rows=5, **_entry(directory, rows, "five rows")),
-        dict(file=removed, table="dim2", kind="removed", rows=2, **_entry(directory, removed, "two keys")),
-    ]
-    dense = records.dense_name(1)
-    tower = [dict(file="saved_model.pb", **_entry(directory / dense, "saved_model.pb", "tower"))]
-    tables = json.loads(json.dumps([{"config": CONFIG.to_dict()}]))  # JSON has no tuples.
-    return Record("deepfm", generation, epoch, kind, 100, 1.5, "float32", tables, files, dense, tower)
+def _published(url):
+    published = Published(url, generation=3)
+    published.epoch([1])
+    published.epoch([1, 2, 3], [4, 5])
+    return published
 
 
-def test_a_record_is_read_as_it_was_written_and_its_checksum_depends_on_each_file_and_on_their_order(tmp_path):
-    record = _record(tmp_path)
-    records.write_record(tmp_path, record)
+def test_a_record_is_read_as_it_was_written_with_its_checksum(tmp_path):
+    record = _published(tmp_path).record
     read = records.read_record(tmp_path, 3, "epoch", 2)
-    assert (read, read.rows, read.removed, read.configs()) == (record, 5, 2, {"dim2": CONFIG})
+    assert (read, read.rows, read.removed, read.configs()) == (record, 3, 2, {"dim3": CONFIG})
     records.check_files(tmp_path, read)
     other = dataclasses.replace(record, files=record.files[::-1])
     assert other.checksum != record.checksum
 
 
 def test_records_are_listed_in_the_order_in_which_a_state_is_made(tmp_path):
-    for kind, epoch in (("epoch", 1), ("base", 0), ("epoch", 3), ("base", 2), ("epoch", 2)):
-        records.write_record(tmp_path, _record(tmp_path, epoch=epoch, kind=kind))
+    published = _published(tmp_path)
+    published.base()
+    published.epoch([1])
     names = records.list_records(tmp_path, 3)
     assert names == [("base", 0), ("epoch", 1), ("epoch", 2), ("base", 2), ("epoch", 3)]
     assert records.newest_base(names) == 2
     assert (records.list_records(tmp_path, 4), records.newest_base([])) == ([], None)
 
 
-def test_the_current_generation_is_read_as_it_was_written(tmp_path):
-    url = tmp_path / "new"
-    assert records.read_publication(url) is None
-    for generation in (1, 2):
-        records.write_publication(url, Publication("deepfm", generation, "a"))
-    assert records.read_publication(url) == Publication("deepfm", 2, "a")
-
-
-@pytest.mark.parametrize("name", ["epoch-0000000002/dim2-00000-of-00001.rows.arrow", "dense-0000000001/saved_model.pb"])
+@pytest.mark.parametrize("name", ["epoch-0000000002/dim3-00000-of-00001.rows.arrow", "dense-0000000002/saved_model.pb"])
 def test_a_file_that_was_altered_or_is_missing_is_named(tmp_path, name):
-    record = _record(tmp_path)
+    record = _published(tmp_path).record
     file = records.generation_path(tmp_path, 3) / name
     file.write_text("another")
     with pytest.raises(UserError, match=name):
@@ -75,7 +49,7 @@ def test_a_file_that_was_altered_or_is_missing_is_named(tmp_path, name):
 
 
 def test_an_altered_record_is_refused(tmp_path):
-    records.write_record(tmp_path, _record(tmp_path))
+    _published(tmp_path)
     path = records.generation_path(tmp_path, 3) / "epoch-0000000002.json"
     values = json.loads(path.read_text())
     for change, said in (

@@ -40,7 +40,7 @@ def test_what_keeps_ranks_from_being_one_job_names_the_hosts(ranks, values, told
     assert told in agreement.fault(_changed(ranks, **values))
 
 
-def test_flags_that_differ_are_named_with_both_values_and_a_hosts_own_may_differ():
+def test_different_flags_are_named_with_both_values_except_a_hosts_own():
     ranks = [dataclasses.replace(each, flags={"seed": "1", "sync_steps": "30"}) for each in RANKS]
     ranks[3] = dataclasses.replace(ranks[3], flags={"seed": "1", "sync_steps": "10"})
     told = "sync_steps is 30 on host-1 (ranks 0, 1), 30 on host-2 (rank 2), 10 on host-2 (rank 3). Use"

@@ -29,7 +29,7 @@ def log(tmp_path, monkeypatch):
     return path
 
 
-def test_a_later_run_starts_horovod_with_the_row_of_the_highest_score_and_searches_no_more(log, monkeypatch):
+def test_a_later_run_takes_the_row_of_the_highest_score_without_a_search(log, monkeypatch):
     found = autotune.best_row(log)
     assert found == {
         "hierarchical_allreduce": 0,
@@ -61,7 +61,7 @@ def test_a_cache_that_is_on_keeps_its_capacity(log):
     assert autotune.format_row(row) == "cycle time 5 ms, fusion 4 MB, cache on, hierarchical allreduce"
 
 
-def test_a_search_writes_where_it_was_told_or_beside_the_model_but_over_no_other_file(tmp_path, monkeypatch):
+def test_a_search_writes_where_it_was_told_but_over_no_other_file(tmp_path, monkeypatch):
     environment = {}
     monkeypatch.setattr(os, "environ", environment)
     assert autotune.prepare(True, "", str(tmp_path / "model")) == str(tmp_path / "model" / "autotune.csv")

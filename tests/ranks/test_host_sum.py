@@ -43,7 +43,7 @@ def test_all_ranks_get_the_same_bits_of_sums_that_depend_on_their_order():
     np.testing.assert_array_equal(found[0], ((values[0] + values[1]) + values[2]) + values[3])
 
 
-def test_what_a_sum_gave_stays_and_a_vector_shorter_than_the_number_of_ranks_is_summed():
+def test_a_sums_result_stays_and_a_short_vector_is_summed():
     def two(rank, host_sum):
         first = host_sum(np.ones(7, np.float32))
         host_sum(np.zeros(7, np.float32))
@@ -54,7 +54,7 @@ def test_what_a_sum_gave_stays_and_a_vector_shorter_than_the_number_of_ranks_is_
     assert found == [[6.0]] * 3
 
 
-def test_the_first_rank_alone_gets_the_sum_and_all_get_what_it_makes_of_it_also_a_rank_that_is_alone():
+def test_the_first_rank_gets_the_sum_and_all_get_its_result():
     def of_host(rank, host_sum):
         found = []
         for step in range(50):

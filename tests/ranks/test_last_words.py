@@ -129,12 +129,12 @@ GOING_ON = "The last checkpoint is of step 7: the same command resumes from it"
 @pytest.mark.parametrize(
     ("number", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped by SIGTERM")], ids=["INT", "TERM"]
 )
-def test_a_lone_worker_that_is_stopped_says_where_it_goes_on_and_removes_what_it_was_writing(tmp_path, number, said):
+def test_a_stopped_lone_worker_says_where_it_resumes_and_removes_drafts(tmp_path, number, said):
     assert _Rank("write", tmp_path).end(number) == (128 + number, [f"error: {said}. {GOING_ON}"])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_first_signal_asks_a_training_to_stop_and_a_second_one_ends_it_at_once(tmp_path):
+def test_a_first_signal_stops_a_training_and_a_second_one_ends_it(tmp_path):
     rank = _Rank("train", tmp_path)
     for _ in range(2):  # As where a scheduler and horovodrun both send it.
         rank.process.send_signal(signal.SIGTERM)
@@ -144,7 +144,7 @@ def test_the_first_signal_asks_a_training_to_stop_and_a_second_one_ends_it_at_on
     assert rank.end(signal.SIGTERM) == (143, [f"error: stopped by SIGTERM. {GOING_ON}"])
 
 
-def test_a_training_that_does_not_stop_in_time_ends_and_names_the_rank_that_it_waits_for(tmp_path):
+def test_a_training_that_does_not_stop_in_time_names_the_rank_it_waits_for(tmp_path):
     status, (line,) = _Rank("train", tmp_path, grace_secs=0.5).end(signal.SIGINT)
     assert status == 130
     late = "the training did not end within grace_secs=0.5 (rank 1 on host-b is missing)"
@@ -152,7 +152,7 @@ def test_a_training_that_does_not_stop_in_time_ends_and_names_the_rank_that_it_w
     assert _Rank("train", tmp_path, grace_secs=0).end(signal.SIGTERM)[0] == 143
 
 
-def test_the_traceback_of_an_unexpected_error_is_kept_in_a_file_and_of_tensorflows_only_the_reason_is_said(tmp_path):
+def test_an_unexpected_errors_traceback_is_kept_in_a_file(tmp_path):
     status, (line,) = _Rank("bug", tmp_path).end()
     kept = tmp_path / "error-rank0.txt"
     assert status == 70
@@ -183,7 +183,7 @@ def test_of_a_killed_rank_one_of_the_others_speaks(tmp_path, port):
     )
 
 
-def test_a_rank_that_another_one_leaves_alone_keeps_silent_where_that_one_speaks(tmp_path, port):
+def test_a_rank_left_alone_keeps_silent_where_the_other_one_speaks(tmp_path, port):
     other, failing = (_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("other_rank", "full_disk")))
     assert failing.end() == (1, ["error: the disk is full"])
     _go(other)
@@ -215,7 +215,7 @@ def test_of_ranks_that_have_stopped_in_order_rank_0_says_so_however_late_it_is(t
     assert said == [(143, []), (143, [STOPPED])]
 
 
-def test_a_rank_that_has_stopped_in_order_ends_after_rank_0_has_closed_its_files(tmp_path, port):
+def test_a_stopped_rank_ends_after_rank_0_has_closed_its_files(tmp_path, port):
     ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("closing", "stopped"))]
     _go(ranks[1])
     time.sleep(1.0)
@@ -223,14 +223,14 @@ def test_a_rank_that_has_stopped_in_order_ends_after_rank_0_has_closed_its_files
     assert [rank.end() for rank in ranks] == [(143, [STOPPED]), (143, [])]
 
 
-def test_a_rank_that_has_stopped_in_order_waits_no_longer_than_its_patience_for_rank_0(tmp_path, port):
+def test_a_stopped_rank_waits_for_rank_0_no_longer_than_its_patience(tmp_path, port):
     ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("closing", "stopped_alone"))]
     assert ranks[1].end() == (143, [STOPPED])
     ranks[0].process.terminate()  # As horovodrun does.
     assert ranks[0].end() == (143, [])
 
 
-def test_a_rank_that_is_told_to_end_after_its_training_was_saved_says_so_and_closes_its_files(tmp_path, port):
+def test_a_rank_told_to_end_after_the_save_says_so_and_closes_its_files(tmp_path, port):
     ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("closing", "sleep"))]
     assert ranks[1].end(signal.SIGKILL) == (-9, [])
     ranks[0].process.terminate()
@@ -254,7 +254,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["ends"], 75), ([], -signal.SIGABRT)])
-def test_while_one_thread_aborts_another_speaks_and_ends_the_process_unless_the_abort_does(arguments, status):
+def test_one_thread_speaks_while_another_aborts(arguments, status):
     before = time.monotonic()
     done = subprocess.run([sys.executable, "-c", ABORTS, *arguments], capture_output=True, text=True, timeout=30)
     assert (done.stdout, done.returncode) == ("the last words\n", status), done.stderr

@@ -38,7 +38,7 @@ def _raw(address, key):
     return connection.getresponse().read().decode()
 
 
-def test_ranks_find_each_others_texts_whatever_is_in_them_and_a_rank_without_the_secret_reads_them_too(address):
+def test_ranks_find_each_others_texts_with_and_without_the_secret(address):
     one, other = _of_ranks(address)
     for key, text in (("stopping/1", "3"), ("last_words", "rank 0: a b\nc é"), ("empty", "")):
         one.put(key, text)
@@ -79,7 +79,7 @@ def _raw_server(answers):
     return "{}:{}".format(*server.getsockname())
 
 
-def test_a_request_whose_connection_is_closed_is_made_again_and_a_server_that_does_not_answer_lacks_nothing():
+def test_a_request_on_a_closed_connection_is_repeated():
     found = Notices(_raw_server([b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n7"]))
     assert found.get("ends.1") == "7"
     found = Notices(_raw_server(4 * [b""]))

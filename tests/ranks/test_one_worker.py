@@ -42,7 +42,7 @@ def _run(*commands, **environment):
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_without_horovod_one_worker_converts_trains_evaluates_predicts_and_exports(tmp_path):
+def test_without_horovod_one_worker_runs_every_command(tmp_path):
     data, model, export = (str(tmp_path / name) for name in ("data", "model", "export"))
     flags = [f"--train_data={data}/train", f"--eval_data={data}/test", f"--model_dir={model}", "--batch_size=64"]
     done = _run(

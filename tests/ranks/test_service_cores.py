@@ -12,9 +12,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="th
     [(1, False, {2, 3}), (2, False, {2, 3}), (3, False, {0, 1, 2, 3}), (1, True, {0, 1, 2, 3})],
     ids=["one", "two", "more than cores", "beside workers that wait for each other at each step"],
 )
-def test_services_leave_the_cores_of_the_worker_that_syncs_free_if_the_others_have_enough_and_do_not_wait_for_it(
-    monkeypatch, services, steps_wait, cores
-):
+def test_services_leave_the_cores_of_the_syncing_worker_free(monkeypatch, services, steps_wait, cores):
     monkeypatch.setattr(distributed, "_all_cores", {0, 1, 2, 3})
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
     assert distributed.service_cores(services, steps_wait) == cores

@@ -13,7 +13,7 @@ from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.features.columns import Label, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.live.scoring import answers, served_model
-from ctr_trainer.live.scoring.raw_inputs import PredictionFailed
+from ctr_trainer.live.scoring.refusals import PredictionFailed
 from tests.scoring import trained
 from tests.scoring.conftest import Client, exchanged, probabilities, running
 
@@ -34,7 +34,7 @@ def _expanded(context, candidates):
     return [{**context, **each} for each in candidates]
 
 
-def test_candidates_get_the_scores_of_the_expanded_rows_over_http_and_flight(server, client, request_body, monkeypatch):
+def test_candidates_get_the_scores_of_the_expanded_rows(server, client, request_body, monkeypatch):
     context, candidates = request_body
     _, answer, _ = client.predict(instances=_expanded(context, candidates))
     expected = probabilities(answer)
@@ -100,7 +100,7 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
             exchanged(server, batch, context=given)
 
 
-def test_a_table_that_is_read_only_for_its_sequence_needs_no_keys_of_other_features():
+def test_a_table_read_only_for_its_sequence_needs_no_other_keys():
     user, history = (
         SparseFeature("user", "user", 2, "u"),
         SparseFeature("history", "history", 2, "h", combiner="none", max_length=3),
@@ -131,7 +131,7 @@ def test_a_ranking_request_has_the_limits_of_the_expanded_one(client, request_bo
 
 
 def _without_ranking(tower):
-    """Removes the signatures for ranking, as an earlier version exported a tower."""
+    """Removes the signatures for ranking, which a `model_fn` of one's own may not support."""
     file = pathlib.Path(tower, tf.saved_model.SAVED_MODEL_FILENAME_PB)
     saved = SavedModel.FromString(file.read_bytes())
     for name in ("ranking", "ranking_keys"):
@@ -139,7 +139,7 @@ def _without_ranking(tower):
     file.write_bytes(saved.SerializeToString())
 
 
-def test_a_tower_of_an_earlier_version_scores_the_expanded_rows(small_model, request_body, tmp_path):
+def test_a_tower_that_cannot_rank_scores_the_expanded_rows(small_model, request_body, tmp_path):
     trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0], change=_without_ranking)
     context, candidates = request_body
     with running(tmp_path) as server:

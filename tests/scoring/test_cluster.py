@@ -131,19 +131,6 @@ def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tm
             until(lambda: predicted()[0] == "1", "the next epoch")
 
 
-def test_another_checkpoint_after_the_state_was_lost_is_another_generation(cluster, publications):
-    first = publications.publish(0)
-    with _asking(cluster) as client:
-        assert publications.assert_right(client) == (200, first)
-        cluster.lose(cluster.primary_of(_STATE))
-        cluster.await_whole()
-        second = publications.publish(1)
-        assert second != first
-        until(lambda: publications.assert_right(client) == (200, second), "the other checkpoint")
-    with _asking(cluster) as client:
-        assert publications.assert_right(client) == (200, second)
-
-
 @pytest.mark.parametrize("lost", ["a node without the state", "the node of the state", "flushed node", "all flushed"])
 def test_lost_rows_are_refused_until_they_are_published_again(cluster, publications, caplog, lost):
     first = publications.publish(0)
@@ -212,7 +199,7 @@ def _fill(cluster):
         cluster.ask(port, "CONFIG", "SET", "maxmemory", int(used))
 
 
-def test_a_cluster_full_of_a_dead_generation_takes_the_next_one_while_it_serves(cluster, publications, tmp_path):
+def test_a_cluster_full_of_a_dead_generation_takes_the_next_one(cluster, publications, tmp_path):
     cluster.ask_all("CONFIG", "SET", "repl-backlog-size", "16kb")  # It grows with what is written, deletions too.
     first = publications.publish(0)
     _leave_remains(cluster, tmp_path / "dead", "dead")

@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import http.client
+import io
 import json
 import logging
 import socket
@@ -13,25 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
-from ctr_trainer.live.scoring import http_connection, http_server
+from ctr_trainer.live.publication.raw_inputs import NUMBER, TEXT, TEXTS, RawFeature, RawInputs
+from ctr_trainer.live.scoring import http_server
 from ctr_trainer.live.scoring.batcher import Batcher
 from ctr_trainer.live.scoring.examples import Examples
-from ctr_trainer.live.scoring.raw_inputs import (
-    NUMBER,
-    TEXT,
-    TEXTS,
-    QueueFull,
-    RawFeature,
-    RawInputs,
-    RequestRefused,
-    TookTooLong,
-)
+from ctr_trainer.live.scoring.refusals import QueueFull, RequestRefused, TookTooLong
 from ctr_trainer.live.scoring.request_forms import of_instances, of_json
 from ctr_trainer.live.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
-from tests.scoring.conftest import Client, exchanged, running, until
+from tests.scoring.conftest import Client, exchanged, probabilities, running, until
 
 _SECONDS = 60
 _HALF = b'"\\ud800"'
@@ -80,7 +72,7 @@ def test_half_a_character_is_refused_wherever_it_stands(client, small_model, nam
 @pytest.mark.parametrize(
     ("start", "part", "status"),
     [
-        ("GET /", b"a" * 1000, 414),
+        ("GET /", b"a" * 1000, 431),
         (_PREDICT + "A: ", b"a" * 1000, 431),
         (_PREDICT, b"A: b\r\n", 431),
         (_PREDICT + "Transfer-Encoding: chunked\r\n\r\n0\r\nA: ", b"a" * 1000, None),
@@ -106,11 +98,66 @@ def test_a_head_that_is_too_long_is_answered_with_its_status(server, path, heade
 
 @pytest.mark.parametrize("start", ["GET /healthz HTTP/1.1\r\nA: ", _PREDICT + "Content-Length: 10\r\n\r\n{"])
 def test_a_request_that_never_ends_is_answered_408(publication, monkeypatch, start):
-    monkeypatch.setattr(http_connection, "_HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(http_connection, "_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "_HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "_BODY_SECONDS", 0.2)
     with running(publication) as server, _connected(server.port) as connection:
         connection.sendall(start.encode())
         assert _read_all(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def _request(instance):
+    body = json.dumps({"instances": [instance]}).encode()
+    return _PREDICT.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def _answers(port, sent):
+    """Sends bytes on one connection until the server closes it; returns (status, headers, body) of each answer."""
+    with socket.create_connection(("127.0.0.1", port), _SECONDS) as connection:
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            sending = threads.submit(connection.sendall, sent)
+            parts = []
+            with contextlib.suppress(ConnectionResetError):
+                while part := connection.recv(1 << 16):
+                    parts.append(part)
+        with contextlib.suppress(OSError):
+            sending.result()
+    file, answers = io.BytesIO(b"".join(parts)), []
+    while line := file.readline():
+        headers = {}
+        while header := file.readline().strip():
+            name, _, value = header.decode().partition(": ")
+            headers[name] = value
+        answers.append((int(line.split()[1]), headers, file.read(int(headers["content-length"]))))
+    return answers
+
+
+def _are_right(answers, model):
+    """Whether each answer is of status 200 and has the prediction of its own request."""
+    found = np.concatenate([probabilities(json.loads(body)) for _, _, body in answers])
+    expected = np.resize(model.expected[0], len(answers))
+    return {status for status, _, _ in answers} == {200} and np.allclose(found, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GARBAGE\r\n\r\n", 400),
+        (_PREDICT.encode() + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (_PREDICT.encode() + b"A: " + b"a" * 40_000, 408),
+        (_PREDICT.encode() + b"Content-Length: 10\r\n\r\n{", 408),
+        (b"GET /healthz HTTP/1.1\r\n\r\n" * 1000, 429),
+    ],
+    ids=["garbage", "broken body", "half a head", "half a body", "too many"],
+)
+def test_a_refused_request_leaves_the_earlier_ones_their_answers(
+    server, small_model, monkeypatch, caplog, sent, status
+):
+    monkeypatch.setattr(http_server, "_HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(http_server, "_BODY_SECONDS", 0.5)
+    *answered, last = _answers(server.port, b"".join(map(_request, small_model.instances[:5])) + sent)
+    assert len(answered) >= 5 and _are_right(answered[:5], small_model)
+    assert last[0] == status and last[1]["connection"] == "close"
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_silent_connections_do_not_keep_others_out(publication, monkeypatch):
@@ -142,7 +189,7 @@ def test_a_request_to_another_host_is_refused_on_loopback_without_a_token(server
             assert client.ask("/healthz")[0] == status
 
 
-def test_long_lists_and_many_empty_values_are_refused_before_they_are_laid_out(client, small_model):
+def test_long_lists_and_many_empty_values_are_refused(client, small_model):
     short, long = ({**small_model.instances[0], "tags": ["t"] * count} for count in (1, 1000))
     status, answer, _ = client.predict(instances=[long, *[short] * 900])
     assert status == 413 and "901 examples have" in answer["error"] and "grows with max_examples" in answer["error"]
@@ -150,7 +197,7 @@ def test_long_lists_and_many_empty_values_are_refused_before_they_are_laid_out(c
     assert status == 413 and "commas and brackets" in answer["error"]
 
 
-def test_plain_values_of_a_model_with_one_feature_are_counted_before_they_are_laid_out():
+def test_plain_values_of_a_model_with_one_feature_are_counted_first():
     inputs = RawInputs((RawFeature("user", TEXT),), frozenset())
     for form in ("instances", "inputs"):
         examples, _ = of_json(inputs, json.dumps({form: ["u1", None]}).encode(), ScoreLimits())
@@ -182,34 +229,6 @@ def test_flight_refuses_what_decodes_to_too_much_and_shows_no_traceback(server, 
     with pytest.raises(pa.ArrowInvalid, match="a limit that grows with max_examples"):
         exchanged(server, rows.set_column(batch.schema.names.index("tags"), "tags", tags))
     assert exchanged(server, batch).num_rows == 2
-
-
-def test_broken_arrow_messages_are_refused():
-    sink = pa.BufferOutputStream()
-    batch = pa.record_batch({"a": ["x", "y"], "b": pa.array(["u", "v"]).dictionary_encode()})
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
-        stream.write_batch(batch)
-    parts = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
-    whole = [(part.metadata.to_pybytes(), part.body.to_pybytes() if part.body else b"") for part in parts]
-    messages = ArrowMessages(1000, 100, "a limit")
-    assert [messages.read(*each) for each in whole][-1].equals(batch)
-    random, refused = np.random.default_rng(0), 0
-    for _ in range(300):
-        messages = ArrowMessages(1000, 100, "a limit")
-        with contextlib.suppress(BadArrow):
-            for header, body in whole:
-                broken = bytearray(header)
-                broken[random.integers(len(broken))] = random.integers(256)
-                refused += 1
-                messages.read(bytes(broken), body)
-                refused -= 1
-    assert refused > 0
-    with pytest.raises(BadArrow, match="before its schema"):
-        ArrowMessages(1000, 100, "a limit").read(*whole[-1])
-    with pytest.raises(BadArrow, match="over 1, a limit"):
-        messages = ArrowMessages(1, 100, "a limit")
-        for each in whole:
-            messages.read(*each)
 
 
 def _examples(count):

@@ -11,10 +11,11 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.live.publication.raw_inputs import NUMBER, RawFeature, RawInputs
 from ctr_trainer.live.scoring import batcher as batcher_module
 from ctr_trainer.live.scoring.batcher import Batcher
 from ctr_trainer.live.scoring.examples import Examples
-from ctr_trainer.live.scoring.raw_inputs import NUMBER, QueueFull, RawFeature, RawInputs
+from ctr_trainer.live.scoring.refusals import QueueFull
 from ctr_trainer.live.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring.conftest import Client, Slow, exchanged, running

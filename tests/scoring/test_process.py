@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates need openssl: apt-get install openssl")
-def test_serves_over_tls_until_sigterm_then_answers_what_is_under_way_and_ends(publication, small_model, tmp_path):
+def test_serves_over_tls_and_at_sigterm_answers_what_is_under_way(publication, small_model, tmp_path):
     pem, port_file = certificates.make(tmp_path), tmp_path / "port"
     score = [
         *(sys.executable, "-m", "ctr_trainer", "score", f"--model={publication}", "--port=0", "--flight_port=0"),

@@ -12,8 +12,7 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.embedding.worker.new_keys import NewKeys
-from ctr_trainer.estimator import publishing
-from ctr_trainer.live.publication import records
+from ctr_trainer.live.publication import from_checkpoint, records
 from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.settings.command_flags import ScoreLimits
 from ctr_trainer.system.messages.errors import UserError
@@ -27,35 +26,23 @@ def _columns(instances):
     return {name: [each[name] for each in instances] for name in instances[0]}
 
 
-def test_gives_predicts_numbers_for_raw_values_unknown_ones_included(client, small_model):
-    status, answer, headers = client.predict(instances=small_model.instances)
-    assert status == 200, answer
-    expected = small_model.expected[0]
-    np.testing.assert_allclose(probabilities(answer), expected, atol=1e-6, rtol=0)
+def test_rows_columns_and_single_examples_get_predicts_numbers(client, small_model):
+    instances, expected = small_model.instances, small_model.expected[0]
     assert expected.std() > 0.02  # different examples get different predictions
-    assert (headers["X-Model-Generation"], headers["X-Model-Epoch"]) == ("1", "0")
-    assert headers["X-Model-Step"] == str(small_model.checkpoints[0].step)
-    assert 0 < float(headers["X-Model-Age-Seconds"]) < 3600 and "rows;dur=" in headers["Server-Timing"]
-
-
-def test_one_example_gets_what_it_gets_among_others(client, small_model):
-    for place in (0, 1, 99):
-        _, answer, _ = client.predict(instances=[small_model.instances[place]])
-        np.testing.assert_allclose(probabilities(answer), small_model.expected[0][[place]], atol=1e-6, rtol=0)
-
-
-def test_the_column_form_gives_the_same_numbers(client, small_model):
-    status, answer, _ = client.predict(inputs=_columns(small_model.instances), signature_name="serving_default")
-    assert status == 200, answer
-    np.testing.assert_allclose(answer["outputs"]["probabilities"], small_model.expected[0], atol=1e-6, rtol=0)
-    assert sorted(answer["outputs"]) == ["logits", "probabilities"]
-
-
-def test_bytes_come_as_base64_and_integers_as_their_digits(client, small_model):
-    text = {**small_model.instances[0], "user": "12", "tags": ["7", "t1"]}
+    status, answer, _ = client.predict(inputs=_columns(instances), signature_name="serving_default")
+    assert status == 200 and sorted(answer["outputs"]) == ["logits", "probabilities"]
+    np.testing.assert_allclose(answer["outputs"]["probabilities"], expected, atol=1e-6, rtol=0)
+    for place in (slice(0, 1), slice(99, 100), slice(100)):
+        status, answer, headers = client.predict(instances=instances[place])
+        assert status == 200, answer
+        np.testing.assert_allclose(probabilities(answer), expected[place], atol=1e-6, rtol=0)
+    text = {**instances[0], "user": "12", "tags": ["7", "t1"]}
     other = {**text, "user": {"b64": "MTI="}, "tags": [7, {"b64": "dDE="}]}
     _, answer, _ = client.predict(instances=[text, other, {**text, "user": 12}])
     assert len(set(probabilities(answer).tolist())) == 1
+    assert (headers["X-Model-Generation"], headers["X-Model-Epoch"]) == ("1", "0")
+    assert headers["X-Model-Step"] == str(small_model.checkpoints[0].step)
+    assert 0 < float(headers["X-Model-Age-Seconds"]) < 3600 and "rows;dur=" in headers["Server-Timing"]
 
 
 def test_flight_gives_the_same_numbers_in_order(server, small_model):
@@ -146,7 +133,9 @@ def test_says_its_state_and_what_it_takes(client):
     inputs = answer["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]
     assert inputs["price"]["dtype"] == "DT_FLOAT" and len(inputs["tags"]["tensor_shape"]["dim"]) == 2
     assert client.ask("/v1/models")[1] == {"models": [trained.NAME]}
-    assert client.ask("/healthz")[1]["status"] == "ok"
+    health = client.ask("/healthz")[1]
+    assert health["status"] == "ok" and not {"lag_records", "event_age_secs"} & health.keys()
+    assert "ctr_score_lag_records" not in client.ask("/metrics")[1]
 
 
 def test_prometheus_sees_requests_batches_and_freshness(client, small_model):
@@ -172,7 +161,7 @@ def test_the_event_time_and_the_lag_of_a_stream_reach_everyone_who_asks(small_mo
         assert figures["ctr_score_lag_records"] == 7 and figures["ctr_score_event_age_seconds"] >= 100
 
 
-def test_values_that_training_never_saw_are_a_metric_and_are_warned_of_once(publication, small_model, caplog):
+def test_values_that_training_never_saw_are_a_metric_and_warned_of_once(publication, small_model, caplog):
     NewKeys._warned.clear()
     instances = [{**each, "item": f"{each['item']}.0"} for each in small_model.instances]
     with running(publication) as server, contextlib.closing(Client(server.port)) as client:
@@ -187,14 +176,7 @@ def test_values_that_training_never_saw_are_a_metric_and_are_warned_of_once(publ
     assert len(warned) == 1 and "values look like 'a77.0', in training like 'a77'. In training " in warned[0]
 
 
-def test_a_model_without_a_stream_says_nothing_of_events(client, small_model):
-    headers = client.predict(instances=small_model.instances[:1])[2]
-    assert "X-Model-Event-Age-Seconds" not in headers
-    assert not {"lag_records", "event_age_secs"} & client.ask("/healthz")[1].keys()
-    assert "ctr_score_lag_records" not in client.ask("/metrics")[1]
-
-
-def test_a_newer_record_is_served_while_requests_come_and_no_answer_mixes_two(small_model, tmp_path):
+def test_a_newer_record_is_served_and_no_answer_mixes_two(small_model, tmp_path):
     estimator, (older, newer) = small_model.estimator, small_model.checkpoints
     trained.publish(tmp_path, estimator, older)
     with running(tmp_path) as server, concurrent.futures.ThreadPoolExecutor(2) as threads:
@@ -250,21 +232,12 @@ def test_a_record_that_is_not_finite_is_refused_and_the_one_before_stays(small_m
         assert client.figures()[refused] == 1
         with pytest.raises(UserError, match="is not finite: the training diverged"):
             tower = records.generation_path(tmp_path, 1) / records.dense_name(1)
-            publishing.refuse_not_finite(str(tower), newer)
+            from_checkpoint.refuse_not_finite(str(tower), newer)
         trained.publish(tmp_path, estimator, newer, epoch=2)
         until(lambda: client.ask("/healthz")[1]["epoch"] == 2, "the next epoch")
         assert_serves(2)
         until(lambda: "problem" not in client.ask("/healthz")[1], "the end of the problem")
     assert len([each for each in caplog.records if "is not served" in each.getMessage()]) == 1
-
-
-def test_a_first_record_that_is_not_finite_is_waited_out(small_model, tmp_path):
-    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0], change=trained.not_finite, holder="a")
-    with running(tmp_path, wait=False) as server, contextlib.closing(Client(server.port)) as client:
-        until(lambda: "is nan" in client.ask("/healthz")[1]["status"], "the refusal")
-        assert client.predict(instances=small_model.instances[:1])[0] == 503
-        trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[1], epoch=1)
-        until(lambda: client.ask("/healthz")[0] == 200, "the next epoch")
 
 
 def test_waits_for_its_publication_and_says_so(small_model, tmp_path):
@@ -273,7 +246,10 @@ def test_waits_for_its_publication_and_says_so(small_model, tmp_path):
         until(lambda: "there is no publication" in client.ask("/healthz")[1]["status"], "the reason")
         status, answer, headers = client.predict(instances=small_model.instances[:1])
         assert status == 503 and "there is no publication" in answer["error"] and headers["Retry-After"] == "1"
-        trained.publish(url, small_model.estimator, small_model.checkpoints[0])
+        # A first record that is not finite is waited out.
+        trained.publish(url, small_model.estimator, small_model.checkpoints[0], change=trained.not_finite)
+        until(lambda: "is nan" in client.ask("/healthz")[1]["status"], "the refusal")
+        trained.publish(url, small_model.estimator, small_model.checkpoints[1], epoch=1)
         until(lambda: client.ask("/healthz")[0] == 200, "the model")
 
 
@@ -285,7 +261,7 @@ def test_old_rows_are_served_on_but_health_says_so(publication, small_model):
             assert client.predict(instances=small_model.instances[:1])[0] == 200
 
 
-def test_a_full_queue_and_a_slow_store_are_said_and_the_end_waits_for_requests(publication, small_model):
+def test_a_full_queue_is_said_and_the_end_waits_for_requests(publication, small_model):
     goes_on, began, instances = threading.Event(), threading.Event(), small_model.instances
     limits = ScoreLimits(max_queue=3, timeout_secs=30.0, max_body_bytes=100_000)
     slow = dict(reader=lambda url: Slow(open_reader(url), goes_on, began), limits=limits)

@@ -6,7 +6,7 @@ import pytest
 
 from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.live.scoring import request_forms
-from ctr_trainer.live.scoring.served_model import RecordRefused, ServedModel
+from ctr_trainer.live.scoring.served_model import ServedModel
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
 
@@ -44,20 +44,6 @@ def test_towers_with_one_graph_share_two_sessions(small_model, published, model)
         sessions.append(model.tower._session)
     assert sessions[0] is sessions[2] is sessions[4]
     assert sessions[1] is sessions[3] is not sessions[0]
-
-
-def test_a_refused_tower_leaves_the_served_one_as_it_was(small_model, published, model):
-    for epoch in (1, 2):
-        published(epoch)
-        assert model.refresh()
-    published(3, change=trained.not_finite)
-    with pytest.raises(RecordRefused, match="diverged"):
-        model.refresh()
-    scores_are_those_of(model, small_model, 0)
-    published(4)
-    published(5)
-    assert model.refresh()
-    scores_are_those_of(model, small_model, 1)
 
 
 def test_another_graph_closes_the_sessions_of_the_former(small_model, published, model):

@@ -60,7 +60,7 @@ def searched(tmp_path, monkeypatch):
     return run
 
 
-def test_a_trial_in_the_worse_half_is_stopped_and_the_first_trial_neither_stops_nor_counts(searched):
+def test_a_trial_in_the_worse_half_is_stopped_but_never_the_first_one(searched):
     found, trials = searched([0.4, 0.3, 0.6], rows=10 * (20 + 20 + 2 + 20))
     states = [results.state(trial) for trial in trials]
     assert states == ["complete", "complete", "stopped", "complete"]
@@ -68,7 +68,7 @@ def test_a_trial_in_the_worse_half_is_stopped_and_the_first_trial_neither_stops_
     assert (found.value, found.own_value, found.best_trial, found.stopped) == (0.6, 0.5, 3, 1)
 
 
-def test_the_first_trial_is_the_given_one_and_a_given_value_is_told_to_the_sampler(searched):
+def test_the_first_trial_is_the_given_one_and_is_told_to_the_sampler(searched):
     _, trials = searched([], rows=200, given=["--learning_rate=0.75"])
     assert Pretended.started[0] == 0.75 and trials[0].params == {"learning_rate": 0.75}
     assert trials[0].user_attrs[results.TEXTS] is None
@@ -93,7 +93,7 @@ def test_the_end_of_the_budget_stops_a_trial_which_counts_if_it_is_the_best(sear
     assert again.value == found.value and results.state(trials[2]) == "stopped"
 
 
-def test_a_directory_of_the_user_in_the_place_of_a_trial_stays_and_fails_the_trial(tmp_path):
+def test_a_users_directory_in_the_place_of_a_trial_stays_and_fails_it(tmp_path):
     (tmp_path / "3").mkdir()
     (tmp_path / "3" / "notes.txt").write_text("mine")
     training = TrialTraining(tmp_path, 3)

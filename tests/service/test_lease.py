@@ -52,9 +52,7 @@ def trainer(open_client):
     return client
 
 
-def test_a_client_without_the_lease_reads_and_copies_but_no_file_away_and_is_refused_all_else_by_name(
-    trainer, open_client, service, tmp_path
-):
+def test_a_client_without_the_lease_may_only_read_and_copy(trainer, open_client, service, tmp_path):
     reader, before = open_client(None), trainer.pull("t", KEYS)
     files = trainer.save(tmp_path / "saved", 1)
     writes = {
@@ -94,9 +92,7 @@ def test_a_reader_that_comes_first_does_not_say_which_shard_a_service_is(open_cl
     assert service._hello(body)["incarnation"] == str(service.incarnation)
 
 
-def test_a_second_training_is_refused_while_the_first_lives_and_follows_at_once_one_that_gave_its_lease_back(
-    trainer, open_client
-):
+def test_a_second_training_is_refused_until_the_first_gives_its_lease_back(trainer, open_client):
     with pytest.raises(UserError, match=rf"is used by the training of tests \(process {LEASE.pid} on .*, started 2"):
         begin = time.monotonic()
         while time.monotonic() < begin + TIMEOUT:  # The first is at work, and the second looks after a second.
@@ -125,7 +121,7 @@ def _beside(call, other):
         thread.join()
 
 
-def test_the_lease_of_a_killed_training_ends_by_itself_and_the_next_one_says_what_it_waits_for(service, caplog):
+def test_the_lease_of_a_killed_training_ends_while_the_next_one_waits(service, caplog):
     code = (
         "import time; from ctr_trainer.embedding.service import client, lease;"
         f"client = client.ServiceClient(['127.0.0.1:{service.port}'], 60, lease=lease.Lease.new('killed'));"
@@ -145,7 +141,7 @@ def test_the_lease_of_a_killed_training_ends_by_itself_and_the_next_one_says_wha
     assert f"was used by the training of killed (process {first.pid} on" in caplog.text
 
 
-def test_a_training_that_was_silent_goes_on_if_no_other_came_and_is_told_if_one_did(trainer, open_client):
+def test_a_silent_training_continues_unless_another_has_taken_over(trainer, open_client):
     trainer._renewal.close()
     time.sleep(2.2)
     trainer.push("t", KEYS, ones(3), "w", 2)  # The lease had ended, and nobody wanted it.
@@ -188,7 +184,7 @@ def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(
     other.push("t", KEYS, ones(3), "x", 4)
 
 
-def test_a_start_of_the_workers_takes_the_lease_of_the_start_before_it_over_at_once():
+def test_a_restart_of_the_workers_takes_the_lease_over_at_once():
     book = LeaseBook(seconds=60)
     first, second, other = (Lease.new("model", job) for job in ("job", "job", "other"))
     assert book.take(first)

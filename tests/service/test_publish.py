@@ -55,9 +55,7 @@ def _saved(store, directory):
     return published.weights_of(snapshot.iterate(directory / "saved", files))
 
 
-def test_what_is_published_is_what_is_saved_and_a_store_whose_rows_were_replaced_asks_for_all_rows(
-    store, data_dir, tmp_path_factory
-):
+def test_publications_have_the_saved_rows_and_replaced_rows_need_a_base(store, data_dir, tmp_path_factory):
     directory = data_dir / tmp_path_factory.mktemp("p").name
     rng, publisher = np.random.default_rng(1), Publisher(store, directory)
     for number in range(3):
@@ -99,9 +97,7 @@ def test_an_epoch_that_some_shards_could_not_write_is_written_again(start, conne
     assert len(publisher.rows["t"]) == 499
 
 
-def test_a_service_publishes_below_its_directory_alone_for_its_training_alone_and_finite_rows_alone(
-    client, connect, data_dir, tmp_path
-):
+def test_a_service_publishes_only_finite_rows_below_its_directory(client, connect, data_dir, tmp_path):
     with pytest.raises(UserError, match="is outside the service's data_dir"):
         client.publish(tmp_path, 0, "float32")
     _push(client, "t", np.arange(1, 10), 0)

@@ -235,7 +235,7 @@ def test_an_address_that_is_none_or_off_this_machine_without_a_token_is_refused(
         serve(bind, tmp_path)
 
 
-def test_no_other_user_of_this_machine_may_use_a_service_that_a_trainer_started_and_that_ends_with_its_block(tmp_path):
+def test_no_other_user_may_use_the_service_that_a_trainer_started(tmp_path):
     with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
         for token in (None, service.token[1:]):
             with pytest.raises(UserError, match="token"):
@@ -363,7 +363,7 @@ def test_a_start_that_works_for_longer_than_the_limit_is_waited_for(tmp_path, mo
         assert "answers on" in (tmp_path / "log").read_text()
 
 
-def test_make_install_compiles_the_kernels_of_all_modules_that_the_service_imports():
+def test_make_install_compiles_all_kernels_that_the_service_imports():
     """It imports the modules of `compile_kernels`, which compiles what has a signature, and no other has one."""
     code = (
         "import json, sys; import ctr_trainer.embedding.service.serving; "

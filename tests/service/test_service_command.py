@@ -29,9 +29,7 @@ def _json(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_stats_are_of_all_shards_and_of_each_tables_show_their_layout_and_save_writes_only_below_the_data_dir(
-    shards, capsys, data_dir
-):
+def test_stats_cover_all_shards_and_save_writes_only_below_the_data_dir(shards, capsys, data_dir):
     stats = _json(capsys, "stats", *shards)
     assert stats["tables"]["t"]["rows"] == 100
     assert sorted(stats["services"]) == sorted(shards[0].removeprefix("--embedding_service=").split(","))
@@ -55,9 +53,7 @@ def test_stats_are_of_all_shards_and_of_each_tables_show_their_layout_and_save_w
     assert "outside the service's data_dir" in capsys.readouterr().err
 
 
-def test_rank_0_shows_what_all_shards_did_since_its_last_lines_and_restored_rows_count_as_restored(
-    start, connect, data_dir
-):
+def test_rank_0_shows_what_all_shards_did_since_its_last_lines(start, connect, data_dir):
     client = connect([service.address for service in start(2)])
     client.create_table(CONFIG)
     client.push("t", np.arange(1, 101), ones(100), "w", 1)

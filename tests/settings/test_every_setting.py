@@ -11,7 +11,7 @@ from ctr_trainer.commands import convert, launch, report, serve, service
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.settings.by_flag import by_flag, changed, replaced
 from ctr_trainer.settings.schedule import Schedule
-from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of, spelled_flag
+from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of
 from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError
 
@@ -23,7 +23,10 @@ GROUPS = [
     *serve.GROUPS,
     *service.GROUPS,
 ]
-NEEDED = {"lr_unit": ["--warmup_steps=1"], "min_np": ["--np=2"]}  # By flag, what it is not accepted without.
+NEEDED = {
+    "lr_schedule_params=unit": ["--lr_schedule_params=warmup_steps=1"],
+    "min_np": ["--np=2"],
+}  # By flag, what it is not accepted without.
 
 
 def _kinds(kind):
@@ -50,10 +53,16 @@ def _other(kind, setting, default):
     return (value,) if typing.get_origin(kind) is tuple else value
 
 
-def _as_text(value):
+def _as_text(value, separator=","):
     if isinstance(value, tuple):
-        return ",".join(map(_as_text, value))
+        return separator.join(map(_as_text, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _given(owner, field, value):
+    """Returns the argument that sets a field."""
+    flag = flag_of(owner, field)
+    return f"--{flag}={_as_text(value, ':' if '=' in flag else ',')}"
 
 
 def _leaves(settings, path=(), before=()):
@@ -67,16 +76,16 @@ def _leaves(settings, path=(), before=()):
             yield path, type(settings), field, before
         else:
             for name, kind in found.kinds.items():
-                yield from _leaves(kind(), (*path, field.name), (f"--{flag_of(field)}={name}",))
+                yield from _leaves(kind(), (*path, field.name), (f"--{flag_of(type(settings), field)}={name}",))
 
 
 def _context(owner, field):
     """Returns the flags with which another value of the field is valid."""
     of = declared(field).of
     if not of:
-        return NEEDED.get(flag_of(field), [])
-    others = [each for each in dataclasses.fields(Schedule) if of[0] in declared(each).of and flag_of(each)]
-    own = [f"--{flag_of(each)}={_as_text(_other(each.type, declared(each), each.default))}" for each in others]
+        return NEEDED.get(flag_of(owner, field), [])
+    others = [each for each in dataclasses.fields(Schedule) if of[0] in declared(each).of]
+    own = [_given(Schedule, each, _other(each.type, declared(each), each.default)) for each in others]
     return [f"--lr_schedule={of[0]}", *own]
 
 
@@ -94,16 +103,16 @@ def _read(group, *arguments):
 
 
 @pytest.mark.parametrize(
-    ("group", "path", "owner", "field", "before"), [case for case in CASES if flag_of(case.values[3])]
+    ("group", "path", "owner", "field", "before"), [case for case in CASES if flag_of(*case.values[2:4])]
 )
 def test_a_setting_given_by_its_flag_arrives(group, path, owner, field, before):
     value = _other(field.type, declared(field), field.default)
-    found = _read(group, *before, *_context(owner, field), f"--{spelled_flag(field)}={_as_text(value)}")
+    found = _read(group, *before, *_context(owner, field), _given(owner, field, value))
     holder = found
     for name in path:
         holder = getattr(holder, name)
     assert getattr(holder, field.name) == value
-    assert by_flag(found)[flag_of(field)] == value
+    assert by_flag(found)[flag_of(owner, field)] == value
     assert replaced(group(), changed(found)) == found
 
 
@@ -125,18 +134,18 @@ def test_a_wrong_value_is_refused_from_python_and_from_the_command_line(group, p
         with pytest.raises(SettingError, match=re.escape(f"{field.name}={_as_text(value)}")) as error:
             owner(**{field.name: value})
         assert "--" not in str(error.value).partition(":")[0]
-        if flag_of(field):
-            with pytest.raises((UserError, absl_flags.Error), match=spelled_flag(field)):
-                _read(group, *before, *_context(owner, field), f"--{spelled_flag(field)}={_as_text(value)}")
+        if flag := flag_of(owner, field):
+            with pytest.raises((UserError, absl_flags.Error), match=flag):
+                _read(group, *before, *_context(owner, field), _given(owner, field, value))
 
 
 def test_settings_of_one_flag_are_declared_once():
     seen = {}
     for case in CASES:
-        _, _, _, field, before = case.values
-        if flag_of(field) and not before:
+        group, _, owner, field, before = case.values
+        if flag_of(owner, field) and not before:
             of = (declared(field).help, field.default)
-            assert seen.setdefault((case.values[0], flag_of(field)), of) == of
+            assert seen.setdefault((group, flag_of(owner, field)), of) == of
 
 
 def test_help_texts_begin_with_a_word_that_is_no_preposition():

@@ -114,15 +114,6 @@ def delete_topic(address, topic):
     )
 
 
-def add_partitions(address, topic, partitions):
-    """Has a topic have so many partitions."""
-    from confluent_kafka.admin import AdminClient, NewPartitions
-
-    client = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    for made in client.create_partitions([NewPartitions(topic, partitions)]).values():
-        made.result(_SECONDS)
-
-
 def produce(address, topic, records, partitions=1, event_seconds=None, settings=None):
     """Appends records, each a dict or bytes, to partitions in turn.
 

@@ -111,7 +111,7 @@ class Reading:
         return sorted((each.partition, at) for each in self.ranges for at in range(each.start, each.stop))
 
 
-def test_records_that_retention_removed_end_the_training_at_its_start_and_later():
+def test_records_that_retention_removed_end_the_training():
     source = MemorySource(20)
     source.first[0] = 7
     reading = Reading(source, StreamConfig(), StreamPosition("memory", "checkpoint", {0: 3}))

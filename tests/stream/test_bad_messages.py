@@ -141,15 +141,6 @@ def test_what_decodes_to_gigabytes_is_refused_before_it_takes_memory(tmp_path):
     assert int(grown) < 200, refused
 
 
-def test_a_wrong_offset_of_an_arrow_message_is_a_bad_record(decoder):
-    whole = arrow(*(row(number, user="u" * 8) for number in range(4)))
-    place = whole.index(np.arange(0, 40, 8, dtype=np.int32).tobytes())
-    for number, offset in ((1, 17), (4, 40), (1, 1 << 20), (1, -1)):
-        value = bytearray(whole)
-        value[place + 4 * number : place + 4 * number + 4] = np.int32(offset).tobytes()
-        assert "is not a valid Arrow IPC stream" in reasons(decoder, row(0), bytes(value), whole)[1]
-
-
 def test_two_columns_of_one_name_are_a_bad_record(decoder):
     table = pa.Table.from_pylist([row(1)])
     twice = table.append_column("clicked", pa.array([0]))

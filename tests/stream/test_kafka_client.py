@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from ctr_trainer.live.stream.reader import dead_letters, opener
+from ctr_trainer.live.stream.opening import dead_letters, opener
 from ctr_trainer.live.stream.source import StreamAddress, Unavailable
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -120,7 +120,7 @@ def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch):
         opener(StreamAddress.parse("kafka://host:9092/clicks"), "", RedisFiles(), "group")
 
 
-def test_a_broker_that_leaves_while_it_is_asked_for_its_ends_is_waited_for_and_has_lost_no_records(monkeypatch):
+def test_a_broker_that_leaves_while_asked_for_its_ends_has_lost_no_records(monkeypatch):
     with brokers.tansu() as broker:
         brokers.make_topic(broker.address, "clicks", 1)
         brokers.produce(broker.address, "clicks", records(0, 3))

@@ -100,7 +100,7 @@ def test_an_example_of_any_length_is_not_json(decoder):
     assert len(decoder.decode(messages(b"\n{" + json.dumps(values[0]).encode()[1:])).rows) == 1
 
 
-def test_formats_make_the_same_rows_also_mixed_and_rows_that_were_trained_are_left_out(decoder):
+def test_formats_make_the_same_rows_and_trained_rows_are_left_out(decoder):
     values = [row(number) for number in range(5)]
     in_json = decoder.decode(messages(*values))
     assert len(in_json.rows) == 5 and not in_json.bad
@@ -126,7 +126,7 @@ def test_bad_rows_are_named_and_the_others_stay(decoder):
     assert "not a JSON object" in reasons[1] and "'cheap' is not a finite number" in reasons[6]
 
 
-def test_a_column_may_change_its_type_a_feature_may_be_missing_and_a_date_stays_a_text(decoder):
+def test_a_column_may_change_its_type_or_be_missing_and_a_date_is_a_text(decoder):
     decoded = decoder.decode(messages(row(7), row(7, item="7"), row(7, item=7.0)))
     assert not decoded.bad and len({tuple(keys) for keys in keys_of(decoded.rows)}) == 1
     missing = decoder.decode(messages({"clicked": 0}))

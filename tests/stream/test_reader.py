@@ -15,8 +15,9 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.figures import Figures, serve
 from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
+from ctr_trainer.live.stream.opening import opener
 from ctr_trainer.live.stream.plan import Report, StreamPosition, Window
-from ctr_trainer.live.stream.reader import StreamReader, opener
+from ctr_trainer.live.stream.reader import StreamReader
 from ctr_trainer.live.stream.source import DeadLetters, FileDeadLetters, Range, StreamAddress
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -192,14 +193,14 @@ def test_more_bad_records_than_allowed_end_every_worker_by_name(cluster, spec):
         assert "kafka topic worse, partition 0, offset 9" in each and "max_bad_rows=0" in each
 
 
-def test_a_quiet_stream_gives_batches_without_examples_and_a_partial_batch_after_the_wait(cluster, spec):
+def test_a_quiet_stream_gives_padding_and_a_partial_batch_after_the_wait(cluster, spec):
     brokers.produce(cluster, "quiet", records(0, 3), 1)
     workers = Workers(f"kafka://{cluster}/quiet", spec, 2, StreamConfig(wait_secs=0.2), batches=3).finish()
     assert workers.trained == [0, 1, 2]
     assert [len(of_rank) for of_rank in workers.numbers] == [3, 3] and sum(map(len, workers.numbers[0][1:])) == 0
 
 
-def test_new_records_and_partitions_are_read_and_a_lost_broker_is_waited_for(spec):
+def test_new_records_are_read_and_a_lost_broker_is_waited_for(spec):
     with brokers.tansu() as broker:
         brokers.make_topic(broker.address, "clicks", 1)
         brokers.produce(broker.address, "clicks", records(0, 20), 1)

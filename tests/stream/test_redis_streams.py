@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
+from ctr_trainer.live.stream.opening import dead_letters, opener
 from ctr_trainer.live.stream.plan import StreamPosition
-from ctr_trainer.live.stream.reader import dead_letters, opener
 from ctr_trainer.live.stream.source import StreamAddress
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.processes.child import ended_with_parent

@@ -12,8 +12,7 @@ from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.by_flag import by_flag, replaced, require
-from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
+from ctr_trainer.settings.by_flag import replaced, require
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -47,11 +46,9 @@ def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
     optimizer = {"optimizer": record["optimizer"]} if record["optimizer"] else {}
     recorded = {**record["rows"], **optimizer, **shared}
     values = {name: value for name, value in recorded.items() if name not in given}
-    # The user may give another optimizer, and earlier versions also recorded settings that the optimizer did not have.
     chosen = values.get("embedding_optimizer", experiment.run.embedding.row_optimizer.name)
-    every = {name for kind in ROW_OPTIMIZERS.values() for name in by_flag(kind())}
-    for name in every - by_flag(ROW_OPTIMIZERS[chosen]()).keys():
-        values.pop(name, None)
+    if chosen != recorded.get("embedding_optimizer"):  # The user gave another optimizer.
+        values = {name: value for name, value in values.items() if "=" not in name}
     return replaced(dataclasses.replace(experiment, model=model), values)
 
 

@@ -3,31 +3,31 @@
 import dataclasses
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from ctr_trainer.commands.experiment.checks import way_of_exchange
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.open_source import open_source, open_stream
 from ctr_trainer.data.class_weight import BALANCED, NegativeSampling, balanced_weight
 from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.estimator import Estimator, EvalSpec
 from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.live.stream.reader import StreamReader
-from ctr_trainer.live.stream.source import is_stream
 from ctr_trainer.models import param_texts
-from ctr_trainer.models.params import WAIT
+from ctr_trainer.models.params import SHARED, WAIT
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import autotune, dense_exchange, distributed
 from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
-from ctr_trainer.settings.setting import declared
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
+
+if TYPE_CHECKING:
+    from ctr_trainer.live.stream.reader import StreamReader
 
 _log = logging.getLogger(__name__)
 
@@ -96,10 +96,10 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
     """
     workers = experiment.workers
     tuning = autotune.prepare(workers.autotune, workers.autotune_log, experiment.model.model_dir)
-    exchange = way_of_exchange(experiment)
+    exchange = experiment.run.dense_exchange
     distributed.init(
         workers.stall_timeout,
-        pin_cores=workers.pin_cores,
+        pin_cores=True,
         stall_warning=workers.stall_warning,
         core_shares=core_shares,
         steps_exchange=dense_exchange.is_by_horovod(exchange),
@@ -120,15 +120,12 @@ def make_estimator(experiment: Experiment, services: LocalServices | None = None
     model, params = experiment.model, experiment.params
     require(model, "model_dir")
     _quiet_tensorflow()
-    shared = {field.name: getattr(params, field.name) for field in dataclasses.fields(params) if declared(field)}
-    shared["label_means"] = params.label_means
+    shared = {name: getattr(params, name) for name in SHARED} | {"train_op_fn": make_train_op(experiment)}
     if params.positive_weight == BALANCED:
         shared["positive_weight"] = 1.0
     found = find_model(model.model)
-    own = param_texts.parse(
-        model.model, found.params_class, model.model_params, {"train_op_fn": make_train_op(experiment), **shared}
-    )
-    config = dataclasses.replace(experiment.run, progress=True, dense_exchange=way_of_exchange(experiment))
+    own = param_texts.parse(model.model, found.params_class, model.model_params, shared)
+    config = dataclasses.replace(experiment.run, progress=True)
     return Estimator(found.model_fn, model.model_dir, own, config, name=model.model, services=services)
 
 
@@ -173,7 +170,7 @@ def progress(what: str, batches: BatchReader) -> list[ProgressHook]:
     return [ProgressHook(what, batches.steps_per_epoch)] if distributed.is_chief() else []
 
 
-def training_reader(experiment: Experiment, position: Any) -> BatchReader | NegativeSampling | StreamReader:
+def training_reader(experiment: Experiment, position: Any) -> "BatchReader | NegativeSampling | StreamReader":
     """Returns this rank's batches of --train_data, with only the negative examples that --negative_sampling keeps."""
     if is_stream(experiment.data.train_data):
         return open_stream(experiment, position)
@@ -196,7 +193,7 @@ def reader(
         data.batch_size,
         rank=distributed.rank(),
         size=distributed.size(),
-        shuffle=data.shuffle and not once,
+        shuffle=data.shuffle_buffer > 0 and not once,
         seed=experiment.run.seed,
         epochs=1 if once else data.epochs or None,
         position=position,

@@ -12,14 +12,15 @@ from ctr_trainer.system.messages.errors import UserError
 
 # The directories in which `estimator.checkpoint` keeps checkpoints, repeated because that module imports TensorFlow.
 _CHECKPOINTS = ("checkpoints", "best")
+_OF_HOROVOD = ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log")
 
 
 def require_data(path: str, experiment: Experiment) -> None:
     """Raises UserError if this --train_data or --eval_data has no data, or the feature spec does not exist."""
     from ctr_trainer.data.dataset import FILE
+    from ctr_trainer.data.input_schemes import is_stream
     from ctr_trainer.data.source import ConvertedData
     from ctr_trainer.features.spec import FeatureSpec
-    from ctr_trainer.live.stream.source import is_stream
 
     data, model = experiment.data, experiment.model
     if data.feature_spec:
@@ -36,8 +37,9 @@ def require_data(path: str, experiment: Experiment) -> None:
 
 def _require_stream(url: str, experiment: Experiment) -> None:
     """Raises UserError if a stream's URL or settings are wrong, or a required package is missing."""
-    from ctr_trainer.live.stream.reader import opener
-    from ctr_trainer.live.stream.source import StreamAddress, is_stream
+    from ctr_trainer.data.input_schemes import is_stream
+    from ctr_trainer.live.stream.opening import opener
+    from ctr_trainer.live.stream.source import StreamAddress
 
     address = StreamAddress.parse(url)
     opener(address, experiment.stream.kafka_config, experiment.run.publish.redis, "ctr_trainer")
@@ -50,8 +52,6 @@ def _require_stream(url: str, experiment: Experiment) -> None:
         )
     if experiment.params.negative_sampling not in (None, 1):
         raise UserError("--negative_sampling draws by an example's place in an epoch, which a stream does not have")
-    if experiment.run.save_checkpoints_epochs:
-        raise UserError("--save_checkpoints_epochs: a stream has no epochs; give --save_checkpoints_secs or _steps")
 
 
 def require_files(paths: str) -> None:
@@ -96,13 +96,8 @@ def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None
             "--deterministic: --autotune has Horovod add gradients up in an order that depends on how long it takes: "
             "leave out one of the two"
         )
-
-
-def way_of_exchange(experiment: Experiment) -> str:
-    """Returns how the dense gradients are exchanged, one of `dense_exchange.WAYS`.
-
-    Settings that apply to Horovod's exchange only select it.
-    """
     values = vars(experiment.train) | vars(experiment.workers)
-    given = any(values[name] for name in ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log"))
-    return "horovod" if given else experiment.run.dense_exchange
+    given = [name for name in _OF_HOROVOD if values[name]]
+    if given and experiment.run.dense_exchange != "horovod":
+        names = " and ".join(f"--{name}" for name in given)
+        raise UserError(f"{names}: an option of Horovod's exchange: give --dense_exchange=horovod as well")

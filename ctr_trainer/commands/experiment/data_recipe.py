@@ -15,10 +15,10 @@ from ctr_trainer.commands.experiment.open_source import open_source
 from ctr_trainer.commands.experiment.recipes import Facts, choices, text_of
 from ctr_trainer.commands.reports.training_run import FLAGS_FILE
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.live.stream.source import is_stream
+from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.by_flag import by_flag, replaced
+from ctr_trainer.settings.by_flag import replaced
 from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import path_of
 
@@ -59,27 +59,6 @@ def decide(given: frozenset[str], experiment: Experiment) -> Decision:
 def is_chosen(experiment: Experiment) -> bool:
     """Returns whether this recipe applies: the experiment uses it, and the data is not a stream."""
     return experiment.model.recipe == NAME and not is_stream(experiment.data.train_data)
-
-
-def explanation(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> list[str]:
-    """Returns the lines of a table of the choices: setting, value, reason and deciding fact. A collective."""
-    if not is_chosen(experiment):
-        what = "a stream keeps" if is_stream(experiment.data.train_data) else f"--recipe={experiment.model.recipe} has"
-        return [f"{what} its own defaults: there is nothing to choose by the data"]
-    facts = facts_of(experiment)
-    usual = {**by_flag(experiment), **by_flag(evaluation)}
-    rows = [("setting", "value", "why", "fact of the data")]
-    for each in choices(facts):
-        replaced_by = sorted(set(given) & set(each.flags))
-        for name, value in each.values.items():
-            if replaced_by:
-                why = "given" if name in given else f"the fixed default, since --{replaced_by[0]} is given"
-                rows.append((name, text_of(usual[name]), why, ""))
-            else:
-                rows.append((name, text_of(value), each.why, each.fact))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    cells = ([text.ljust(width) for text, width in zip(row, (*widths, 0), strict=True)] for row in rows)
-    return [f"{facts.line()}: {facts.size} data", "", *("  ".join(row).rstrip() for row in cells)]
 
 
 def facts_of(experiment: Experiment) -> Facts:

@@ -31,8 +31,8 @@ class ModelSettings(Settings, title="Model"):
     )
     recipe: str = setting(
         "data",
-        "preset of flags; a flag that you give overrides it. data: chosen from the size of --train_data, see "
-        "--explain_defaults; none: the fixed defaults; bars: the optimizers, L2 of all rows, clipping, batch "
+        "preset of flags; a flag that you give overrides it. data: chosen from the size of --train_data; "
+        "none: the fixed defaults; bars: the optimizers, L2 of all rows, clipping, batch "
         "normalization, plateau and early stopping of FuxiCTR in the BARS leaderboards",
         choices=tuple(RECIPES),
     )
@@ -77,14 +77,12 @@ class DataSettings(Settings, title="Data"):
         "steps",
         minimum=0,
     )
-    shuffle: bool = setting(
-        True, "shuffle the row groups, and the rows within --shuffle_buffer, differently in each epoch"
-    )
     shuffle_buffer: int = setting(
         200_000,
-        "rows that are shuffled together; each worker's memory holds them --num_readers + 2 times",
+        "rows that are shuffled together, as are the row groups, differently in each epoch; each worker's memory holds "
+        "them --num_readers + 2 times. 0 keeps the order of the files",
         "rows",
-        minimum=1,
+        minimum=0,
     )
     num_readers: int = setting(
         1,
@@ -101,12 +99,6 @@ class DataSettings(Settings, title="Data"):
 class WorkersSettings(Settings, title="Workers"):
     """How workers wait for each other and exchange the dense variables."""
 
-    pin_cores: bool = setting(
-        True,
-        "give each of several workers on a machine its own share of the cores; --nopin_cores leaves the choice to the "
-        "system",
-        alike=False,
-    )
     stall_timeout: float = setting(
         1800.0,
         "longest wait for another rank; after it the job ends with an error that names the rank",
@@ -121,11 +113,13 @@ class WorkersSettings(Settings, title="Workers"):
         flag=None,
     )
     autotune: bool = setting(
-        False, "have Horovod search for its fastest settings while training, and write them to --autotune_log"
+        False,
+        "with --dense_exchange=horovod: have Horovod search for its fastest settings; --autotune_log gets them",
     )
     autotune_log: str = setting(
         "",
-        "file that --autotune writes; MODEL_DIR/autotune.csv if not given. Without --autotune: file of settings to use",
+        "with --dense_exchange=horovod: file that --autotune writes, MODEL_DIR/autotune.csv if not given; without "
+        "--autotune the file of settings to use",
         "path",
     )
 

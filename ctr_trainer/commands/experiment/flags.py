@@ -27,7 +27,7 @@ TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 EXPERIMENT: Groups = (*TRAINING, CheckpointFlags, SavedModelFlags, PredictFlags)
 # The flags of commands that use a trained model, and the further flags of those that also read data.
 OF_MODELS = ("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format", "log_ranks")
-OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
+OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches")
 
 
 def flags_of(groups: Iterable[type[Settings]]) -> dict[str, list[Flag]]:
@@ -64,21 +64,23 @@ def define(groups: Iterable[type[Settings]]) -> absl_flags.FlagValues:
 
 
 def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> dict[str, Any]:
-    """Returns the values of the groups' flags, by flag, from parsed FlagValues.
-
-    A flag that only some kinds of a setting have, such as `--embedding_initial_accumulator`, is None unless it was
-    given. Therefore `replaced` can refuse any given value for a kind that does not have the flag.
+    """Returns the values of the groups' flags, by flag, from parsed FlagValues; see `by_flag` for the keys.
 
     Raises:
       UserError: a text does not have the type of its flag.
     """
-    found = (flag for flags in flags_of(groups).values() for flag in flags)
-    return {
-        flag.name: None
-        if flag.of_some_kinds and not values[flag.name].present
-        else _value(flag, values[flag.name].value)
-        for flag in found
-    }
+    found: dict[str, Any] = {}
+    for flag in (flag for flags in flags_of(groups).values() for flag in flags):
+        value = _value(flag, values[flag.name].value)
+        if not flag.takes_params:
+            found[flag.name] = value
+            continue
+        for text in value:
+            name, equals, given = text.partition("=")
+            if not equals:
+                raise UserError(f"--{flag.name}={text}: expected name=value")
+            found[f"{flag.name}={name}"] = given
+    return found
 
 
 def read(group: type[S], values: absl_flags.FlagValues) -> S:
@@ -138,13 +140,6 @@ def help_text(flag: Flag) -> str:
 
 def default_text(flag: Flag) -> str:
     """Returns the text of a flag's default in the help."""
-    if flag.defaults:
-        kinds: dict[Any, list[str]] = {}
-        for kind, value in flag.defaults.items():
-            kinds.setdefault(value, []).append(kind)
-        usual = max(kinds, key=lambda value: len(kinds[value]))
-        others = (f"{value:g} for {' and '.join(of)}" for value, of in kinds.items() if value != usual)
-        return f"{', '.join(others)}, else {usual:g}"
     if flag.default in (None, "", ()):
         return "none"
     if isinstance(flag.default, tuple):

@@ -3,10 +3,8 @@
 import dataclasses
 import logging
 import os
-import secrets
-import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.commands.experiment.experiment import Experiment
@@ -17,18 +15,15 @@ from ctr_trainer.data.seen_format import seen_format
 from ctr_trainer.data.source import ConvertedData, list_files
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.spec_changes import contradictions, novelties
-from ctr_trainer.live.stream import figures
-from ctr_trainer.live.stream.coordinator import Coordinator
-from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
-from ctr_trainer.live.stream.plan import StreamPosition
-from ctr_trainer.live.stream.reader import StreamReader, dead_letters, opener
-from ctr_trainer.live.stream.source import StreamAddress
 from ctr_trainer.models.delayed_labels import LATE
 from ctr_trainer.models.params import WAIT
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files.outputs import refuse_overlap
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
+
+if TYPE_CHECKING:
+    from ctr_trainer.live.stream.reader import StreamReader
 
 _CACHE = "data_cache"
 _TEXT = (".csv", ".tsv")
@@ -141,58 +136,28 @@ def _format(path: str) -> str:
     return "tfrecord" if found == "csv" else found
 
 
-def open_stream(experiment: Experiment, position: Any) -> StreamReader:
+def open_stream(experiment: Experiment, position: Any) -> "StreamReader":
     """Returns this rank's batches of the stream, beginning at the checkpoint's position. A collective.
 
     Raises:
       UserError: the feature spec is missing, or settings exclude each other.
     """
-    config, model_dir = experiment.stream, experiment.model.model_dir
+    from ctr_trainer.live.stream import opening
+
     spec, statistics = _features(experiment)
-    address = StreamAddress.parse(experiment.data.train_data)
-    group = f"ctr_trainer.{path_of(model_dir).name}"
-    redis = experiment.run.publish.redis
-    open_source = opener(address, config.kafka_config, redis, group)
-    size, batch_size = distributed.size(), experiment.data.batch_size
-    coordination: Coordinator | RemoteCoordinator
-    server, told, is_one_machine = None, None, distributed.is_one_machine()
-    if distributed.is_chief():
-        directory = str(model_dir) if is_local(model_dir) else None
-        found = StreamPosition.from_dict(position)
-        coordinator = Coordinator(
-            open_source=open_source,
-            config=config,
-            position=found,
-            has_other_position=position is not None and found is None,
-            workers=size,
-            batch_size=batch_size,
-            dead_letters=dead_letters(address, config.kafka_config, redis, directory, group),
-        )
-        coordination = coordinator
-        if config.metrics_port >= 0:
-            port, end = figures.serve(coordinator.figures, config.metrics_port)
-            coordinator.closing.append(end)
-            _log.info("Prometheus metrics of the stream on http://%s:%d/metrics", socket.gethostname(), port)
-        if size > 1:
-            key = secrets.token_bytes(32)
-            server = CoordinatorServer(coordinator, "127.0.0.1" if is_one_machine else "0.0.0.0", key, size - 1)
-            told = {"host": "127.0.0.1" if is_one_machine else _own_address(), "port": server.port, "key": key.hex()}
-    told = distributed.broadcast_object(told, "stream_coordinator")
-    if not distributed.is_chief():
-        timeout = experiment.workers.stall_timeout
-        place = told["host"], told["port"]
-        coordination = RemoteCoordinator(place, bytes.fromhex(told["key"]), distributed.rank(), timeout)
     params, labels = experiment.params, [label.name for label in spec.labels]
     has_late = params.delayed_labels != WAIT and {params.label, LATE} <= set(labels)
-    return StreamReader(
-        open_source=open_source,
+    return opening.open_stream(
+        url=experiment.data.train_data,
+        config=experiment.stream,
+        redis=experiment.run.publish.redis,
+        model_dir=str(experiment.model.model_dir),
+        position=position,
         spec=spec,
         statistics=statistics,
-        batch_size=batch_size,
-        config=config,
-        coordination=coordination,
-        server=server,
+        batch_size=experiment.data.batch_size,
         late=(params.label, LATE) if has_late else None,
+        stall_timeout=experiment.workers.stall_timeout,
     )
 
 
@@ -210,14 +175,3 @@ def _features(experiment: Experiment) -> tuple[FeatureSpec, dict[str, dict]]:
         raise UserError("a stream has raw values, of which the model's features are made: give --feature_spec")
     spec = FeatureSpec.from_dict(found["spec"])
     return spec.with_dim(model.embedding_dim) if model.embedding_dim else spec, found["statistics"]
-
-
-def _own_address() -> str:
-    """Returns the address at which the host that started the job, and thus every other host, reaches this host."""
-    rendezvous = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((rendezvous or socket.gethostname(), 9))
-            return probe.getsockname()[0]
-        except OSError:
-            return socket.gethostname()

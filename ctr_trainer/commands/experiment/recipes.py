@@ -16,15 +16,15 @@ RECIPES: dict[str, dict[str, str]] = {
     "bars": {
         **{"optimizer": "adam", "learning_rate": "0.001", "embedding_optimizer": "dense_adam"},
         **{"embedding_learning_rate": "0.001", "embedding_lr_schedule": "same", "embedding_stddev": "0.0001"},
-        **{"clip_norm": "10", "batch_norm_momentum": "0.9", "batch_norm_epsilon": "1e-05"},
-        **{"lr_schedule": "plateau", "decay_rate": "0.1", "plateau_patience": "1"},
+        **{"clip_norm": "10", "model_params": "batch_norm_momentum=0.9,batch_norm_epsilon=1e-05"},
+        **{"lr_schedule": "plateau", "lr_schedule_params=decay_rate": "0.1", "lr_schedule_params=patience": "1"},
         **{"eval_epochs": "1", "best_metric": "auc", "early_stopping_patience": "2"},
         **{"epochs": "100", "shuffle_buffer": "1000000"},
     },
 }
 # Flags that a recipe does not set if another flag, the value, is given.
 REPLACED_BY = {
-    **{"decay_rate": "lr_schedule", "plateau_patience": "lr_schedule"},
+    **{"lr_schedule_params=decay_rate": "lr_schedule", "lr_schedule_params=patience": "lr_schedule"},
     **{"eval_epochs": "eval_steps", "epochs": "max_steps"},
 }
 # The limits of the sizes by which the recipe `data` chooses, in rows.
@@ -100,17 +100,8 @@ class Facts:
         """Whether a large network would memorize these rows."""
         return self.is_tiny or self.has_rare_keys
 
-    @property
-    def counted(self) -> str:
-        return f"{self.rows:,} rows"
-
-    @property
-    def few(self) -> str:
-        """Text of the facts that make the data nearly linear."""
-        return self.counted if self.is_tiny else f"{self.counted}, {self.keys:,} keys"
-
     def line(self) -> str:
-        known = [self.counted]
+        known = [f"{self.rows:,} rows"]
         known += [f"{self.rarer:,} of the rarer label"] if self.rarer is not None else []
         known += [f"{self.keys:,} distinct keys"] if self.keys is not None else []
         return ", ".join([*known, "validation data" if self.has_validation else "no validation data"])
@@ -118,53 +109,45 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Flags that are chosen together, with the reason and the deciding fact about the data.
-
-    If the user gives one of these flags or of `others`, the whole choice is dropped.
-    """
+    """Flags that are chosen together. If the user gives one of them or of `others`, the whole choice is dropped."""
 
     values: dict[str, Any]
-    why: str
-    fact: str
     others: tuple[str, ...] = ()
 
-    @property
-    def flags(self) -> set[str]:
-        return {*self.values, *self.others}
-
     def is_replaced(self, given: Collection[str]) -> bool:
-        return not self.flags.isdisjoint(given)
+        return not {*self.values, *self.others}.isdisjoint(given)
 
 
 def choices(facts: Facts) -> list[Choice]:
     """Returns the choices for data with these facts; [] keeps the fixed defaults."""
     if facts.size == "large":
         return []
-    return [_batch(facts), _length(facts), _dense_rate(facts), _row_rate(facts), *_regularization(facts)]
-
-
-def _batch(facts: Facts) -> Choice:
-    size = _BATCH[facts.size]
-    steps, before = (-(-facts.rows // each) for each in (size, 1024))
-    return Choice({"batch_size": size}, f"{steps:,} steps an epoch of one worker, not {before:,}", facts.counted)
+    # Optimizers that make full steps from the first one on.
+    dense = Choice({"optimizer": "adam", "learning_rate": 1e-3}, ("optimizer_params",))
+    return [
+        Choice({"batch_size": _BATCH[facts.size]}),
+        _length(facts),
+        dense,
+        Choice(_row_rate(facts), ("embedding_optimizer_params",)),
+        *_regularization(facts),
+    ]
 
 
 def _length(facts: Facts) -> Choice:
-    schedule = ("lr_schedule", "embedding_lr_schedule", "decay_rate", "decay_steps", "plateau_patience")
-    others = ("max_steps", "eval_steps", "eval_batches", "lr_unit", "lr_boundaries", "lr_factors", *schedule)
+    """Chooses passes until validation stops to improve; without validation data, rates that fall to 0."""
+    others = ("max_steps", "eval_steps", "lr_schedule", "embedding_lr_schedule", "lr_schedule_params")
     passes = -(-_STEPS_BETWEEN // -(-facts.rows // _BATCH[facts.size]))
     if not facts.has_validation:
         values = {"epochs": _epochs_unseen(facts, passes), "lr_schedule": "linear", "embedding_lr_schedule": "same"}
-        why, fact = "one pass is too short; the rates fall to 0", f"no validation data, {facts.counted}"
-        return Choice(values, why, fact, others)
+        return Choice(values, others)
     is_rare = facts.rarer is not None and facts.rarer < _RARE
     metric = "loss" if facts.several_labels else "logloss" if is_rare else "auc"
     values = {
         **{"epochs": 40 * passes, "eval_epochs": passes, "best_metric": metric, "early_stopping_patience": 3},
-        **{"lr_schedule": "plateau", "plateau_patience": 1, "decay_rate": 0.2, "embedding_lr_schedule": "same"},
+        **{"lr_schedule": "plateau", "lr_schedule_params=patience": 1, "lr_schedule_params=decay_rate": 0.2},
+        "embedding_lr_schedule": "same",
     }
-    fact = f"validation data, {facts.rarer:,} of the rarer label" if is_rare else "validation data"
-    return Choice(values, "passes until validation stops to improve; the best is kept", fact, others)
+    return Choice(values, others)
 
 
 def _epochs_unseen(facts: Facts, passes: int) -> int:
@@ -180,30 +163,20 @@ def _epochs_unseen(facts: Facts, passes: int) -> int:
     return max(6, round((800 if facts.has_rare_keys else 1000) / math.sqrt(facts.rows)))
 
 
-def _dense_rate(facts: Facts) -> Choice:
-    values = {"optimizer": "adam", "learning_rate": 1e-3}
-    return Choice(values, "full steps from the first on", facts.counted, ("optimizer_params", "weight_decay"))
-
-
-def _row_rate(facts: Facts) -> Choice:
-    others = ("embedding_optimizer_params", "embedding_initial_accumulator", "embedding_l2")
+def _row_rate(facts: Facts) -> dict[str, Any]:
+    """Chooses smaller steps of the rows, the fewer examples each key has."""
     values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_l2": 1e-3}
     if facts.keys_occur_once:
-        why, first = "small first steps: most keys occur once", 1e-2 if facts.is_tiny else 1e-3
-        return Choice({**values, "embedding_initial_accumulator": first}, why, f"{facts.keys:,} keys", others)
+        return {**values, "embedding_optimizer_params=initial_accumulator": 1e-2 if facts.is_tiny else 1e-3}
     if facts.is_near_linear:
-        values = {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
-        return Choice(values, "small steps: each example is seen many times", facts.few, others)
-    why = "full steps from the first on, smaller ones for frequent keys"
-    return Choice({**values, "embedding_initial_accumulator": 1e-5}, why, facts.counted, others)
+        return {"embedding_optimizer": "adam", "embedding_learning_rate": 1e-3, "embedding_l2": 1e-2}
+    return {**values, "embedding_optimizer_params=initial_accumulator": 1e-5}
 
 
 def _regularization(facts: Facts) -> list[Choice]:
-    why = "a network of this size learns so few rows by heart"
+    """Chooses more dropout, L2 and a smaller network, the fewer rows a network could learn by heart."""
     dropout, l2 = (0.3, 0.002) if facts.size == "small" else (0.1, 0.0)
-    found = [Choice({"dropout": dropout}, why, facts.counted), Choice({"l2": l2}, why, facts.counted)]
-    if facts.is_near_linear:
-        small = "a smaller network learns fewer rows by heart"
-        found[0] = Choice({"dropout": 0.5}, why, facts.few)
-        found.append(Choice({"hidden_units": (128,)}, small, facts.few, ("warm_start",)))  # A warm start has its own.
-    return found
+    if not facts.is_near_linear:
+        return [Choice({"dropout": dropout}), Choice({"l2": l2})]
+    # A warm start has its own network.
+    return [Choice({"dropout": 0.5}), Choice({"l2": l2}), Choice({"hidden_units": (128,)}, ("warm_start",))]

@@ -13,7 +13,7 @@ from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.recipes import Facts, choices
 from ctr_trainer.commands.studies.space import Space
-from ctr_trainer.settings.by_flag import alike, by_flag, changed, replaced
+from ctr_trainer.settings.by_flag import alike, by_flag, changed, replaced, text_of
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -23,7 +23,7 @@ GROUPS = (Experiment, EvaluationConfig, MetricsConfig)
 OBJECTIVE = "logloss"
 # Settings that each trial sets itself. A trial needs only its best evaluation, so it saves no periodic checkpoints.
 _OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "autotune", "summary_steps")
-_PERIODS = ("save_checkpoints_steps", "save_checkpoints_epochs", "save_checkpoints_secs")
+_PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs")
 # Number of evaluations per epoch if the user does not set it.
 _EVALUATIONS = 2
 # The recipe by which `train` chooses settings for the data. The first trial uses it; the other trials have the fixed
@@ -56,7 +56,7 @@ class TrialPlan:
         for group in (self.experiment, self.evaluation, self.metrics):
             own = by_flag(group)
             values |= {name: own[name] for name in self.given & set(own)} | changed(group)
-        return {name: _text(value) for name, value in values.items() if value is not None}
+        return {name: text_of(name, value) for name, value in values.items() if value is not None}
 
     def with_flags(self, texts: Mapping[str, str]) -> "TrialPlan":
         """Returns the plan with other flags, parsed like the command line.
@@ -71,7 +71,8 @@ class TrialPlan:
         named = [(flag.partition("="), text) for flag, text in texts.items()]
         try:
             values(["search", *(f"--{n}={p}={t}" if p else f"--{n}={t}" for (n, _, p), t in named)])
-            read = {name: value for name, value in flags.parsed(GROUPS, values).items() if values[name].present}
+            parsed = flags.parsed(GROUPS, values)
+            read = {name: value for name, value in parsed.items() if values[name.partition("=")[0]].present}
         except absl_flags.Error as error:
             raise UserError(str(error)) from None
         if unknown := sorted(name for name in read if name in _OF_A_TRIAL):
@@ -161,9 +162,3 @@ def _lines(plan: TrialPlan, without: Collection[str], **own: str) -> list[str]:
     """Returns the lines of a flagfile with the flags of a plan, except those in `without`, and with `own` flags."""
     texts = {name: text for name, text in plan.texts().items() if name not in without}
     return [f"--{name}={text}" for name, text in (texts | own).items()]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

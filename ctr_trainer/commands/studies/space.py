@@ -20,8 +20,8 @@ high = 4
 
 [[unless_given]]            # Set in all trials except the first, unless the user sets one of these flags.
 lr_schedule = "plateau"
-decay_rate = 0.1
-plateau_patience = 2
+"lr_schedule_params=decay_rate" = 0.1
+"lr_schedule_params=patience" = 2
 """
 
 import dataclasses

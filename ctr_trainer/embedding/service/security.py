@@ -92,23 +92,23 @@ class ClientSecurity:
     Attributes:
       token: token of the service, or None.
       ca: PEM of the authority that signed the service's certificate; None for no TLS.
-      cert, key: PEM of this client's certificate and key, if the service requires one.
+      cert: PEM of this client's certificate and key, if the service requires one.
     """
 
     token: str | None = None
     ca: bytes | None = None
     cert: bytes | None = None
-    key: bytes | None = None
 
     @staticmethod
-    def read(token_file: str = "", ca_file: str = "", cert_file: str = "", key_file: str = "") -> ClientSecurity:
-        """Reads the named files; raises UserError if one is missing or empty, or if the arguments do not match."""
-        if bool(cert_file) != bool(key_file):
-            raise UserError("service_cert and service_key go together: give both or neither")
+    def read(token_file: str = "", ca_file: str = "", cert_file: str = "") -> ClientSecurity:
+        """Reads the named files, of which `cert_file` has a certificate and its key.
+
+        Raises UserError if one is missing or empty, or if the arguments do not match.
+        """
         if cert_file and not ca_file:
             raise UserError("service_cert is part of TLS: give the service_ca that the service is known by as well")
-        token, *pem = _read_all(token_file, ca_file, cert_file, key_file)
-        return ClientSecurity(token, *pem)
+        token, ca, cert = _read_all(token_file, ca_file, cert_file)
+        return ClientSecurity(token, ca, cert)
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -122,7 +122,7 @@ class ClientSecurity:
             f"grpc+tls://{address}",
             tls_root_certs=self.ca,
             cert_chain=self.cert,
-            private_key=self.key,
+            private_key=self.cert,
             generic_options=channel_options,
         )
 
@@ -139,7 +139,7 @@ class ClientSecurity:
                 return "it does not speak TLS: leave out service_ca, or start it with tls_cert and tls_key"
             context = ssl.create_default_context(cadata=self.ca.decode())
             if not _shake_hands(address, context) and self.cert is None:
-                return "it asks for this client's certificate: give service_cert and service_key"
+                return "it asks for this client's certificate: give service_cert"
         except ssl.SSLCertVerificationError as error:
             by = f"; it is {time.strftime('%Y-%m-%d %H:%M:%S %Z')} on {socket.gethostname()}"
             why = f"{error.verify_message}{by if error.verify_code in _OF_TIME else ''}"

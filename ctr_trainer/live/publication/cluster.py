@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.live.publication import cluster_keys
+from ctr_trainer.live.redis_files import credentials_of, tls_of
 from ctr_trainer.settings.training_configs import RedisFiles
-from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 if TYPE_CHECKING:  # An optional dependency.
@@ -58,7 +58,7 @@ class Cluster:
     def __init__(self, url: str, redis: RedisFiles) -> None:
         self.url = url
         scheme, addresses, self.name = _parts(url)
-        arguments = {**credentials_of(redis), **_tls(scheme, redis)}
+        arguments = {**credentials_of(redis), **tls_of(scheme, redis)}
         try:
             from redis.cluster import ClusterNode, RedisCluster
         except ImportError:
@@ -84,13 +84,11 @@ class Cluster:
             found = [self.client.nodes_manager.get_node_from_slot(slot) for slot in cluster_keys.SLOTS]
             replicas = [len(self.client.nodes_manager.slots_cache[slot]) - 1 for slot in cluster_keys.SLOTS]
             control = self.client.get_node_from_key(cluster_keys.control_name(self.name, "state"))
+        # Another thread may be reading these attributes, so each is replaced as a whole.
         self._nodes: list[ClusterNode] = [*found, control]  # `CONTROL` is the index of the last node.
-        self.primaries: dict[str, int] = {}
-        self.replicas: dict[str, int] = {}
-        for bucket, node in enumerate(found):
-            self.primaries.setdefault(node.name, bucket)
-            self.replicas[node.name] = replicas[bucket]
-        self.replicas.setdefault(control.name, 0)
+        buckets = range(len(found))
+        self.primaries: dict[str, int] = {found[bucket].name: bucket for bucket in reversed(buckets)}
+        self.replicas: dict[str, int] = {control.name: 0} | {found[at].name: replicas[at] for at in buckets}
 
     def run(self, commands: Sequence[tuple[int, Sequence[Any]]]) -> list[Any]:
         """Sends commands to the nodes of their buckets, one message per node, and waits for all answers.
@@ -238,34 +236,3 @@ def _parts(url: str) -> tuple[str, list[tuple[str, int]], str]:
             f"{url}: expected redis://HOST:PORT,HOST:PORT/NAME, with rediss:// for TLS; write user and password into "
             "the file that redis_auth_file names"
         ) from None
-
-
-def credentials_of(redis: RedisFiles) -> dict[str, str]:
-    """Returns the user and the password in the file, as keyword arguments of redis-py."""
-    if not redis.redis_auth_file:
-        return {}
-    try:
-        lines = path_of(redis.redis_auth_file).read_bytes().decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"redis_auth_file={redis.redis_auth_file}: cannot be read: {error}") from None
-    if not lines or not lines[0].strip():
-        raise UserError(
-            f"redis_auth_file={redis.redis_auth_file}: is empty; expected a first line PASSWORD or USER:PASSWORD, or "
-            ":PASSWORD if the password has a colon"
-        )
-    user, colon, password = lines[0].strip().partition(":")
-    if not colon:
-        return {"password": user}
-    return {"username": user, "password": password} if user else {"password": password}
-
-
-def _tls(scheme: str, redis: RedisFiles) -> dict[str, Any]:
-    files = dict(ssl_ca_certs=redis.redis_ca, ssl_certfile=redis.redis_cert, ssl_keyfile=redis.redis_key)
-    files = {name: file for name, file in files.items() if file}
-    if scheme == "rediss":
-        return {"ssl": True, **files}
-    if files:
-        raise UserError(
-            "redis_ca, redis_cert and redis_key are for TLS: name the cluster by rediss:// and not redis://"
-        )
-    return {}

@@ -16,7 +16,7 @@ from ctr_trainer.live.publication.cluster import CONTROL, Cluster, ClusterChange
 from ctr_trainer.live.publication.cluster_contents import ClusterState, read_state
 from ctr_trainer.live.publication.cluster_keys import BUCKETS
 from ctr_trainer.live.publication.cluster_rows import REMOVED_SECONDS
-from ctr_trainer.live.publication.reading import DenseFiles, RowsAhead, RowsLost, Unreadable
+from ctr_trainer.live.publication.reading import DenseFiles, RowsAhead, RowsLost
 from ctr_trainer.live.publication.records import Record
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
@@ -93,7 +93,7 @@ class ClusterReader:
         self._cluster, self._cache_rows, self._cache_secs = Cluster(url, redis), cache_rows, cache_secs
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-tower-", dir=cache_dir or None)
         self._dense, self._lock = DenseFiles(self._place.name), threading.Lock()
-        self._unreadable, self.lookups, self.hits = Unreadable(), 0, 0
+        self.lookups = self.hits = 0
         self._ready: ClusterState | None = None
         self._lost = self._silent = ""
         try:
@@ -201,10 +201,7 @@ class ClusterReader:
 
     def _fetch(self, state: ClusterState) -> ClusterState:
         """Copies the tower of a state to this host, and returns the state."""
-        with self._unreadable.reading(state.place):
-            self._dense.fetch(
-                state.record, lambda file: cluster_contents.tower_blocks(self._cluster, state.record, file)
-            )
+        self._dense.fetch(state.record, lambda file: cluster_contents.tower_blocks(self._cluster, state.record, file))
         return state
 
     def _cold(self, record: Record) -> dict[str, HotRows]:

@@ -2,10 +2,8 @@
 
 import functools
 import logging
-import math
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -13,97 +11,49 @@ import tqdm
 
 from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_rows, unpack, value_bytes
 from ctr_trainer.live.publication import cluster_contents, cluster_keys
-from ctr_trainer.live.publication.cluster import Cluster, ClusterChanged
+from ctr_trainer.live.publication.cluster import Cluster
 from ctr_trainer.live.publication.reading import RowsAhead
 from ctr_trainer.live.publication.records import Record
 from ctr_trainer.system.files.paths import Path
-from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_STEP_SECONDS = 0.05
 _NAMES_A_SCAN = 1000
 # The epoch of a removed key stays this long, so that a reader notices that its record is too old; see `ClusterReader`.
 REMOVED_SECONDS = 600
 _ROWS_A_RUN = 50_000
 
 
-class ClusterSweep:
-    """Deletes the rows of all generations except those in `kept`, by scans over all names of a cluster.
+def sweep(cluster: Cluster, kept: Collection[int], newest: int) -> None:
+    """Scans all names of a cluster, and deletes the rows of the generations up to `newest`, except those in `kept`.
 
     It deletes the marks of a generation before the rows, so that a reader that still serves the generation notices.
+
+    Raises:
+      ClusterChanged: a node does not answer.
     """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._there: frozenset[int] | None = None  # All generations that may have rows; None if unknown.
-        self._kept: frozenset[int] | None = None
-        self._pages: Iterator[int] | None = None
-        self._deleted = 0
-
-    def note(self, generation: int) -> None:
-        """Records that rows of a generation are about to be written."""
-        if self._there is not None:
-            self._there |= {generation}
-
-    def step(self, kept: frozenset[int]) -> None:
-        """Scans names, and deletes old rows, for some tens of milliseconds."""
-        try:
-            self._look(kept, None, time.monotonic() + _STEP_SECONDS)
-        except ClusterChanged as error:
-            _log.warning("%s: the scan for rows of other generations restarts: %s", self._cluster.url, error)
-            self._cluster.refresh()
-
-    def finish(self, kept: frozenset[int], newest: int | None = None) -> None:
-        """Scans all names, and deletes all old rows.
-
-        Args:
-          newest: rows of later generations also stay. None if the caller holds the fence, so that no other process can
-            begin a generation.
-
-        Raises:
-          ClusterChanged: a node does not answer.
-        """
-        self._look(kept, newest, math.inf)
-
-    def _look(self, kept: frozenset[int], newest: int | None, stop: float) -> None:
-        if self._there is not None and self._there <= kept:
-            return
-        if self._pages is None or self._kept != kept:
-            self._pages, self._kept, self._deleted = self._delete(kept, newest), kept, 0
-        while time.monotonic() < stop:
-            try:
-                deleted = next(self._pages, None)
-            except UserError:
-                self._pages = None  # The scan restarts.
-                raise
-            if deleted is None:
-                self._there, self._pages = kept, None
-                if self._deleted:
-                    _log.info("%s: deleted %d rows of other generations", self._cluster.url, self._deleted)
-                return
-            self._deleted += deleted
-
-    def _delete(self, kept: frozenset[int], newest: int | None) -> Iterator[int]:
-        """Yields the number of deleted rows after each page of names."""
-        found_before: set[int] = set()
-        name = self._cluster.name
-        for node in self._cluster.primary_nodes():
-            cursor = None
-            while cursor != 0:
-                with self._cluster.told():
-                    client: Any = self._cluster.client.get_redis_connection(node)  # redis-py's annotations include str.
-                    cursor, page = client.scan(cursor or 0, match=cluster_keys.rows_pattern(name), count=_NAMES_A_SCAN)
-                old: dict[int, list[bytes]] = {}
-                for row in page:
-                    generation = cluster_keys.generation_of(name, row)
-                    if generation in kept or generation is None or (newest is not None and generation > newest):
-                        continue
-                    if generation not in found_before:
-                        found_before.add(generation)
-                        cluster_contents.run_on_marks(self._cluster, generation, "UNLINK")
-                    old.setdefault(cluster_keys.bucket_of(row), []).append(row)
-                self._cluster.run([(bucket, ("UNLINK", *rows)) for bucket, rows in old.items()])
-                yield sum(len(rows) for rows in old.values())
+    found: set[int] = set()
+    deleted = 0
+    for node in cluster.primary_nodes():
+        cursor = None
+        while cursor != 0:
+            with cluster.told():
+                client: Any = cluster.client.get_redis_connection(node)  # redis-py's annotations include str.
+                cursor, page = client.scan(
+                    cursor or 0, match=cluster_keys.rows_pattern(cluster.name), count=_NAMES_A_SCAN
+                )
+            old: dict[int, list[bytes]] = {}
+            for row in page:
+                generation = cluster_keys.generation_of(cluster.name, row)
+                if generation is None or generation in kept or generation > newest:
+                    continue
+                if generation not in found:
+                    found.add(generation)
+                    cluster_contents.run_on_marks(cluster, generation, "UNLINK")
+                old.setdefault(cluster_keys.bucket_of(row), []).append(row)
+            cluster.run([(bucket, ("UNLINK", *rows)) for bucket, rows in old.items()])
+            deleted += sum(map(len, old.values()))
+    if deleted:
+        _log.info("%s: deleted %d rows of other generations", cluster.url, deleted)
 
 
 def put(cluster: Cluster, record: Record, directory: Path) -> None:

@@ -10,16 +10,17 @@ from ctr_trainer.live.publication import cluster_contents, cluster_rows
 from ctr_trainer.live.publication.cluster import CONTROL, Cluster, ClusterChanged, ClusterFull
 from ctr_trainer.live.publication.cluster_contents import ClusterFence, ClusterState, read_state
 from ctr_trainer.live.publication.cluster_keys import control_name
-from ctr_trainer.live.publication.cluster_rows import ClusterSweep
 from ctr_trainer.live.publication.records import BASE, Record, refuse_replacing
 from ctr_trainer.live.publication.spool import NeedsBase
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.waiting import Background
 
 _log = logging.getLogger(__name__)
 GRACE_SECONDS, LEASE_SECONDS = 600.0, 10.0
 _REPLICA_MS = 2000
+_TIDY_SECONDS, _CLOSE_SECONDS = 10.0, 5.0
 _UNFINISHED_SECONDS = 3600  # A tower without a record expires.
 _TRIES, _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 12, 0.25, 5.0
 # The first value that a script returns is '' if this process has the fence; otherwise it is the holder's token.
@@ -68,11 +69,14 @@ class ClusterTarget:
     ) -> None:
         self._grace, self._is_sure, self._warned = int(grace_secs), False, False
         self._begun: tuple[str, int] | None = None  # A holder and its generation, which has no record yet.
+        self._there: frozenset[int] | None = None  # All generations that may have rows; None if unknown.
+        self._work, self._tidied = Background(f"the deletion of old rows of {url}"), -_TIDY_SECONDS
         with contextlib.ExitStack() as stack:
             self._cluster = stack.enter_context(contextlib.closing(Cluster(url, redis)))
             _refuse_evicting(self._cluster)
             self._generation_name = control_name(self._cluster.name, "generation")
-            self._state, self._sweep = read_state(self._cluster), ClusterSweep(self._cluster)
+            stack.callback(self._work.close, _CLOSE_SECONDS)
+            self._state = read_state(self._cluster)
             self._fence = stack.enter_context(contextlib.closing(self._take_fence(lease_secs)))
             self._state = read_state(self._cluster)
             self._ends = stack.pop_all()
@@ -113,10 +117,16 @@ class ClusterTarget:
                 self._read_state()
 
     def tidy(self) -> None:
-        self._sweep.step(self._kept())
+        kept = self._kept()
+        if self._is_tidy(kept) or self._work.is_busy or time.monotonic() < self._tidied + _TIDY_SECONDS:
+            return
+        self._tidied = time.monotonic()
+        self._work.start(lambda: self._try_to_sweep(kept))
 
     def tidy_all(self) -> None:
-        self._sweep.finish(self._kept())
+        self._work.wait()
+        if not self._is_tidy(kept := self._kept()):
+            self._sweep(kept)
 
     def close(self) -> None:
         self._ends.close()
@@ -126,10 +136,26 @@ class ClusterTarget:
             return ClusterFence(self._cluster, lease_secs)
         except ClusterFull as error:
             _log.warning("%s; rows of other generations are deleted first", error)
-        # No process has the fence. A process that takes it meanwhile begins a generation with a higher number.
-        (newest,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
-        self._sweep.finish(self._kept(), int(newest or 0))
+        self._sweep(self._kept(), lost=0)
         return ClusterFence(self._cluster, lease_secs)
+
+    def _is_tidy(self, kept: frozenset[int]) -> bool:
+        return self._there is not None and self._there <= kept
+
+    def _sweep(self, kept: frozenset[int], lost: int | None = None) -> None:
+        """Deletes rows. If the cluster has lost its newest number, `lost` is used, or else the current time."""
+        # A process that takes the fence meanwhile begins a generation with a higher number.
+        (newest,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
+        if newest is None:
+            newest = _now() if lost is None else lost
+        cluster_rows.sweep(self._cluster, kept, int(newest))
+        self._there = kept
+
+    def _try_to_sweep(self, kept: frozenset[int]) -> None:
+        try:
+            self._sweep(kept)
+        except UserError as error:
+            _log.warning("%s: the scan for rows of other generations restarts: %s", self._cluster.url, error)
 
     def _kept(self) -> frozenset[int]:
         """Returns the generations whose rows stay."""
@@ -176,9 +202,9 @@ class ClusterTarget:
         if self._begun is None or self._begun[0] != holder:
             self._begun = None  # `tidy_all` also deletes the rows of a generation without a record.
             self.tidy_all()
-            least = max(self._state.record.generation + 1 if self._state else 1, time.time_ns() // 1_000_000)
+            least = max(self._state.record.generation + 1 if self._state else 1, _now())
             self._begun = holder, int(self._fenced(_BEGIN, [self._generation_name], [least]))
-            self._sweep.note(self._begun[1])
+            self._there = (self._there or frozenset()) | {self._begun[1]}
         return self._begun[1]
 
     def _mark(self, record: Record) -> None:
@@ -247,6 +273,10 @@ class ClusterTarget:
             f"{self._cluster.url}: another process has begun a new generation, and this one may no longer write: all "
             "rows must be published again"
         )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _refuse_evicting(cluster: Cluster) -> None:

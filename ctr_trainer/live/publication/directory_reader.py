@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -11,12 +12,13 @@ import numpy as np
 
 from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_rows
 from ctr_trainer.live.publication import records
-from ctr_trainer.live.publication.reading import DenseFiles, MappedRows, NewerRows, Unreadable, pause
+from ctr_trainer.live.publication.reading import DenseFiles, MappedRows, NewerRows, pause
 from ctr_trainer.live.publication.records import Publication, Record
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _TOWER_BLOCK = 4 << 20
+_RETRY_SECONDS = 30.0  # A damaged file is read again after this time, or once there is a newer record.
 _Rows = TypeVar("_Rows", MappedRows, NewerRows)
 
 
@@ -57,7 +59,8 @@ class DirectoryReader:
     def __init__(self, url: str, cache_dir: str) -> None:
         self._url = url
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-rows-", dir=cache_dir or None)
-        self._dense, self._unreadable = DenseFiles(self._place.name), Unreadable()
+        self._dense = DenseFiles(self._place.name)
+        self._failed: tuple[object, Exception, float] | None = None  # (contents, error, time before the next try).
         # `_newest` is the newest state whose rows are read. It becomes `_ready` once its tower is copied, too.
         self._newest: _State | None = None
         self._ready: _State | None = None
@@ -77,7 +80,9 @@ class DirectoryReader:
         publication = self._publication()
         names = records.list_records(self._url, publication.generation)
         pause()
-        with self._unreadable.reading((publication, names)):
+        if self._failed and self._failed[0] == (publication, names) and time.monotonic() < self._failed[2]:
+            raise self._failed[1].with_traceback(None)
+        try:
             last = self._newest or self._state
             newest = self._after(last, publication, names)
             if newest is not last:
@@ -85,6 +90,10 @@ class DirectoryReader:
             if self._newest is not None and self._ready is None:
                 self._fetch_dense(newest.record)
                 self._ready = newest
+        except (UserError, OSError) as error:
+            self._failed = (publication, names), error, time.monotonic() + _RETRY_SECONDS
+            raise
+        self._failed = None
         return self._ready.record if self._ready else None
 
     def advance(self) -> None:

@@ -1,6 +1,5 @@
-"""Shared parts of the readers: packed rows in memory-mapped files, local towers, retries, and errors about rows."""
+"""Shared parts of the readers: packed rows in memory-mapped files, local towers, and errors about rows."""
 
-import contextlib
 import mmap
 import os
 import tempfile
@@ -23,7 +22,6 @@ from ctr_trainer.system.messages.errors import UserError
 _FIRST_ROWS = 1024
 _ROWS_A_LOCK = 4096  # Rows that are written while the lock is held. A reader waits for at most these.
 _KEPT = 3  # The towers of the record that is served, of the previous one, and of the next one.
-_FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 _PAUSE_SECONDS = 0.005
 
 
@@ -215,26 +213,3 @@ class RowsAhead(UserError):
 
 class RowsLost(UserError):
     """The place has lost rows of the served record: requests are refused until all rows are published again."""
-
-
-class Unreadable:
-    """Remembers a failed read. It is retried after a pause that doubles up to a minute, or once the place changes."""
-
-    def __init__(self) -> None:
-        self._found: object = None
-        self._error: Exception | None = None
-        self._wait = self._until = 0.0
-
-    @contextlib.contextmanager
-    def reading(self, found: object) -> Iterator[None]:
-        """A context manager around a read of the contents `found`. Equal contents raise the last error in the pause."""
-        again = self._error is not None and found == self._found
-        if self._error is not None and again and time.monotonic() < self._until:
-            raise self._error.with_traceback(None)
-        try:
-            yield
-        except (UserError, OSError) as error:
-            self._wait = min(2 * self._wait, _MOST_SECONDS) if again else _FIRST_SECONDS
-            self._found, self._error, self._until = found, error, time.monotonic() + self._wait
-            raise
-        self._error = None

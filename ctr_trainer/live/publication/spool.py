@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.store.store import FileEntry
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Publication, Record
@@ -15,6 +15,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 _FILE = "delivered.json"
 DIRECTORY = "publication"  # Below the model directory.
+PublishRows = Callable[[str, int, str, int | None], list[FileEntry]]
 
 
 class NeedsBase(UserError):
@@ -61,6 +62,7 @@ class Spool:
 
     Args:
       path: path or URL of the directory, under which the store's shards must also reach it.
+      publish_rows: f(directory, epoch, dtype, after), writes rows as `Store.publish` does.
       dtype: the dtype of the packed rows.
       stream: f() -> `Record.stream`; None if the training reads no stream.
       inputs, change_inputs: see `Record`.
@@ -74,7 +76,7 @@ class Spool:
         self,
         path: Place,
         model: str,
-        store: Store,
+        publish_rows: PublishRows,
         configs: Sequence[TableConfig],
         dtype: str,
         stream: Callable[[], dict[str, float]] | None = None,
@@ -83,7 +85,7 @@ class Spool:
     ) -> None:
         self.path: Path = path_of(path).absolute()
         self._stream, self._inputs, self._changes_inputs = stream, dict(inputs or {}), change_inputs
-        self._model, self._store, self._dtype = model, store, dtype
+        self._model, self._publish_rows, self._dtype = model, publish_rows, dtype
         self._tables = [{"config": config.to_dict()} for config in configs]
         self._publication: Publication | None = None
         self.last: Record | None = None
@@ -97,7 +99,7 @@ class Spool:
         self._publication, self.last = Publication(self._model, number, uuid.uuid4().hex), None
         return self._publication
 
-    def write(self, step: int, write_tower: Callable[[str], object]) -> Record:
+    def write(self, step: int, write_tower: Callable[[str], object], taken: float | None = None) -> Record:
         """Writes the next record, with the rows that have changed since the last one.
 
         If this call raises, the next call writes the same record again, with all unpublished changes. If the record may
@@ -106,14 +108,16 @@ class Spool:
         Args:
           step: the global step of the dense tower.
           write_tower: f(local directory), writes the SavedModel of the dense tower.
+          taken: when the rows were taken, in seconds since 1970; None for now.
         """
         publication = self._publication or self.begin()
         kind, epoch = (EPOCH, self.last.epoch + 1) if self.last else (BASE, 0)
-        name, now = records.name_of(kind, epoch), time.time()
+        name, now = records.name_of(kind, epoch), time.time() if taken is None else taken
         stream = self._stream() if self._stream else None
         directory = records.generation_path(self.path, publication.generation)
         (directory / name).remove_all()
-        files = self._store.publish(str(directory / name), epoch, self._dtype, self.last.epoch if self.last else None)
+        after = self.last.epoch if self.last else None
+        files = self._publish_rows(str(directory / name), epoch, self._dtype, after)
         dense = records.dense_name(epoch)
         record = Record(
             model=self._model,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctr_trainer.live.scoring.raw_inputs import PredictionFailed
+from ctr_trainer.live.scoring.refusals import PredictionFailed
 from ctr_trainer.live.scoring.request_forms import SIGNATURE
 from ctr_trainer.live.scoring.served_model import ServedModel
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from ctr_trainer.live.scoring.examples import Examples
-from ctr_trainer.live.scoring.raw_inputs import NotReady, QueueFull, RawInputs, RequestRefused, TookTooLong
+from ctr_trainer.live.scoring.refusals import NotReady, QueueFull, RequestRefused, TookTooLong
 from ctr_trainer.live.scoring.served_model import Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 
@@ -38,8 +38,9 @@ class _Waiting:
 class Batcher:
     """A queue of examples, and threads that score batches of them.
 
-    A batch consists of whole requests, in order of arrival. If a batch fails, each of its requests is scored alone. A
-    request is not scored if its deadline has passed or its future was cancelled.
+    A free thread scores the waiting requests as one batch, so batches grow with the load. A batch consists of whole
+    requests, in order of arrival. If it fails, each of its requests is scored alone. A request is not scored if its
+    deadline has passed or its future was cancelled.
 
     Args:
       on_batch: f(scored, number of examples, seconds that the first request waited), called after each batch.
@@ -134,10 +135,9 @@ class Batcher:
 
     def _run(self) -> None:
         while (batch := self._take()) is not None:
-            for same in _with_same_inputs(batch):
-                taken = [each for each in same if each.future.set_running_or_notify_cancel()]
-                if taken:
-                    self._score_all(taken, time.monotonic() - taken[0].arrived)
+            taken = [each for each in batch if each.future.set_running_or_notify_cancel()]
+            if taken:
+                self._score_all(taken, time.monotonic() - taken[0].arrived)
 
     def _take(self) -> list[_Waiting] | None:
         """Waits for and returns the requests of the next batch; None after `close`."""
@@ -146,13 +146,6 @@ class Batcher:
                 if self._closed:
                     return None
                 self._changed.wait()  # For a request or `close`, without a time limit.
-            until = self._queue[0].arrived + self._limits.batch_delay_ms / 1000
-            while not self._closed and self._examples < self._limits.max_batch_size:
-                if not self._queue:
-                    return []  # Another thread has taken the requests.
-                if (left := until - time.monotonic()) <= 0:
-                    break
-                self._changed.wait(left)
             self._drop_late()
             batch = self._first_of_queue()
             if self._queue:
@@ -160,7 +153,7 @@ class Batcher:
         return batch
 
     def _first_of_queue(self) -> list[_Waiting]:
-        """Takes as many requests from the queue as a batch's limits of examples and values allow."""
+        """Takes as many requests from the queue as can be merged within a batch's limits of examples and values."""
         batch: list[_Waiting] = []
         count = 0
         widths: tuple[int, ...] = ()
@@ -170,7 +163,9 @@ class Batcher:
             pairs = itertools.zip_longest(widths, examples.widths, fillvalue=0)
             joint_widths = tuple(map(max, pairs))
             if batch and (
-                joint_count > self._limits.max_batch_size or joint_count * sum(joint_widths) > self._limits.max_values
+                joint_count > self._limits.max_batch_size
+                or joint_count * sum(joint_widths) > self._limits.max_values
+                or not examples.may_join(batch[0].examples)
             ):
                 break
             count, widths = joint_count, joint_widths
@@ -248,14 +243,3 @@ def _finish(
             future.set_exception(error)
         elif result is not None:
             future.set_result(result)
-
-
-def _with_same_inputs(batch: list[_Waiting]) -> list[list[_Waiting]]:
-    """Returns the requests of a batch, grouped by the `RawInputs` that they were checked against.
-
-    A request with a context forms its own group.
-    """
-    groups: dict[tuple[RawInputs, int], list[_Waiting]] = {}
-    for number, each in enumerate(batch):
-        groups.setdefault((each.examples.inputs, number if each.examples.context else -1), []).append(each)
-    return list(groups.values())

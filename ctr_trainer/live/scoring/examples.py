@@ -1,21 +1,29 @@
-"""The examples of a request, or of several requests together."""
+"""The examples of a request, or of several requests together, and the checks of their values."""
 
+import base64
+import binascii
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.live.scoring import raw_inputs
-from ctr_trainer.live.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge, Where
+from ctr_trainer.live.publication.raw_inputs import NUMBER, RawFeature, RawInputs
+from ctr_trainer.live.scoring.refusals import RequestRefused, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
 # The explanation of the limits of bytes and values in messages.
 LIMIT = "a limit that grows with max_examples"
+# f(number of an example in a request) -> the example's name in a message.
+Where = Callable[[int], str]
+_WEIGHT = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MOST = float(np.finfo(np.float32).max)
 # float32[B] of numbers, object[B] of bytes, or B lists of bytes.
 Column = np.ndarray | list[list[bytes]]
 
@@ -43,10 +51,7 @@ class Examples:
 
     @classmethod
     def merged(cls, parts: Sequence["Examples"]) -> "Examples":
-        """Concatenates the examples of parts, which have the same `inputs`.
-
-        A part with a context must be the only part.
-        """
+        """Concatenates the examples of parts, each of which `may_join` the others."""
         if len(parts) == 1:
             return parts[0]
         columns: dict[str, Column] = {}
@@ -54,6 +59,10 @@ class Examples:
             values = [part.columns[feature.name] for part in parts]
             columns[feature.name] = list(itertools.chain(*values)) if feature.is_list else np.concatenate(values)
         return cls(parts[0].inputs, sum(part.count for part in parts), columns)
+
+    def may_join(self, other: "Examples") -> bool:
+        """Whether these examples can be merged with others: both have no context, and the same `inputs`."""
+        return self.inputs == other.inputs and not self.context and not other.context
 
     def expanded(self) -> "Examples":
         """Returns the same examples, each with its own copy of the context's values."""
@@ -83,12 +92,12 @@ def _example(place: int) -> str:
 
 
 def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Where = _example) -> Column:
-    """Converts the JSON values of a feature, see `raw_inputs`. A list may have at most `most` values."""
+    """Converts the JSON values of a feature. A list may have at most `most` values."""
     if feature.kind == NUMBER:
-        return raw_inputs.numbers(feature, values, where)
+        return _numbers(feature, values, where)
     if feature.is_list:
-        return raw_inputs.lists(feature, values, most, where)
-    return raw_inputs.texts(feature, values, where)
+        return _lists(feature, values, most, where)
+    return _json_texts(feature, values, where)
 
 
 def _repeated(column: Column, count: int) -> Column:
@@ -108,60 +117,106 @@ def _array(column: Column) -> np.ndarray:
 
 def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where) -> Column:
     """Converts the Arrow column of a feature, see `request_forms.of_flight`."""
-    column = _decoded(feature, column)
-    kind = column.type
-    if feature.kind == NUMBER:
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-            raise _wrong_type(feature, kind)
-        values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
-        if np.isinf(values).any():
-            raise raw_inputs.refuse(feature, "inf", int(np.isinf(values).argmax()), where)
-        return values
-    if not feature.is_list:
-        return np.array(_texts(feature, column, kind).to_pylist() or [], object)
-    if pa.types.is_null(kind):
-        return [[] for _ in range(len(column))]
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        raise _wrong_type(feature, kind)
-    longest = pc.max(pc.list_value_length(column)).as_py() or 0
-    if longest > limits.max_list_length:
-        place = pc.index(pc.list_value_length(column), longest).as_py()
-        raw_inputs.check_length(feature, longest, place, limits.max_list_length, where)
-    if len(column) * longest > limits.max_values:
-        raise TooLarge(
-            f"column {feature.name!r}: {len(column)} lists of up to {longest} values are over {limits.max_values} "
-            f"values, {LIMIT}: send fewer examples at a time, or shorter lists"
-        )
-    values = _texts(feature, _decoded(feature, column.flatten()), kind)
-    ends, values = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy()), values.to_pylist()
-    rows = [values[end - length : end] for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)]
-    raw_inputs.check_weights(feature, rows, where)
-    return rows
+    if feature.kind != NUMBER:
+        try:
+            return column_of(feature, column.to_pylist(), limits.max_list_length, where)
+        except (ValueError, OverflowError) as error:  # A text that is not UTF-8, or a time that Python does not have.
+            raise RequestRefused(f"column {feature.name!r}: {error}: expected {feature.expected}") from None
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+        raise RequestRefused(f"column {feature.name!r}: type {kind}: expected {feature.expected}")
+    values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+    if np.isinf(values).any():
+        raise _refuse(feature, "inf", int(np.isinf(values).argmax()), where)
+    return values
 
 
-def _decoded(feature: RawFeature, column: pa.Array) -> pa.Array:
-    """Decodes a column if it is dictionary-encoded."""
-    if not pa.types.is_dictionary(column.type):
-        return column
-    kind = column.type.value_type
-    if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise _wrong_type(feature, column.type)
-    return column.dictionary_decode()
+def _refuse(
+    feature: RawFeature, value: object, place: int, where: Where, expected: str | None = None
+) -> RequestRefused:
+    """Returns the error for a value of example number `place`. `expected` replaces the description of the feature."""
+    wanted = expected or feature.expected
+    return RequestRefused(f"{where(place)}, feature {feature.name!r}: {shown(value)} is not {wanted}")
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(each(kind) for each in is_text)
+def _numbers(feature: RawFeature, values: Sequence[Any], where: Where) -> np.ndarray:
+    """Returns a column of JSON numbers as float32[B], NaN for null. Refuses a value that is not a float32 number."""
+    for place, value in enumerate(values):
+        if value is not None and (type(value) not in (float, int) or not _fits(value)):
+            raise _refuse(feature, value, place, where)
+    return np.array([math.nan if value is None else value for value in values], np.float32)
 
 
-def _texts(feature: RawFeature, values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns the values as large binary, b"" for null."""
-    if pa.types.is_integer(values.type):
-        values = values.cast(pa.string())
-    if not (pa.types.is_null(values.type) or _is_text(values.type)):
-        raise _wrong_type(feature, kind)
-    return pc.fill_null(values.cast(pa.large_binary()), b"")
+def _json_texts(feature: RawFeature, values: Sequence[Any], where: Where) -> np.ndarray:
+    """Returns a column of JSON texts as object[B] of bytes, b"" for null. Refuses a value that is not a text."""
+    found = np.empty(len(values), object)
+    try:
+        found[:] = list(map(str.encode, values))  # Nearly all columns contain only strings.
+    except (TypeError, UnicodeEncodeError):
+        for place, value in enumerate(values):
+            found[place] = _bytes(feature, value, value, place, where)
+    return found
 
 
-def _wrong_type(feature: RawFeature, kind: pa.DataType) -> RequestRefused:
-    return RequestRefused(f"column {feature.name!r}: type {kind}: expected {feature.expected}")
+def _lists(feature: RawFeature, values: Sequence[Any], most: int, where: Where) -> list[list[bytes]]:
+    """Returns a column of JSON lists, each of at most `most` values, as lists of bytes; [] for null.
+
+    Raises:
+      RequestRefused: a value is not a list of texts, a list has more values, or a weight is not a number.
+    """
+    found = []
+    for place, value in enumerate(values):
+        if value is None:
+            value = []
+        if not isinstance(value, list):
+            raise _refuse(feature, value, place, where)
+        _check_length(feature, len(value), place, most, where)
+        found.append([_bytes(feature, each, value, place, where) for each in value])
+    _check_weights(feature, found, where)
+    return found
+
+
+def _check_length(feature: RawFeature, length: int, place: int, most: int, where: Where) -> None:
+    """Refuses a list of example `place` that has more than `most` values."""
+    if length > most:
+        said = f"{length} values, above the {most} of max_list_length"
+        raise RequestRefused(f"{where(place)}, feature {feature.name!r}: {said}")
+
+
+def _check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]], where: Where) -> None:
+    """Refuses lists of bytes in which a weight is not a number, if the feature has weights."""
+    if feature.separator is None:
+        return
+    separator = feature.separator.encode()
+    for place, value in enumerate(values):
+        for each in value:
+            _, has_weight, weight = each.rpartition(separator)
+            if has_weight and not (_WEIGHT.fullmatch(weight) and _fits(float(weight))):
+                raise _refuse(feature, each.decode(errors="replace"), place, where, "a text whose weight is a number")
+
+
+def _fits(value: float) -> bool:
+    try:
+        return math.isnan(value) or abs(float(value)) <= _MOST
+    except OverflowError:
+        return False
+
+
+def _bytes(feature: RawFeature, value: object, whole: object, place: int, where: Where) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, bytes):  # Of Arrow; JSON has none.
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise _refuse(feature, whole, place, where, "a text of whole characters") from None
+    if type(value) is int:
+        return str(value).encode()
+    if isinstance(value, dict) and value.keys() == {"b64"}:
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise _refuse(feature, value, place, where, "base64") from None
+    raise _refuse(feature, whole, place, where)

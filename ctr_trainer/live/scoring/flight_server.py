@@ -27,7 +27,7 @@ from ctr_trainer.live.scoring import request_forms
 from ctr_trainer.live.scoring.batcher import Batcher, NoteRequest, not_in_time
 from ctr_trainer.live.scoring.examples import LIMIT
 from ctr_trainer.live.scoring.live_model import LiveModel
-from ctr_trainer.live.scoring.raw_inputs import (
+from ctr_trainer.live.scoring.refusals import (
     NotReady,
     NotThere,
     QueueFull,

@@ -19,16 +19,16 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ctr_trainer.embedding.service.security import token_refusal
+from ctr_trainer.live.publication.raw_inputs import RawInputs
 from ctr_trainer.live.scoring import answers, request_forms
 from ctr_trainer.live.scoring.batcher import Batcher, NoteRequest, not_in_time
 from ctr_trainer.live.scoring.examples import LIMIT, Examples
 from ctr_trainer.live.scoring.live_model import LiveModel
-from ctr_trainer.live.scoring.raw_inputs import (
+from ctr_trainer.live.scoring.refusals import (
     HungUp,
     NotThere,
     PredictionFailed,
     QueueFull,
-    RawInputs,
     RequestRefused,
     TooLarge,
     WrongToken,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ctr_trainer.live.publication.places import RowReader
 from ctr_trainer.live.publication.reading import RowsLost
-from ctr_trainer.live.scoring.raw_inputs import NotReady, NotThere
+from ctr_trainer.live.scoring.refusals import NotReady, NotThere
 from ctr_trainer.live.scoring.served_model import RecordRefused, ServedModel
 from ctr_trainer.settings.command_flags import ScoreFlags
 from ctr_trainer.system.messages.errors import UserError

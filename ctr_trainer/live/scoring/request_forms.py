@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from ctr_trainer.live.scoring.examples import LIMIT, Examples, column_of, of_arrow
-from ctr_trainer.live.scoring.raw_inputs import NUMBER, RawFeature, RawInputs, RequestRefused, TooLarge, Where, shown
+from ctr_trainer.live.publication.raw_inputs import NUMBER, RawFeature, RawInputs
+from ctr_trainer.live.scoring.examples import LIMIT, Examples, Where, column_of, of_arrow
+from ctr_trainer.live.scoring.refusals import RequestRefused, TooLarge, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
 SIGNATURE = "serving_default"

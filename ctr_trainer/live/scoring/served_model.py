@@ -13,7 +13,7 @@ from ctr_trainer.live.publication.places import RowReader
 from ctr_trainer.live.publication.reading import RowsAhead, pause
 from ctr_trainer.live.publication.records import Record
 from ctr_trainer.live.scoring.examples import Examples
-from ctr_trainer.live.scoring.raw_inputs import NotReady
+from ctr_trainer.live.scoring.refusals import NotReady
 from ctr_trainer.live.scoring.tower import RecordGate, Tower, look_up
 from ctr_trainer.system.messages.errors import UserError
 

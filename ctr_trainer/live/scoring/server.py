@@ -21,7 +21,7 @@ from ctr_trainer.live.scoring.flight_server import FlightScorer
 from ctr_trainer.live.scoring.http_app import HttpApp, refused
 from ctr_trainer.live.scoring.http_server import HttpServer
 from ctr_trainer.live.scoring.live_model import LiveModel
-from ctr_trainer.live.scoring.raw_inputs import WrongHost, shown
+from ctr_trainer.live.scoring.refusals import WrongHost, shown
 from ctr_trainer.live.scoring.served_model import Scored
 from ctr_trainer.settings.command_flags import ScoreFlags
 from ctr_trainer.system.files import durable_file

@@ -15,12 +15,12 @@ from tensorflow.core.protobuf import config_pb2
 from ctr_trainer.embedding.index.key_kernels import DistinctKeys
 from ctr_trainer.embedding.worker.lookup import Bag, Lookup
 from ctr_trainer.export.ranking import CANDIDATES, COLUMNS, CONTEXT, RANKING, RANKING_KEYS
-from ctr_trainer.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS, flat_order, packed_inputs
+from ctr_trainer.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS, flat_order
 from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import FORM, NEW_KEYS, TYPICAL, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
-from ctr_trainer.live.scoring.raw_inputs import RawInputs
+from ctr_trainer.live.publication.raw_inputs import RawInputs
 from ctr_trainer.system.messages.errors import UserError, reason
 
 _SECONDS = 60
@@ -217,9 +217,7 @@ class Tower:
         self._keys = signatures[SIGNATURE] if SIGNATURE in signatures else None
         self.rows = tuple(name for name in self._tower.inputs if name.partition("/")[0] in _ROWS and "/" in name)
         if self.rows and self._keys is None:
-            raise UserError(
-                f"{path}: it has no signature {SIGNATURE!r}, which an older export lacks: export and publish it again"
-            )
+            raise UserError(f"{path}: it takes rows, and has no signature {SIGNATURE!r}: publish the model again")
         dense = [name for name in self._tower.inputs if name not in self.rows]
         self.inputs = RawInputs.of(self.spec, {*dense, *(self._keys.inputs if self._keys else ())})
         self.outputs = tuple(sorted(self._tower.outputs))
@@ -235,16 +233,14 @@ class Tower:
 
     @property
     def ranks(self) -> bool:
-        """Whether the export has the signatures for ranking. Earlier versions of ctr_trainer did not write them."""
+        """Whether the export has the signatures for ranking, which a `model_fn` of one's own may not support."""
         return RANKING in self._run
 
     def keys(self, arrays: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
         """Returns the keys of the values that `Examples.arrays` returned; see `raw_keys.key_outputs`."""
         if self._keys is None:
             return {}
-        if is_ranked:
-            return self._run[RANKING_KEYS]({**arrays, **packed_inputs(self.spec, arrays)})
-        return self._run[SIGNATURE](arrays)
+        return self._run[RANKING_KEYS if is_ranked else SIGNATURE](arrays)
 
     def predict(self, arrays: Arrays, rows: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
         """Returns array[B, ...] by output, the predictions for the results of `Examples.arrays` and `look_up`."""

@@ -7,11 +7,27 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import confluent_kafka
-from confluent_kafka import admin as kafka_admin
-
-from ctr_trainer.live.stream.kafka_client import Trouble, opened
-from ctr_trainer.live.stream.source import Message, Range, StreamAddress, Unavailable, cut_text, lost_text, uncollected
+# Its error explains how to install a missing package.
+from ctr_trainer.live.stream.kafka_client import (
+    KafkaDeadLetters,
+    Trouble,
+    configuration,
+    confluent_kafka,
+    kafka_admin,
+    opened,
+)
+from ctr_trainer.live.stream.source import (
+    DeadLetters,
+    Message,
+    Range,
+    StreamAddress,
+    StreamSource,
+    Unavailable,
+    cut_text,
+    lost_text,
+    uncollected,
+)
+from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -253,3 +269,18 @@ class KafkaSource:
             raise Unavailable(text) from error
         self._has_answered, self._trouble.text, self._trouble.is_refusal = True, "", False
         return answer
+
+
+def source_opener(
+    address: StreamAddress, kafka_config: str, redis: RedisFiles, group: str
+) -> Callable[[], StreamSource]:
+    """Implements `opening.opener`."""
+    settings = configuration(address, kafka_config, group)
+    return lambda: KafkaSource(address, settings)
+
+
+def dead_letters(
+    address: StreamAddress, kafka_config: str, redis: RedisFiles, otherwise: DeadLetters, group: str
+) -> DeadLetters:
+    """Implements `opening.dead_letters`."""
+    return KafkaDeadLetters(address.dead_letters, configuration(address, kafka_config, group), otherwise)

@@ -10,6 +10,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 try:
     import confluent_kafka
+    from confluent_kafka import admin as kafka_admin  # noqa: F401, `kafka` imports both from here.
 except ImportError as missing:
     raise UserError("kafka:// needs the package confluent-kafka: pip install 'ctr_trainer[stream]'") from missing
 

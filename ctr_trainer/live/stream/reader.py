@@ -1,9 +1,8 @@
-"""Opens the stream that a URL names, and reads its batches, as `data.reader.BatchReader` does for files."""
+"""Reads the batches of a stream, as `data.reader.BatchReader` does for files."""
 
 import contextlib
 import itertools
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,23 +18,19 @@ from ctr_trainer.live.stream.messages import MessageDecoder
 from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
 from ctr_trainer.live.stream.plan import Cut, Report, StreamPosition
 from ctr_trainer.live.stream.source import (
-    DeadLetters,
-    FileDeadLetters,
     Mark,
     Message,
     Range,
-    StreamAddress,
     StreamSource,
     uncollected,
 )
-from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
+from ctr_trainer.settings.training_configs import StreamConfig
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
 _SHOWN = 2000  # Number of bytes of the message in a dead letter.
 _READY = 2  # Number of windows that are decoded ahead of the training.
-_FILE = "dead_letters.jsonl"
 
 
 class StreamReader:
@@ -202,7 +197,7 @@ class StreamReader:
             if message.seconds - now > most:
                 self._seldom.warning(
                     "%s, partition %d, offset %s: its time is %.0f s ahead of the clock of this host, above "
-                    "stream_ahead_secs=%g. The record is trained, but its time is ignored. Correct the clock of the "
+                    "ahead_secs=%g. The record is trained, but its time is ignored. Correct the clock of the "
                     "program that writes it",
                     *(source.name, message.partition, source.text(message.offset), message.seconds - now, most),
                 )
@@ -219,47 +214,3 @@ def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:
             f"feature {missing[0]!r} needs statistics of the whole data ({', '.join(FITTED)}, quantiles), which a "
             "stream does not have: train the model on files first, or use log1p or `buckets`"
         )
-
-
-def dead_letters(
-    address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None, group: str
-) -> DeadLetters:
-    """Returns the destination of bad records: the stream that the URL names for them, or a file if it names none.
-
-    If the stream fails, bad records go to the file.
-
-    Args:
-      directory: local directory of the file `dead_letters.jsonl`; None for no file.
-    """
-    file = FileDeadLetters(os.path.join(directory, _FILE)) if directory else DeadLetters()
-    if not address.dead_letters:
-        return file
-    if address.scheme == "kafka":
-        from ctr_trainer.live.stream.kafka_client import KafkaDeadLetters, configuration
-
-        return KafkaDeadLetters(address.dead_letters, configuration(address, kafka_config, group), file)
-    from ctr_trainer.live.stream.redis_streams import RedisDeadLetters
-
-    return RedisDeadLetters(address, address.dead_letters, redis, file)
-
-
-def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: str) -> Callable[[], StreamSource]:
-    """Returns a function that opens a stream. Each call opens separate connections, for one thread.
-
-    Args:
-      group: the consumer group to which positions are committed, unless the file `kafka_config` names one.
-
-    Raises:
-      UserError: the client library is missing, or the file cannot be read.
-    """
-    if address.scheme == "kafka":
-        # Imported first, because its error explains how to install a missing package.
-        from ctr_trainer.live.stream.kafka_client import configuration
-
-        settings = configuration(address, kafka_config, group)
-        from ctr_trainer.live.stream.kafka import KafkaSource
-
-        return lambda: KafkaSource(address, settings)
-    from ctr_trainer.live.stream.redis_streams import RedisSource
-
-    return lambda: RedisSource(address, redis, group)

@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ctr_trainer.live.redis_files import credentials_of, tls_of
 from ctr_trainer.live.stream.source import (
     DeadLetters,
     Message,
     Range,
     StreamAddress,
+    StreamSource,
     Unavailable,
     cut_text,
     lost_text,
@@ -174,7 +176,7 @@ class RedisSource:
                     f"{text}. Correct the user and the password in the file that redis_auth_file names"
                 ) from error
             if not self._has_answered and isinstance(error.__context__, ssl.SSLError):
-                raise UserError(f"{text}. Correct the files that redis_ca, redis_cert and redis_key name") from error
+                raise UserError(f"{text}. Correct the files that redis_ca and redis_cert name") from error
             raise Unavailable(text) from error
         except redis.ResponseError as error:
             raise UserError(f"{self.name} at {self.address}, request for {what}: {error}") from error
@@ -216,25 +218,13 @@ class RedisDeadLetters(DeadLetters):
 def connected(scheme: str, hosts: str, files: RedisFiles) -> Any:
     """Returns a client of the first host, which connects when it is first used."""
     host, _, port = hosts.split(",")[0].rpartition(":")
-    user, password = "", ""
-    if files.redis_auth_file:
-        try:
-            line = open(files.redis_auth_file, encoding="utf-8").readline().strip()
-        except OSError as error:
-            raise UserError(f"redis_auth_file: {files.redis_auth_file} cannot be read: {error.strerror}") from error
-        user, _, password = line.rpartition(":")
-    tls: dict[str, Any] = {}
-    if scheme == "rediss":
-        tls = {"ssl": True, "ssl_ca_certs": files.redis_ca or None}
-        tls |= {"ssl_certfile": files.redis_cert or None, "ssl_keyfile": files.redis_key or None}
     return redis.Redis(
         host=host,
         port=int(port),
-        username=user or None,
-        password=password or None,
         socket_timeout=_SECONDS,
         socket_connect_timeout=_SECONDS,
-        **tls,
+        **credentials_of(files),
+        **(tls_of(scheme, files) if scheme == "rediss" else {}),  # Otherwise they are for a publication.
     )
 
 
@@ -249,3 +239,17 @@ def _value(fields: dict[bytes, bytes]) -> bytes:
     # Bytes that are not UTF-8 stay as they are, so that the record is found to be bad.
     texts = {n.decode(errors="surrogateescape"): v.decode(errors="surrogateescape") for n, v in fields.items()}
     return json.dumps(texts, ensure_ascii=False).encode(errors="surrogateescape")
+
+
+def source_opener(
+    address: StreamAddress, kafka_config: str, files: RedisFiles, group: str
+) -> Callable[[], StreamSource]:
+    """Implements `opening.opener`."""
+    return lambda: RedisSource(address, files, group)
+
+
+def dead_letters(
+    address: StreamAddress, kafka_config: str, files: RedisFiles, otherwise: DeadLetters, group: str
+) -> DeadLetters:
+    """Implements `opening.dead_letters`."""
+    return RedisDeadLetters(address, address.dead_letters, files, otherwise)

@@ -10,9 +10,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from ctr_trainer.data.input_schemes import STREAMS
 from ctr_trainer.system.messages.errors import UserError
-
-SCHEMES = ("kafka", "redis", "rediss")
 
 
 @contextlib.contextmanager
@@ -229,14 +228,9 @@ class StreamAddress:
         place, _, query = rest.partition("?")
         hosts, _, name = place.partition("/")
         key, _, dead_letters = query.partition("=")
-        if scheme not in SCHEMES or not hosts or not name or "@" in hosts or (query and key != "dead_letters"):
+        if scheme not in STREAMS or not hosts or not name or "@" in hosts or (query and key != "dead_letters"):
             raise UserError(
                 f"the stream {scheme}://{rest.rpartition('@')[2]}: expected kafka://host:port,host:port/TOPIC or "
                 "redis://host:port/KEY, optionally with ?dead_letters=TOPIC; write users and passwords into files"
             )
         return cls(scheme, hosts, name, dead_letters)
-
-
-def is_stream(path: str) -> bool:
-    """Whether the training data is the URL of a stream."""
-    return path.partition("://")[0] in SCHEMES

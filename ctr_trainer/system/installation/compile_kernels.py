@@ -10,7 +10,7 @@ kernels are compiled at their first call.
 import importlib
 import pathlib
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_ROOT = pathlib.Path(__file__).resolve().parents[3]
 _MARKS = "@numba.njit(", "@kernel("
 
 

@@ -25,7 +25,7 @@ _STOP_SECONDS = 15
 _LOG_TAIL_BYTES, _MOST_LOG_BYTES = 2000, 64 << 20
 # The environment variable that marks a process as a `Child`.
 CHILD = "CTR_TRAINERCHILD"
-_PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
+_PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[3])
 
 
 def run_command(

@@ -24,7 +24,7 @@ def _ones(count):
     return np.ones((count, 2), np.float32)
 
 
-def test_the_same_table_twice_keeps_its_rows_and_another_configuration_is_refused_by_the_field_that_differs(store):
+def test_the_same_table_keeps_its_rows_and_a_different_field_is_named(store):
     store.push("t", np.array([1]), _ones(1), "w", 1)
     store.create_table(TableConfig("t", [2], [1.0], "sgd"))
     assert store.stats()["tables"]["t"]["rows"] == 1
@@ -138,7 +138,7 @@ def test_rows_of_a_put_have_a_new_version_and_go_into_the_next_delta(store, tmp_
 
 
 @pytest.mark.parametrize("limit", [dict(min_frequency=2), dict(max_rows=9), dict(ttl_steps=3)])
-def test_a_put_to_a_table_with_limits_is_refused_for_the_table_says_which_keys_have_rows(store, limit):
+def test_a_put_to_a_table_with_limits_is_refused(store, limit):
     store.create_table(dataclasses.replace(CONFIG, name="limited", **limit))
     with pytest.raises(UserError, match="table limited: a put to a table with limits"):
         store.put("limited", np.array([1]), _ones(1), "a", 1)

@@ -101,7 +101,7 @@ def test_every_row_equals_the_row_of_a_table_that_is_stepped_whole(optimizer, l2
     np.testing.assert_array_equal(store.pull("t", met)[:, : sum(DIMS)], found)  # All steps were made up for once.
 
 
-def test_a_training_that_resumes_from_a_flush_equals_one_that_was_not_interrupted(tmp_path):
+def test_a_training_resumed_from_a_flush_equals_an_undisturbed_one(tmp_path):
     batches = list(_batches(STEPS))
     store, rows = _rows("dense_adam", 0.05)
     _train(rows, batches[:160], 0.05)

@@ -79,7 +79,7 @@ def _all(table):
     }
 
 
-def test_an_epoch_has_the_rows_that_changed_and_the_keys_that_went_and_nothing_of_a_key_that_came_and_went():
+def test_an_epoch_has_the_changed_rows_and_the_removed_keys_only():
     table, reader = _table(), Reader()
     _step(table, 1, 2, 3, 4, 5, 6, 7)
     assert reader.read(table) == ([1, 2, 3, 4, 5, 6, 7], [])
@@ -93,7 +93,7 @@ def test_an_epoch_has_the_rows_that_changed_and_the_keys_that_went_and_nothing_o
     assert reader.read(table) == ([], [])
 
 
-def test_a_key_that_went_and_came_back_has_its_new_row_and_its_slot_may_be_another_keys():
+def test_a_key_that_returns_has_a_new_row_perhaps_in_another_slot():
     table, reader = _table(), Reader()
     _step(table, 1, 2)
     reader.read(table)
@@ -120,7 +120,7 @@ def test_a_key_that_goes_while_an_epoch_is_taken_goes_in_the_next_one():
     assert reader.rows == _all(table)
 
 
-def test_a_removed_key_that_comes_back_while_the_epoch_is_taken_goes_out_in_it_and_comes_in_the_next_one():
+def test_a_key_that_returns_during_an_epoch_is_removed_and_added_again():
     table, reader = _table(), Reader()
     _step(table, *range(1, 10))
     reader.read(table)
@@ -166,7 +166,7 @@ def test_an_epoch_or_a_base_that_was_not_published_is_taken_again():
     assert reader.read(table) == ([1, 3, 4], [])
 
 
-def test_an_epoch_follows_the_last_one_that_was_taken_and_after_a_clear_only_a_base_does():
+def test_an_epoch_follows_the_last_one_and_after_a_clear_only_a_base_does():
     table, reader = _table(), Reader()
     _step(table, 1)
     reader.read(table)

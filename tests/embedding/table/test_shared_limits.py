@@ -65,7 +65,7 @@ def test_one_worker_trains_a_shared_table_to_the_bit_like_a_table_of_its_own(lim
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_key_is_admitted_by_how_often_it_came_to_all_workers_and_the_bound_is_that_of_all():
+def test_a_key_is_admitted_by_its_count_over_all_workers():
     one, other = _two(min_frequency=3)
     _step(one, [7, 8])
     _step(other, [7])
@@ -161,7 +161,7 @@ def test_a_delta_takes_out_what_another_worker_evicted_and_counts_go_on(tmp_path
     assert 6 in _keys(table)
 
 
-def test_two_workers_that_evict_and_step_at_once_leave_each_row_with_its_own_gradients_only():
+def test_two_workers_that_evict_and_step_mix_no_gradients():
     memory, table = shared_worker.open_table(member=0, config=shared_worker.LIMITED)
     other = Worker(memory.address, "crowded")
     other.go()

@@ -198,7 +198,7 @@ def test_a_setting_out_of_range_is_refused(kind, settings):
         kind(**settings)
 
 
-def test_settings_travel_with_the_table_and_a_config_without_them_has_the_defaults():
+def test_settings_travel_with_the_table_or_have_the_defaults():
     config = TableConfig("t", (2,), (0.1,), RowAdamW(beta2=0.99, weight_decay=0.0))
     assert snapshot.config_from_json(snapshot.config_to_json(config)) == config
     old = TableConfig("t", (2,), (0.1,), "adam").to_dict()
@@ -213,7 +213,7 @@ def test_settings_travel_with_the_table_and_a_config_without_them_has_the_defaul
         snapshot.config_from_json(json.dumps({**old, "settings": {"beta3": 0.5}}))
 
 
-def test_a_snapshot_is_not_restored_under_another_optimizer_but_under_other_settings(tmp_path):
+def test_a_snapshot_needs_its_optimizer_but_takes_other_settings(tmp_path):
     store, config = LocalStore(), TableConfig("t", (2,), (0.1,), "adam")
     store.create_table(config)
     store.push("t", np.array([4]), np.ones((1, config.width), np.float32), "w", 1)

@@ -79,7 +79,7 @@ def _read(rows, keys):
     return rows.rows[slots].tolist()
 
 
-def test_a_step_counts_for_the_other_worker_at_once_and_for_the_service_after_the_hosts_sync(store):
+def test_a_step_counts_for_the_host_at_once_and_for_the_service_at_a_sync(store):
     one, other = host = _host(store)
     _step(one, _keys(1, 2), 1.0)
     _step(other, _keys(2, 3), 10.0)
@@ -126,7 +126,7 @@ def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, 
     assert store.keys == [[60, 200]]
 
 
-def test_a_worker_alone_on_its_host_drops_rows_at_a_sync_and_has_them_back_as_they_were(store, monkeypatch):
+def test_a_lone_worker_drops_rows_at_a_sync_and_gets_them_back_unchanged(store, monkeypatch):
     monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
     settings = dict(memory=TableMemory(), is_syncer=True, has_others=False, is_alone=True)
     rows = HostRows(store, CONFIG, "rank0", **settings)
@@ -160,7 +160,7 @@ def test_rows_that_the_service_has_are_taken_from_it(store):
         (dict(config=dataclasses.replace(CONFIG, ttl_steps=9)), "sync"),
     ],
 )
-def test_whole_rows_are_sent_where_nobody_else_changes_them_and_nothing_is_rounded(store, settings, sent):
+def test_whole_rows_are_sent_unrounded_if_nobody_else_changes_them(store, settings, sent):
     one, other = host = _host(store, **settings)
     _step(other, _keys(1), 1.5)
     _sync(host)
@@ -168,7 +168,7 @@ def test_whole_rows_are_sent_where_nobody_else_changes_them_and_nothing_is_round
     assert store.pull("t", _keys(1)).tolist() == [[-1.5, -1.5]]
 
 
-def test_an_answer_that_comes_late_does_not_undo_steps_that_were_synced_meanwhile(store):
+def test_a_late_answer_does_not_undo_steps_synced_meanwhile(store):
     one, other = _host(store)
     pull_newer = store.pull_newer
 
@@ -223,9 +223,7 @@ def test_a_flush_brings_all_of_both_workers_to_the_service_to_the_bit(store, cod
 
 
 @pytest.mark.parametrize(("much", "left"), [(0.0, 2), (host_rows._MUCH, 100)], ids=["much", "little"])
-def test_a_flush_drops_unused_rows_if_they_take_much_of_the_memory_and_the_other_worker_finds_its_own(
-    store, monkeypatch, much, left
-):
+def test_a_flush_drops_unused_rows_if_they_take_much_memory(store, monkeypatch, much, left):
     """Else each checkpoint would cost the steps after it what it takes to pull the rows again."""
     monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
     monkeypatch.setattr(host_rows, "_MUCH", much)

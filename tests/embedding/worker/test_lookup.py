@@ -72,7 +72,7 @@ def test_weights_that_cancel_or_are_0_give_zeros(combiner):
     assert not lookup.sum_gradients(1, np.float32([[[2]]])).any()
 
 
-def test_an_unknown_combiner_splits_that_do_not_fit_and_a_sequence_longer_than_its_length_are_refused():
+def test_wrong_combiners_splits_and_lengths_are_refused():
     with pytest.raises(ValueError, match="combiner 'max' is not one of sum, mean, sqrtn"):
         Lookup(np.zeros((1, 0), np.int64), [_bag([5], [0, 1], "max")])
     with pytest.raises(ValueError, match="column 1: the splits do not cut 2 values into 1 examples"):
@@ -96,7 +96,7 @@ def test_a_sequence_keeps_its_order_and_shares_the_batchs_keys():
     np.testing.assert_array_equal(lookup.gather_sequence(0, distinct, 0, 1)[..., 0], [[3, 1, 3], [0, 0, 0], [0, 2, 0]])
 
 
-def test_a_sequences_gradients_go_to_its_keys_beside_those_of_the_other_features():
+def test_a_sequences_gradients_go_to_its_own_keys():
     lookup = Lookup(np.array([[7], [0], [5]]), [], [_sequences([9, 7, 9], [], [0, 5], length=3)] * 2)
     of_sequence = np.arange(1, 10, dtype=np.float32).reshape(3, 3, 1)
     # 7: 2, 5: 8, 9: 1 + 3; the gradients at empty places, 4, 5, 6, 7 and 9, go nowhere.

@@ -52,12 +52,12 @@ def test_sums_go_with_the_weights_and_averages_are_averaged():
 @pytest.mark.parametrize(
     ("rate", "share"), [(0.0, 1.0), (1.0, 0.25), (0.5, (1 - 0.5**4) / (4 * 0.5)), (0.1, (1 - 0.9**4) / (4 * 0.1))]
 )
-def test_adaptive_sends_as_many_steps_as_one_worker_with_all_examples_would_make(rate, share):
+def test_adaptive_sends_as_many_steps_as_one_worker_would_make(rate, share):
     found = merging.shares(TableConfig("t", (2,), (0.0,), "adagrad"), "adaptive", 4)
     assert found.by_rates(np.float32([rate])) == pytest.approx(share, rel=1e-6)
 
 
-def test_a_slow_average_forgets_as_much_as_in_the_steps_that_the_shares_stand_for():
+def test_a_slow_average_forgets_as_much_as_in_the_steps_of_the_shares():
     config = TableConfig("t", (1,), (0.0,), RowAdam(beta2=0.5))
     found = merging.shares(config, "adaptive", 4)
     # 1 step of a rare row: 4 are made, so 1 - 0.5^4 of what it was is gone, of which each worker takes a quarter.
@@ -70,7 +70,7 @@ def test_a_slow_average_forgets_as_much_as_in_the_steps_that_the_shares_stand_fo
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_adaptive_takes_nearly_the_sum_of_rows_met_rarely_and_the_mean_of_those_met_always(codec):
+def test_adaptive_is_near_the_sum_for_rare_rows_and_the_mean_for_common_ones(codec):
     config = TableConfig("t", (1,), (0.0,), RowFtrl(initial_accumulator=1e12))
     store, (cache, *_) = _workers(config, "adaptive", count=4, codec=codec)
     once, always = np.array([1]), np.array([2])
@@ -159,7 +159,7 @@ def test_adams_moments_stay_weighted_means_of_the_gradients_whoever_has_stepped(
 
 @pytest.mark.parametrize("merge", merging.MERGES)
 @pytest.mark.parametrize("optimizer", LAZY)
-def test_long_windows_of_many_workers_leave_every_optimizer_finite_and_near_the_minimum(optimizer, merge):
+def test_long_windows_of_many_workers_leave_every_optimizer_near_the_minimum(optimizer, merge):
     """min (w - 1)^2 / 2 with noise, 8 workers of which each syncs after 20 steps, in turn."""
     config = TableConfig("t", (1,), (0.0,), row_optimizer(optimizer, initial_accumulator=0.1))
     factor = merging.gradient_factor(optimizer, merge, 8, 1.0, copies=8)
@@ -207,7 +207,7 @@ def test_what_a_gradient_counts_for():
 
 
 @pytest.mark.parametrize("optimizer", LAZY)
-def test_a_row_that_one_of_four_workers_meets_steps_as_one_worker_with_all_four_batches_would_step_it(optimizer):
+def test_a_row_that_one_of_four_workers_meets_steps_as_with_one_worker(optimizer):
     config = TableConfig("t", (2,), (0.1,), row_optimizer(optimizer, initial_accumulator=0.1))
     store, (worker, *_) = _workers(config, "sum", count=4)
     alone, factor = Table(config), merging.gradient_factor(optimizer, "sum", 4, 1.0, copies=4)

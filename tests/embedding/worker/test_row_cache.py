@@ -34,7 +34,7 @@ def _step(cache, keys, gradient, learning_rate=1.0):
     cache.apply_gradients(slots, [np.full((len(keys), 2), gradient, np.float32)], learning_rate)
 
 
-def test_a_worker_sees_its_own_steps_at_once_and_after_a_sync_the_rows_that_others_changed_and_no_more(store):
+def test_a_worker_sees_its_steps_at_once_and_others_after_a_sync(store):
     a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
     keys = _keys(1, 2, 3)
     start = store.pull("t", keys)
@@ -76,7 +76,7 @@ def test_strict_sync_of_two_workers_equals_one_table_with_both_gradients(store):
         np.testing.assert_allclose(_rows(worker, keys), _rows(alone, keys), rtol=1e-5)
 
 
-def test_a_row_unused_for_a_window_is_checked_and_comes_back_only_if_another_changed_it(store):
+def test_an_unused_row_is_checked_and_sent_only_if_another_changed_it(store):
     a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
     _step(a, _keys(1, 2), 1.0)
     a.sync()
@@ -237,7 +237,7 @@ def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
     np.testing.assert_array_equal(store.pull("u", np.arange(1, 2001)), expected[1:])
 
 
-def test_fp16_keeps_what_rounding_takes_and_sends_it_later_or_before_the_row_leaves(store, monkeypatch):
+def test_fp16_keeps_what_rounding_takes_and_sends_it_later(store, monkeypatch):
     config = TableConfig("u", (2,), (0.0,), "sgd")
     cache = RowCache(store, config, "a", codec=CODECS["fp16"])
     slots = cache.find_or_create(_keys(1))
@@ -269,7 +269,7 @@ def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(sto
     assert store.stats()["tables"]["t"]["rows"] == 1 and cache.rows_pulled == 0  # The worker makes new rows itself.
 
 
-def test_optimizer_state_is_merged_too_and_a_worker_that_starts_again_under_its_name_is_heard(store):
+def test_optimizer_state_is_merged_and_a_restarted_worker_is_accepted(store):
     config = TableConfig("u", (1,), (0.0,), RowAdagrad(initial_accumulator=1.0))
     a, b = RowCache(store, config, "a"), RowCache(store, config, "b")
     for worker, gradient in ((a, 2.0), (b, 3.0)):

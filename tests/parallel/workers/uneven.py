@@ -45,9 +45,7 @@ def model_fn(features, labels, mode, params):
     rows = tf1.get_variable("rows", [40], initializer=tf1.zeros_initializer())
     logits = tf.matmul(features["x"], weights)[:, 0] + tf.gather(rows, features["id"])
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
-    optimizer = distributed.optimizer(tf1.train.MomentumOptimizer(0.3, 0.9))
-    train_op = optimizer.minimize(loss, tf1.train.get_global_step())
-    return EstimatorSpec(mode, {"logits": logits}, loss, train_op)
+    return EstimatorSpec(mode, {"logits": logits}, loss, optimizer=tf1.train.MomentumOptimizer(0.3, 0.9))
 
 
 def train(directory, uneven_inputs, batches):

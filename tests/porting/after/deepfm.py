@@ -125,10 +125,9 @@ def main(_):
     )
     config = tf.estimator.RunConfig().replace(
         session_config=session_config,
-        tf_random_seed=3,
-        log_step_count_steps=FLAGS.log_steps,
-        save_summary_steps=FLAGS.log_steps,
-        save_checkpoints_secs=None,
+        seed=3,
+        log_steps=FLAGS.log_steps,
+        summary_steps=FLAGS.log_steps,
         save_checkpoints_steps=FLAGS.log_steps,
     )
     deepfm = tf.estimator.Estimator(model_fn=model_fn, model_dir=FLAGS.model_dir, params=model_params, config=config)

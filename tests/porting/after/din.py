@@ -112,7 +112,7 @@ def main():
     with open(arguments.dataset, "rb") as file:
         train, test, items, category_of = pickle.load(file)
     config = tf.estimator.RunConfig(
-        model_dir=arguments.model_dir, tf_random_seed=1, save_checkpoints_steps=50, keep_checkpoint_max=2
+        model_dir=arguments.model_dir, seed=1, save_checkpoints_steps=50, keep_checkpoint_max=2
     )
     params = {
         "items": items,

@@ -113,9 +113,7 @@ def serving_input_receiver_fn():
 
 
 def main(unused_argv):
-    config = tf.estimator.RunConfig(
-        model_dir=FLAGS.model_dir, tf_random_seed=5, save_checkpoints_steps=20, save_summary_steps=20
-    )
+    config = tf.estimator.RunConfig(model_dir=FLAGS.model_dir, seed=5, save_checkpoints_steps=20, summary_steps=20)
     model = tf.estimator.Estimator(
         model_fn, config=config, params={"hidden_units": [32, 16]}, warm_start_from=FLAGS.warm_start_from
     )

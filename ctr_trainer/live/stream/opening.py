@@ -1,0 +1,130 @@
+"""Opens the stream that a URL names, for all workers."""
+
+import importlib
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ctr_trainer.data.input_schemes import STREAMS
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.live.stream import figures
+from ctr_trainer.live.stream.coordinator import Coordinator
+from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
+from ctr_trainer.live.stream.plan import StreamPosition
+from ctr_trainer.live.stream.reader import StreamReader
+from ctr_trainer.live.stream.source import DeadLetters, FileDeadLetters, StreamAddress, StreamSource
+from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
+from ctr_trainer.system.files.paths import is_local, path_of
+
+_log = logging.getLogger(__name__)
+_FILE = "dead_letters.jsonl"
+
+
+def open_stream(
+    *,
+    url: str,
+    config: StreamConfig,
+    redis: RedisFiles,
+    model_dir: str,
+    position: Any,
+    spec: FeatureSpec,
+    statistics: dict[str, dict],
+    batch_size: int,
+    late: tuple[str, str] | None,
+    stall_timeout: float,
+) -> StreamReader:
+    """Returns this rank's batches of the stream, beginning at the checkpoint's position. A collective.
+
+    Args:
+      position: the position in the checkpoint, or None.
+      spec, statistics, batch_size, late: see `StreamReader`.
+      stall_timeout: longest wait for an answer of rank 0, in seconds.
+
+    Raises:
+      UserError: the stream cannot be read.
+    """
+    address = StreamAddress.parse(url)
+    group = f"ctr_trainer.{path_of(model_dir).name}"
+    open_source = opener(address, config.kafka_config, redis, group)
+    size = distributed.size()
+    coordination: Coordinator | RemoteCoordinator
+    server, told, is_one_machine = None, None, distributed.is_one_machine()
+    if distributed.is_chief():
+        found = StreamPosition.from_dict(position)
+        coordinator = Coordinator(
+            open_source=open_source,
+            config=config,
+            position=found,
+            has_other_position=position is not None and found is None,
+            workers=size,
+            batch_size=batch_size,
+            dead_letters=dead_letters(
+                address, config.kafka_config, redis, model_dir if is_local(model_dir) else None, group
+            ),
+        )
+        coordination = coordinator
+        if config.metrics_port >= 0:
+            port, end = figures.serve(coordinator.figures, config.metrics_port)
+            coordinator.closing.append(end)
+            _log.info("Prometheus metrics of the stream on http://%s:%d/metrics", socket.gethostname(), port)
+        if size > 1:
+            key = secrets.token_bytes(32)
+            server = CoordinatorServer(coordinator, "127.0.0.1" if is_one_machine else "0.0.0.0", key, size - 1)
+            told = {"host": "127.0.0.1" if is_one_machine else _own_address(), "port": server.port, "key": key.hex()}
+    told = distributed.broadcast_object(told, "stream_coordinator")
+    if not distributed.is_chief():
+        place = told["host"], told["port"]
+        coordination = RemoteCoordinator(place, bytes.fromhex(told["key"]), distributed.rank(), stall_timeout)
+    return StreamReader(
+        open_source=open_source,
+        spec=spec,
+        statistics=statistics,
+        batch_size=batch_size,
+        config=config,
+        coordination=coordination,
+        server=server,
+        late=late,
+    )
+
+
+def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: str) -> Callable[[], StreamSource]:
+    """Returns a function that opens a stream. Each call opens separate connections, for one thread.
+
+    Args:
+      group: the consumer group to which positions are committed, unless the file `kafka_config` names one.
+
+    Raises:
+      UserError: the client library is missing, or the file cannot be read.
+    """
+    return importlib.import_module(STREAMS[address.scheme]).source_opener(address, kafka_config, redis, group)
+
+
+def dead_letters(
+    address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None, group: str
+) -> DeadLetters:
+    """Returns the destination of bad records: the stream that the URL names for them, or a file if it names none.
+
+    If the stream fails, bad records go to the file.
+
+    Args:
+      directory: local directory of the file `dead_letters.jsonl`; None for no file.
+    """
+    file = FileDeadLetters(os.path.join(directory, _FILE)) if directory else DeadLetters()
+    if not address.dead_letters:
+        return file
+    return importlib.import_module(STREAMS[address.scheme]).dead_letters(address, kafka_config, redis, file, group)
+
+
+def _own_address() -> str:
+    """Returns the address at which the host that started the job, and thus every other host, reaches this host."""
+    rendezvous = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((rendezvous or socket.gethostname(), 9))
+            return probe.getsockname()[0]
+        except OSError:
+            return socket.gethostname()
