@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -13,10 +14,11 @@ import sides
 from sides import ROOT
 
 from ctr_trainer import FeatureSpec
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
 
 CONFIGS = ROOT / "configs"
+MOVIELENS = (ROOT / "examples" / "movielens", ROOT / "benchmarks" / "movielens")
 REAL_DATA = pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
 _OF_A_RUN = ("train_data", "eval_data", "model_dir", "seed")
 _SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
@@ -78,8 +80,16 @@ def train_and_test(parts: Parts, seed: int, *flags: str) -> dict[str, float]:
 
 
 def flagfile(data: str, model: str) -> pathlib.Path:
-    """Returns the path of an experiment, such as configs/movielens_time_deepfm.flags."""
-    return CONFIGS / f"{data.removesuffix('-random').replace('-', '_')}_{model}.flags"
+    """Returns the path of an experiment, such as benchmarks/movielens/time_deepfm.flags."""
+    name, _, kind = data.partition("-")
+    if name != "movielens":
+        return CONFIGS / f"{data.replace('-', '_')}_{model}.flags"
+    return _of_movielens(f"{model}.flags" if kind == "random" else f"{kind}_{model}.flags")
+
+
+def _of_movielens(file: str) -> pathlib.Path:
+    here, there = (directory / file for directory in MOVIELENS)
+    return here if here.is_file() else there
 
 
 def flags_of(file: pathlib.Path) -> list[str]:
@@ -90,8 +100,20 @@ def flags_of(file: pathlib.Path) -> list[str]:
 
 def spec_path(data: str) -> pathlib.Path:
     """Returns the path of the feature spec of a data set."""
+    name, _, kind = data.partition("-")
+    if name == "movielens":
+        own = _of_movielens(f"{kind}.toml")
+        return own if own.is_file() else _of_movielens("movielens.toml")
     own = CONFIGS / "features" / f"{data.replace('-', '_')}.toml"
-    return own if own.is_file() else CONFIGS / "features" / f"{data.partition('-')[0]}.toml"
+    return own if own.is_file() else CONFIGS / "features" / f"{name}.toml"
+
+
+def movielens_file(source: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
+    """Returns the Parquet file of MovieLens's files, which the first call writes to `work`."""
+    file = work / "movielens.parquet"
+    if not file.is_file():
+        subprocess.run([sys.executable, MOVIELENS[0] / "prepare.py", source, file], check=True)
+    return file
 
 
 def prepare(data: str, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
@@ -110,7 +132,7 @@ def prepare(data: str, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
         spec = dataclasses.replace(spec, dense=())
     output = work / data
     if data in _SPLITS:
-        parts = converted("movielens", source, spec, output, _SPLITS[data])
+        parts = converted("parquet", movielens_file(source, work), spec, output, _SPLITS[data])
     else:
         parts = converted("csv", source / "adult.data", spec, output, "random:0.9,0.1", source / "adult.test")
     if open_dataset(parts.train).spec != spec:

@@ -22,7 +22,7 @@ import tqdm
 from accuracy_data import Parts, once
 from sides import ROOT
 
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features import toml
 from ctr_trainer.features.columns import SparseFeature

@@ -25,7 +25,7 @@ import numpy as np
 import sides
 from loopback import BATCHES, CONFIG, DISTRIBUTIONS, draw, key_of
 
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.embedding.table.row_kernels import take
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.features.spec import FeatureSpec

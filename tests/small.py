@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.features.spec import FeatureSpec
 
 SPEC = """

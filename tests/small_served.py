@@ -4,7 +4,7 @@ import csv
 
 import tensorflow as tf
 
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.estimator import ModeKeys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.models import deepfm

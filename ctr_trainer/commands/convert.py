@@ -18,7 +18,7 @@ class ConvertFlags(Settings, title="Convert"):
     format: str = setting(
         "",
         "format of the input",
-        choices=("criteo", "movielens", "csv", "parquet", "tfrecord", "libsvm", "libffm", "synthetic"),
+        choices=("criteo", "csv", "parquet", "tfrecord", "libsvm", "libffm", "synthetic"),
     )
     input: str = setting(
         "",
@@ -32,9 +32,7 @@ class ConvertFlags(Settings, title="Convert"):
         "recognized",
     )
     label: str = setting("", "column of the label, for --infer; if not given, a column of 0 and 1 with a usual name")
-    feature_spec: str = setting(
-        "", "feature spec (TOML); criteo, libsvm, movielens and synthetic have a default", "path"
-    )
+    feature_spec: str = setting("", "feature spec (TOML); criteo, libsvm and synthetic have a default", "path")
     unlabelled: bool = setting(False, "convert data without labels, to predict on; neither labels nor weights are read")
     split: str = setting(
         "",
@@ -63,7 +61,6 @@ EXAMPLES = (
     "python -m ctr_trainer convert --infer --input='logs/*.csv' --output=my.toml",
     "python -m ctr_trainer convert --format=synthetic --output=demo/data",
     "python -m ctr_trainer convert --format=criteo --input=train.txt --output=data/criteo --split=random:0.9,0.1",
-    "python -m ctr_trainer convert --format=movielens --input=ml-1m --output=data/ml --split=random:0.8,0.1,0.1",
     "python -m ctr_trainer convert --format=csv --input='logs/*.csv' --feature_spec=my.toml --output=data/my",
     "python -m ctr_trainer convert --format=libsvm --input=a9a.txt --output=data/a9a --split=random:0.9,0.1",
     "python -m ctr_trainer convert --format=criteo --input=test.txt --output=data/criteo_test --unlabelled",
@@ -73,7 +70,6 @@ EXAMPLES = (
 _SPEC_OF_FORMAT = {
     "criteo": "criteo.toml",
     "libsvm": "libsvm.toml",
-    "movielens": "movielens.toml",
     "synthetic": "demo.toml",
 }
 
@@ -93,7 +89,10 @@ def run(flags: ConvertFlags) -> None:
     spec = FeatureSpec.load(flags.feature_spec or _default_spec(flags.format))
     if flags.input and flags.engine == "local":
         require_files(flags.input)
-    from ctr_trainer.data.convert import convert, format_summary  # It imports TensorFlow, which takes seconds.
+    from ctr_trainer.data.conversion.convert import (  # It imports TensorFlow, which takes seconds.
+        convert,
+        format_summary,
+    )
 
     if flags.encoding:
         if flags.format != "csv":
@@ -128,13 +127,13 @@ def _with_spark(
 
 def _infer(flags: ConvertFlags) -> None:
     require(flags, "input", "output")
-    if flags.format in ("criteo", "movielens", "synthetic"):
+    if flags.format in ("criteo", "synthetic"):
         raise UserError(f"--infer looks at data without a feature spec of its own, not at format {flags.format}")
     for name in ("feature_spec", "split", "unlabelled"):
         if getattr(flags, name) not in ("", "none", False):
             raise UserError(f"--infer writes a feature spec and converts nothing, so it does not take --{name}")
     require_files(flags.input)
-    from ctr_trainer.data.infer import infer
+    from ctr_trainer.data.conversion.infer import infer
 
     spec = infer(
         flags.input.split(","),

@@ -3,13 +3,13 @@
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.data.source import Input
+from ctr_trainer.data.source import SourceFile
 from ctr_trainer.features.columns import Label
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError, cut
@@ -131,20 +131,12 @@ class Chunk:
     line_of: Callable[[int], int]
     first_line_hint: str = ""
 
-    @property
-    def most_rows(self) -> int:
-        return len(self.table)
-
     def parse(self, bad_rows: BadRowSink) -> "Chunk":
         return self
 
 
 class Block(Protocol):
     """Consecutive rows of one source file, which may still have to be parsed."""
-
-    @property
-    def most_rows(self) -> int:
-        """Number of rows, or an upper bound if the number is not known yet."""
 
     def parse(self, bad_rows: BadRowSink) -> Chunk:
         """Returns the Chunk of the good rows and adds the bad rows to `bad_rows`. Called once, in any thread."""
@@ -154,12 +146,11 @@ class SourceReader(Protocol):
     """Reads the files of one source format; `convert.SOURCES` has one per format."""
 
     def __call__(
-        self, source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
+        self, files: Sequence[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
     ) -> Iterable[Block]:
-        """Yields the blocks of a source, in order.
+        """Yields the blocks of files, in order.
 
         Args:
-          source: paths, URLs or patterns, whichever the format accepts.
           bad_rows: receives the bad rows that are found when the source is split into blocks. Parsing a block may find
             more.
           time: column of a split by time; None for no such split.

@@ -86,16 +86,16 @@ class DatasetInfo:
       spec: the FeatureSpec that the data were converted with.
       rows: number of examples.
       bad_rows: number of rows that the conversion left out, over all parts of a split.
-      label_mean: share of the examples whose (first) label is positive; None if the data have no labels.
-      distinct: dict of sparse feature name -> number of distinct keys, without bucketised features.
+      distinct: dict of sparse feature name -> number of distinct keys, without bucketised features; exact below 16,384,
+        and estimated with a standard error of 0.8 % beyond that.
       statistics: dict of feature name -> dict. For a dense feature, `mean`, `std`, `min`, `max` and `count` of the
         present values in the training part; for a feature with quantiles, the `boundaries` fitted to these values;
         for a feature of texts, `form`, see `observations.form`, and for a single-valued one `typical`, its most
         frequent text, if it is frequent enough to be shown.
       files: one dict per Parquet file: `name`, `rows`, `row_groups` (the number of rows of each row group) and `bytes`
-        (the file size). Data sets of earlier versions lack `bytes`.
+        (the file size).
       extra: additional figures of the format, such as `oracle_auc` of the synthetic data.
-      label_means: dict of label name -> share of the examples whose label is positive.
+      label_means: dict of label name -> share of the examples whose label is positive; {} if the data have no labels.
       labelled: whether the data have labels; the same as `spec.labelled`.
     """
 
@@ -103,13 +103,17 @@ class DatasetInfo:
     spec: FeatureSpec
     rows: int
     bad_rows: int
-    label_mean: float | None
     distinct: dict[str, int]
     statistics: dict[str, dict[str, float]]
     files: tuple[dict[str, Any], ...]
     extra: dict[str, Any]
-    label_means: dict[str, float] = dataclasses.field(default_factory=dict)
-    labelled: bool = True
+    label_means: dict[str, float]
+    labelled: bool
+
+    @property
+    def label_mean(self) -> float | None:
+        """Share of the examples whose (first) label is positive; None if the data have no labels."""
+        return next(iter(self.label_means.values()), None)
 
     def write(self) -> None:
         """Writes `_dataset.json` atomically. A directory with this file is a finished data set."""
@@ -141,7 +145,7 @@ def open_dataset(path: str | os.PathLike) -> DatasetInfo:
         if values.pop("version") != _VERSION:
             raise UserError(f"{file}: written by another version of ctr_trainer; convert the data again")
         spec = FeatureSpec.from_dict(values.pop("spec"), f"{file}: spec")
-        spec = spec if values.get("labelled", True) else spec.without_labels()
+        spec = spec if values["labelled"] else spec.without_labels()
         return DatasetInfo(path=str(path), spec=spec, **{**values, "files": tuple(values["files"])})
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file}: not the description of a data set ({error}); convert the data again") from error

@@ -14,13 +14,12 @@ from ctr_trainer.features import times
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys_of_columns
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.messages.errors import UserError
 
 _Job = tuple[str, Callable[[pa.ChunkedArray], Encoded]]  # The source column, and the function that encodes it.
 
 
 class Encoder:
-    """Encodes chunks of one conversion. This class is thread-safe.
+    """Encodes chunks of one conversion, whose columns have the types that `typed` makes. This class is thread-safe.
 
     The encoded table has these columns, in this order:
 
@@ -53,13 +52,7 @@ class Encoder:
         lengths: dict[str, np.ndarray] = {}
         good = np.ones(len(table), bool)
         for name, (column, encode) in self._jobs().items():
-            try:
-                encoded = encode(table[column])
-            except TypeError as error:
-                raise UserError(
-                    f"{chunk.file}: column {column!r}, of {self._what(name)} (feature spec {self._spec.name!r}), has "
-                    f"the type {table[column].type}, and {error}"
-                ) from error
+            encoded = encode(table[column])
             columns[name] = encoded.column
             if encoded.lengths is not None:
                 lengths[name] = encoded.lengths
@@ -124,17 +117,12 @@ def _number(values: pa.Array) -> Encoded:
 
 def _single(values: pa.Array) -> Encoded:
     values = encoders.one(values)
-    if pa.types.is_nested(values.type):
-        raise TypeError("a single-valued feature has one value per row: give it a 'combiner', or another column")
-    return Encoded(encoders.without_nan(values), encoders.not_utf8(values), "UTF-8 text")
+    return Encoded(values, encoders.not_utf8(values), "UTF-8 text")
 
 
 def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
     assert feature.derive is not None
-    values = encoders.one(values)
-    if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
-        raise TypeError("expected one value per row, a text or a number")
-    column, bad = times.derived(values, feature.derive)
+    column, bad = times.derived(encoders.one(values), feature.derive)
     return Encoded(column, bad, times.expected(feature.derive))
 
 
@@ -146,8 +134,6 @@ def _weight(values: pa.Array) -> Encoded:
 
 def _time(values: pa.Array, order: str) -> Encoded:
     values = times.year_first(encoders.one(values), order)
-    if pa.types.is_temporal(values.type):
-        values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
     if is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():
         found, bad, expected = times.seconds(values), None, "a date such as 2024-01-31 08:30:00, to split by"
         column = pa.array(np.where(times.is_date(values), found, np.nan))

@@ -27,7 +27,7 @@ def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.A
     """Returns (float array, NaN if missing or not a number; mask of the infinite or invalid values, or None).
 
     Args:
-      values: a column of numbers, or of texts that represent numbers. Another type raises TypeError.
+      values: a column of numbers, or of texts that represent numbers.
       kind: pa.float32() or pa.float64(). A number that the type cannot represent, such as a large whole number in
         float32, is rounded to the nearest number, with ties to even.
     """
@@ -36,13 +36,9 @@ def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.A
         values = values.dictionary_decode()
     if pa.types.is_integer(values.type):
         return _of_integers(values, kind), None
-    if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
-        raise TypeError("expected one number per row")
     try:
         plain = values.cast(pa.string()) if is_text(values.type) else values
         column = plain.cast(kind)
-    except pa.ArrowNotImplementedError as error:
-        raise TypeError("expected one number per row") from error
     except pa.ArrowInvalid:
         column = _of_some(text(values)[0].dictionary_encode(), kind)
     bad = np.isinf(column.fill_null(np.nan).to_numpy(zero_copy_only=False))
@@ -54,8 +50,6 @@ def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.A
 def text(values: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, np.ndarray | None]:
     """Returns (string array, null if missing or invalid; mask of the values with invalid UTF-8, or None)."""
     values = one(values)
-    if pa.types.is_nested(values.type):
-        raise TypeError("expected one value per row")
     try:
         return values.cast(pa.string()), None
     except pa.ArrowInvalid:
@@ -87,13 +81,6 @@ def invalid_byte(value: pa.Scalar) -> str:
 
 def one(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-
-
-def without_nan(values: pa.Array) -> pa.Array:
-    """Replaces NaN, which data frames use for missing values, with null. Returns other types unchanged."""
-    if not pa.types.is_floating(values.type):
-        return values
-    return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
 
 
 def any_bad(bad: np.ndarray | None, wrong: np.ndarray) -> np.ndarray | None:
@@ -192,9 +179,6 @@ def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> E
     if is_list(values.type):
         flat, owner = _bytes(pc.list_flatten(values)), pc.list_parent_indices(values).to_numpy()
         return _encode(flat, owner, len(values), feature)
-    if pa.types.is_nested(values.type):
-        raise TypeError("expected a list or separated text")
-    values = without_nan(values)
     # Each distinct text is split once. An additional empty text at the end represents missing values.
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     lists = split(_bytes(values.dictionary), feature)
@@ -287,9 +271,7 @@ def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.n
 
 
 def _bytes(values: pa.Array) -> pa.Array:
-    """Returns the values as bytes; numbers as decimal digits."""
-    if pa.types.is_nested(values.type):
-        raise TypeError("expected lists of single values")
+    """Returns texts or integers as bytes."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    return (values if is_text(values.type) else without_nan(values).cast(pa.string())).cast(pa.binary())
+    return (values if is_text(values.type) else values.cast(pa.string())).cast(pa.binary())

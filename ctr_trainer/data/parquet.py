@@ -29,18 +29,10 @@ _ROWS = 50_000  # Rows per batch.
 T = TypeVar("T")
 
 
-def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
-    """Yields Chunks of the columns that the spec needs; see `typed` for the supported types.
-
-    A `blocks.SourceReader`; `list_files` lists the files of `source`.
-    """
-    yield from read_files(list_files(source), spec, bad_rows, time)
-
-
-def read_files(
+def read(
     files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
 ) -> Iterator[Chunk]:
-    """Yields the Chunks of a list of `SourceFile`; see `read`."""
+    """Yields Chunks of the columns that the spec needs; see `typed` for their types. A `blocks.SourceReader`."""
     wanted = typed.uses(spec, time)
     for file in files:
         with open_file(file.path) as parquet:
@@ -188,7 +180,9 @@ def fit_statistics(
         return {}
     part = dataclasses.replace(spec, dense=dense, sparse=quantiles, ids=(), weight=None, limits=())
     statistics, bad_rows, encoder = Statistics(part), BadRows(unit="row"), Encoder(part)
-    for chunk in _bar(read(source, part, bad_rows), f"statistics of {source}", " blocks", progress, advanced):
+    for chunk in _bar(
+        read(list_files(source), part, bad_rows), f"statistics of {source}", " blocks", progress, advanced
+    ):
         statistics.add(encoder.encode(chunk, bad_rows, Observations(part)))
     return statistics.fitted()
 

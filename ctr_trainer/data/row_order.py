@@ -156,8 +156,7 @@ class Position:
         if not _is_position(values):
             raise UserError(f"reader position {values!r}: expected the keys epoch, shares and order")
         here = _order(order)
-        # Checkpoints of earlier versions do not describe the files.
-        there = {"files": here["files"], **values["order"]}
+        there = values["order"]
         for name, value in here.items():
             if there.get(name) != value:
                 raise UserError(

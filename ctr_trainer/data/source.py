@@ -98,7 +98,7 @@ class Source(abc.ABC):
       name: name of the source in errors, such as its path.
       spec: FeatureSpec of the rows.
       statistics: dict of dense feature -> `mean`, `std`, `min` and `max` of the training data; {} if unknown.
-      files: (path, number of rows of each row group, size in bytes or None) of each file.
+      files: (path, number of rows of each row group, size in bytes) of each file.
       cure: advice for the message about a changed file, such as `convert the data again`.
 
     Attributes:
@@ -111,7 +111,7 @@ class Source(abc.ABC):
         name: str,
         spec: FeatureSpec,
         statistics: dict[str, dict],
-        files: Sequence[tuple[Named, Sequence[int], int | None]],
+        files: Sequence[tuple[Named, Sequence[int], int]],
         cure: str,
     ) -> None:
         self.name, self.spec, self.statistics, self._cure = name, spec, statistics, cure
@@ -170,13 +170,13 @@ class Source(abc.ABC):
         return table
 
 
-def _description(files: Iterable[Sequence[int | None]]) -> str:
+def _description(files: Iterable[Sequence[int]]) -> str:
     """Describes the files of a data set, such as `"2 files, 5 row groups, SHA-256 5feceb66ffc86f38"`.
 
     The digest covers the size and the row group sizes of each file, but no paths, so the data can be moved. Rewriting
     the data with other row groups changes the digest. So does another order of the rows if it changes a file's size.
 
-    Each file is a list of its size in bytes, or None, and the number of rows of each row group.
+    Each file is a list of its size in bytes and the number of rows of each row group.
     """
     listed = list(files)
     digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
@@ -198,10 +198,9 @@ class ConvertedData(Source):
 
     def __init__(self, path: str | os.PathLike) -> None:
         info = open_dataset(path)
-        files = [(path_of(info.path) / file["name"], file["row_groups"], file.get("bytes")) for file in info.files]
+        files = [(path_of(info.path) / file["name"], file["row_groups"], file["bytes"]) for file in info.files]
         super().__init__(str(path), info.spec, info.statistics, files, "convert the data again")
-        means = {} if info.label_mean is None else {str(info.spec.label.name): info.label_mean}
-        self._label_means = info.label_means or means
+        self._label_means = info.label_means
 
     def read(self, group: int) -> pa.Table:
         return self._read_group(group)

@@ -1,10 +1,8 @@
 """Statistics of a data set, computed while the data set is written."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +12,6 @@ from ctr_trainer.features.columns import BOUNDARIES
 from ctr_trainer.features.spec import FeatureSpec
 
 _SAMPLE = 1 << 20
-_SMALLEST = 1 << 12
 _SIZE = 1 << 14
 
 
@@ -74,77 +71,58 @@ class Quantiles:
         return boundaries[boundaries > ordered[0]]
 
 
-class DistinctCount:
-    """The exact set of int64 keys that were added, except 0. Memory: 16 to 32 bytes per key."""
-
-    def __init__(self) -> None:
-        self._slots = np.zeros(_SMALLEST, np.int64)
-        self.count = 0
-
-    def add(self, keys: np.ndarray) -> None:
-        keys = np.ascontiguousarray(keys, np.int64)
-        done = 0
-        while True:
-            done, self.count = _insert(self._slots, self.count, keys, done)
-            if done == len(keys):
-                return
-            old, self._slots = self._slots, np.zeros(4 * len(self._slots), np.int64)
-            _insert(self._slots, 0, old, 0)
-
-    def merge(self, other: "DistinctCount") -> None:
-        self.add(other.keys())
-
-    def keys(self) -> np.ndarray:
-        """Returns int64[count], the distinct keys in no particular order."""
-        return self._slots[self._slots != 0]
-
-
-@numba.njit(nogil=True, cache=True)
-def _insert(slots: np.ndarray, count: int, keys: np.ndarray, start: int) -> tuple[int, int]:
-    """Inserts keys[start:] until the set is half full. Returns (index of the first remaining key, number of keys)."""
-    mask = len(slots) - 1
-    for i in range(start, len(keys)):
-        if 2 * count >= len(slots):
-            return i, count
-        key = keys[i]
-        if key == 0:
-            continue
-        at = (key ^ (key >> 32)) & mask  # Keys are hashes, so they are distributed evenly.
-        while slots[at] != key:
-            if slots[at] == 0:
-                slots[at] = key
-                count += 1
-                break
-            at = (at + 1) & mask
-    return len(keys), count
-
-
-class DistinctSketch:
+class Distinct:
     """The number of distinct int64 keys: exact below `size`, an estimate beyond that. The key 0 does not count.
 
-    The sketch keeps the `size` smallest keys, 8 bytes each. Keys are uniformly distributed hashes. If x is the largest
-    kept key divided by 2^64, the estimate is (size - 1) / x, with a standard error of 1 / sqrt(size - 2), 0.8 %.
+    The `size` smallest keys are kept, 8 bytes each. Keys are uniformly distributed hashes. If x is the largest kept key
+    divided by 2^64, the estimate is (size - 1) / x, with a standard error of 1 / sqrt(size - 2), 0.8 %.
 
     Source: Bar-Yossef et al., Counting Distinct Elements in a Data Stream, 2002; Beyer et al., On Synopses for
     Distinct-Value Estimation, 2007.
     """
 
-    def __init__(self, keys: np.ndarray | Sequence[int] = (), size: int = _SIZE) -> None:
-        self._size, self._smallest = size, np.empty(0, np.uint64)
-        self.add(keys)
+    def __init__(self, size: int = _SIZE) -> None:
+        self._size = size
+        self._parts: list[np.ndarray] = []  # The smallest keys found so far, and keys that may be among them.
+        self._waiting = 0
+        self._limit: np.uint64 | None = None
 
-    def add(self, keys: np.ndarray | Sequence[int]) -> None:
-        keys = np.asarray(keys, np.int64).view(np.uint64)
-        self._smallest = np.union1d(self._smallest, keys[keys != 0])[: self._size]
+    def add(self, keys: pa.Array | pa.ChunkedArray) -> None:
+        """Adds an int64 array."""
+        self._add(pc.unique(keys).to_numpy(zero_copy_only=False).view(np.uint64))
 
-    def merge(self, other: "DistinctSketch") -> None:
-        self._smallest = np.union1d(self._smallest, other._smallest)[: self._size]
+    def merge(self, other: "Distinct") -> None:
+        """Adds the keys of another Distinct of the same size."""
+        for keys in other._parts:
+            self._add(keys)
 
     @property
     def count(self) -> int:
-        if len(self._smallest) < self._size:
-            return len(self._smallest)
-        return round((self._size - 1) / (float(self._smallest[-1]) / 2.0**64))
+        smallest = self._smallest()
+        if len(smallest) < self._size:
+            return len(smallest)
+        return round((self._size - 1) / (float(smallest[-1]) / 2.0**64))
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._smallest()
+        return self.__dict__
+
+    def _add(self, keys: np.ndarray) -> None:
+        if self._limit is not None:
+            keys = keys[keys < self._limit]
+        self._parts.append(keys)
+        self._waiting += len(keys)
+        if self._waiting > 4 * self._size:  # Sorting rarely is much faster than keeping the keys sorted.
+            self._smallest()
+
+    def _smallest(self) -> np.ndarray:
+        """Returns the smallest keys, sorted, and drops all others."""
+        keys = np.unique(np.concatenate([np.empty(0, np.uint64), *self._parts]))
+        keys = keys[keys != 0][: self._size]
+        self._parts, self._waiting = [keys], 0
+        if len(keys) == self._size:
+            self._limit = keys[-1]
+        return keys
 
 
 class Moments:
@@ -192,7 +170,7 @@ class Statistics:
     def __init__(self, spec: FeatureSpec) -> None:
         self.rows = 0
         self.positive = dict.fromkeys(label_columns(spec), 0.0)
-        self.distinct: dict[str, Any] = {f.name: DistinctCount() for f in spec.sparse if not f.is_bucketised}
+        self.distinct = {f.name: Distinct() for f in spec.sparse if not f.is_bucketised}
         self.moments = {f.name: Moments() for f in spec.dense}
         self.quantiles = {f.name: Quantiles(f.quantiles) for f in spec.sparse if f.quantiles}
         self.quantiles |= {f.name: Quantiles(f.pieces) for f in spec.dense if f.pieces}
@@ -210,7 +188,7 @@ class Statistics:
             quantiles.add(self._values(table, name))
         for name, distinct in self.distinct.items():
             keys = table[name]
-            distinct.add((pc.list_flatten(keys) if pa.types.is_list(keys.type) else keys).to_numpy())
+            distinct.add(pc.list_flatten(keys) if pa.types.is_list(keys.type) else keys)
 
     def _values(self, table: pa.Table, name: str) -> np.ndarray:
         """Returns the clipped numbers of a feature; NaN if missing."""
@@ -236,10 +214,9 @@ class Statistics:
             self.distinct[name].merge(distinct)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns these attributes of `DatasetInfo`: `rows`, `label_mean`, `label_means` and `distinct`."""
-        means = self.label_means()
+        """Returns these attributes of `DatasetInfo`: `rows`, `label_means` and `distinct`."""
         distinct = {name: distinct.count for name, distinct in self.distinct.items()}
-        return dict(rows=self.rows, label_mean=next(iter(means.values()), None), label_means=means, distinct=distinct)
+        return dict(rows=self.rows, label_means=self.label_means(), distinct=distinct)
 
     def label_means(self) -> dict[str, float]:
         return {self._names[c]: total / self.rows if self.rows else 0.0 for c, total in self.positive.items()}

@@ -13,10 +13,11 @@ import tensorflow.compat.v1 as tf1
 import tqdm
 
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRows, label_columns
-from ctr_trainer.data.convert import SOURCES
+from ctr_trainer.data.conversion.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.encoders import one, split
 from ctr_trainer.data.observations import Observations, form
+from ctr_trainer.data.source import list_files
 from ctr_trainer.data.typed import is_list
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.export.exported_table import row_numbers
@@ -75,7 +76,7 @@ def read_raw(
     # The rows are numbered, so that the raw values of the good rows can be found.
     numbered = dataclasses.replace(spec, ids=(*spec.ids, _ROW))
     encoder = Encoder(numbered)
-    for block in SOURCES[format](files, spec, bad_rows):
+    for block in SOURCES[format](list_files(files), spec, bad_rows):
         chunk = block.parse(bad_rows)
         chunk.table = chunk.table.append_column(_ROW, pa.array(np.arange(len(chunk.table))))
         encoded = encoder.encode(chunk, bad_rows, observed)

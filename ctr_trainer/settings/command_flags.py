@@ -207,7 +207,7 @@ class SavedModelFlags(Settings, title="Evaluation of an export"):
     format: str = setting(
         "csv",
         "format of the raw data that a SavedModel is evaluated on",
-        choices=("csv", "criteo", "movielens", "libsvm", "libffm", "parquet", "tfrecord"),
+        choices=("csv", "criteo", "libsvm", "libffm", "parquet", "tfrecord"),
     )
     max_bad_rows: int = setting(
         0,

@@ -60,8 +60,10 @@ def test_every_flagfile_of_the_part_best_chooses_by_validation():
             found, values = experiment(f"--flagfile={file}")
             assert found.model.model == model and values["best_metric"].value == "auc", (data, model)
             assert values["recipe"].value == "none" and "test" not in values["train_data"].value
-    configs = model_quality.sides.ROOT / "configs"
-    there = {
-        file.name for name in ("adult", "movielens_history", "movielens_means") for file in configs.glob(f"{name}_*")
-    }
+    root = model_quality.sides.ROOT
+    patterns = (
+        "configs/adult_*",
+        *(f"{d}/movielens/{k}_*" for d in ("examples", "benchmarks") for k in ("history", "means")),
+    )
+    there = {file.name for pattern in patterns for file in root.glob(pattern)}
     assert there == known

@@ -5,7 +5,7 @@ import pathlib
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.features.spec import FeatureSpec
 

@@ -9,7 +9,7 @@ import pytest
 
 from ctr_trainer.data import parquet
 from ctr_trainer.data.class_weight import NegativeSampling, balanced_weight
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.setting import SettingError
@@ -63,7 +63,7 @@ def _converted(tmp_path, text, clicked, **options):
 
 
 @pytest.mark.parametrize("weight", ["", 'weight = "weight"'])
-def test_it_is_negative_over_positive_examples_whatever_their_weights(tmp_path, weight):
+def test_the_balanced_weight_is_negatives_over_positives_without_weights(tmp_path, weight):
     data = _converted(tmp_path, ONE_LABEL, CLICKED, weight=weight)
     assert balanced_weight(data) == pytest.approx(9 / 3)
     assert balanced_weight(data, label="clicked") == pytest.approx(3.0)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data.convert import format_summary
+from ctr_trainer.data.conversion.convert import format_summary
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.observations import form
 from ctr_trainer.features.hashing import keys
@@ -197,13 +197,6 @@ def test_a_split_by_time_sorts_and_cuts(tmp_path):
     assert not (tmp_path / "out" / ".unsplit").exists()
 
 
-@pytest.mark.parametrize("split", ["none", "", None])
-def test_no_split_makes_the_output_itself_the_data_set(tmp_path, split):
-    make_rows(tmp_path, 10)
-    run("csv", tmp_path / "rows.csv", tmp_path / "out", SPEC, split=split)
-    assert open_dataset(tmp_path / "out").rows == 10
-
-
 @pytest.mark.parametrize("split", ["random", "random:0.8,0.1", "random:1.1,-0.1", "time:0.8,0.2", "random:0.8,0.2:x"])
 def test_a_split_that_makes_no_sense_is_refused(tmp_path, split):
     with pytest.raises(UserError, match="split"):
@@ -241,51 +234,3 @@ def test_adult_converts_with_both_spellings_of_its_labels(real_data, tmp_path):
         assert info.label_mean == pytest.approx(np.mean([">50K" in line for line in lines]))
         assert info.distinct["workclass"] == len({line.split(", ")[1] for line in lines})
         assert info.statistics["age"]["mean"] == pytest.approx(np.mean([int(line.split(", ")[0]) for line in lines]))
-
-
-@pytest.mark.parametrize("kind", ["random", "time"])
-def test_movielens_parts_equal_the_parts_of_the_peers_measurements(movielens, tmp_path, kind):
-    spec = FeatureSpec.load(CONFIGS / "movielens.toml")
-    split = "random:0.8,0.1,0.1" if kind == "random" else "time:0.8,0.1,0.1:timestamp"
-    parts = run("movielens", movielens, tmp_path / "out", spec, split=split)["parts"]
-    lines = (movielens / "ratings.dat").read_text().splitlines()
-    ratings = np.array([line.split("::") for line in lines], np.int64)
-    n = len(ratings)
-    order = np.random.default_rng(2026).permutation(n) if kind == "random" else np.argsort(ratings[:, 3], kind="stable")
-    cut = dict(train=order[: int(n * 0.8)], valid=order[int(n * 0.8) : int(n * 0.9)], test=order[int(n * 0.9) :])
-    for part, rows in cut.items():
-        table = read(tmp_path / "out" / part)
-        assert parts[part].rows == len(table) == len(rows)
-        wanted = ratings[np.sort(rows)]  # a part keeps the order of the file
-        for at, name in enumerate(("user_id", "movie_id")):
-            assert np.array_equal(np.array(table["id:" + name].to_pylist(), np.int64), wanted[:, at])
-        assert np.array_equal(table["label"].to_numpy(), wanted[:, 2] >= 4)
-    assert parts["train"].distinct["genres"] == 18
-    assert parts["train"].distinct["gender"] == 2
-
-
-def test_movielens_joins_users_and_movies(tmp_path):
-    write(tmp_path / "ratings.dat", "1::10::4::100\n2::11::3::101\n3::12::5::102\n")
-    write(tmp_path / "users.dat", "1::F::25::7::48067\n2::M::1::0::98\n")
-    write(tmp_path / "movies.dat", "10::Am\xe9lie: (a) (2001)::Comedy|Romance\n11::No year::Drama\n".encode("latin-1"))
-    run("movielens", tmp_path, tmp_path / "out", FeatureSpec.load(CONFIGS / "movielens.toml"))
-    table = read(tmp_path / "out")
-    for name, values in {
-        "gender": ["F", "M", None],
-        "zip3": ["480", "98", None],
-        "year": ["2001", None, None],
-        "movie_id": ["10", "11", "12"],
-    }.items():
-        assert table[name].to_pylist() == keys(name, pa.array(values)).tolist(), name
-    assert [len(genres) for genres in table["genres"].to_pylist()] == [2, 1, 0]
-    assert table["label"].to_pylist() == [1, 0, 1]
-
-
-def test_a_bad_movielens_row_is_named(tmp_path):
-    write(tmp_path / "ratings.dat", "1::10::4::100\n1::10::x::100\n1::10::4\n")
-    write(tmp_path / "movies.dat", "10::A (2000)::Comedy\n")
-    spec = FeatureSpec.load(CONFIGS / "movielens.toml")
-    with pytest.raises(UserError, match="ratings.dat, line 3.*4 fields"):
-        run("movielens", tmp_path, tmp_path / "out", spec)
-    with pytest.raises(UserError, match="ratings.dat, line 2, column 'rating': 'x'"):
-        run("movielens", tmp_path, tmp_path / "out", spec, max_bad_rows=1)

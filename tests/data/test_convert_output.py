@@ -38,7 +38,7 @@ def test_files_of_others_are_never_removed(tmp_path):
     assert {file.read_text() for file in output.iterdir()} == {"mine"} and len(list(output.iterdir())) == 3
 
 
-def test_an_unfinished_conversion_restarts_and_keeps_added_files(tmp_path):
+def test_an_unfinished_conversion_begins_anew_and_keeps_files_of_others(tmp_path):
     good = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + 40 * "1,1,1,1,a,\n")
     bad = write(tmp_path / "b.csv", "row,y,x,w,c,tags\n" + 40 * "1,1,1,1,a,\n" + "1,7,1,1,a,\n")
     few, output = dict(rows_per_file=10, rows_per_group=10), tmp_path / "new" / "out"
@@ -62,8 +62,8 @@ def test_an_unfinished_conversion_restarts_and_keeps_added_files(tmp_path):
 # Converts as the command line does, and kills itself once the third file is being written.
 KILLED = """
 import os, signal, sys
-from ctr_trainer.data import writer
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion import writer
+from ctr_trainer.data.conversion.convert import convert
 from tests.data.make import SPEC
 write_group = writer.DatasetWriter._write_group
 def write_and_die(self, group):

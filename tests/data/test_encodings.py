@@ -9,7 +9,7 @@ from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 from tests.data import test_tfrecord
-from tests.data.make import CONFIGS, read, run, write
+from tests.data.make import read, run, write
 
 SPEC = {
     "name": "s",
@@ -90,13 +90,3 @@ def test_a_byte_that_the_named_encoding_lacks_is_a_bad_row(tmp_path):
 def test_an_encoding_without_ascii_or_an_unknown_one_is_refused(encoding):
     with pytest.raises(UserError, match=f"encoding '{encoding}'"):
         FeatureSpec.from_dict(SPEC | {"csv": {"encoding": encoding}})
-
-
-def test_an_id_of_movielens_that_is_not_utf8_is_a_bad_row(tmp_path):
-    write(tmp_path / "ratings.dat", GOOD + b"::10::4::100\n" + BAD + b"::10::4::100\n")
-    write(tmp_path / "movies.dat", "10::Amélie (2001)::Comedy\n".encode("latin-1"))
-    spec = FeatureSpec.load(CONFIGS / "movielens.toml")
-    with pytest.raises(UserError, match="line 2, column 'user_id'.*the byte 0xfc"):
-        run("movielens", tmp_path, tmp_path / "none", spec)
-    run("movielens", tmp_path, tmp_path / "out", spec, max_bad_rows=1)
-    assert read(tmp_path / "out")["user_id"].to_pylist() == keys("user_id", pa.array(["Zürich"])).tolist()

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.data import meaning
-from ctr_trainer.data.convert import convert
-from ctr_trainer.data.csv_header import see_form
-from ctr_trainer.data.infer import infer
+from ctr_trainer.data.conversion import meaning
+from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.data.conversion.csv_header import see_form
+from ctr_trainer.data.conversion.infer import infer
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
@@ -90,16 +90,6 @@ def test_what_is_written_converts_as_it_is(tmp_path, capsys):
     assert info.rows == ROWS and info.label_mean == 0.25
     assert info.distinct == {"user_id": 97, "hour": 24, "city": 3, "tags": 4, "zip": 9}
     assert info.statistics["age"]["count"] == 0.9 * ROWS
-
-
-@pytest.mark.parametrize("delimiter", ["\t", ";", "|"])
-def test_the_delimiter_and_a_missing_header_are_seen(tmp_path, delimiter):
-    columns = {name: COLUMNS[name] for name in ("clicked", "price", "user_id", "city")}
-    spec = infer(write_csv(tmp_path / "a.csv", columns, delimiter, header=False), tmp_path / "s.toml", progress=False)
-    assert (spec.csv.delimiter, spec.csv.header, spec.csv.columns) == (delimiter, False, ("c1", "c2", "c3", "c4"))
-    assert spec.label.column == "c1" and [f.name for f in spec.dense] == ["c2", "c3"]
-    summary = convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)
-    assert summary["parts"]["all"].rows == ROWS
 
 
 def test_parquet_types_decide(tmp_path):

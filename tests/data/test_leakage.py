@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.data import leakage
-from ctr_trainer.data.convert import convert
-from ctr_trainer.data.converted_cache import converted
-from ctr_trainer.data.infer import infer
+from ctr_trainer.data.conversion import leakage
+from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.data.conversion.converted_cache import converted
+from ctr_trainer.data.conversion.infer import infer
 from ctr_trainer.features.spec import FeatureSpec
 from tests.data.test_infer import write_csv
 
@@ -149,14 +149,6 @@ def test_real_logs_make_no_column_suspicious(tmp_path, caplog, real_data, name):
     assert "away" not in caplog.text and not warnings(caplog)
 
 
-def test_movielens_makes_no_column_suspicious(tmp_path, caplog, movielens):
-    from tests.data.make import CONFIGS
-
-    spec = FeatureSpec.load(CONFIGS / "movielens.toml")
-    convert("movielens", movielens, tmp_path / "out", spec, progress=False)
-    assert not warnings(caplog)
-
-
 @pytest.mark.parametrize(("name", "warns"), [("dwell", True), ("good", False)])
 def test_an_evaluation_of_a_perfect_model_says_that_a_feature_leaks_the_label(tmp_path, caplog, name, warns):
     columns = {"click": COLUMNS["click"], "dwell": LEAKS["dwell"][0], "good": COLUMNS["good"]}
@@ -167,17 +159,6 @@ def test_an_evaluation_of_a_perfect_model_says_that_a_feature_leaks_the_label(tm
     assert cli.main(["evaluate", f"--eval_data={tmp_path / 'data'}", *flags]) == 0
     said = [record.getMessage() for record in caplog.records if "a feature leaks the label" in record.getMessage()]
     assert len(said) == warns and all(message.startswith("auc = ") for message in said)
-
-
-def test_a_training_names_such_a_column_once_and_its_auc_once(tmp_path, caplog):
-    columns = {"click": COLUMNS["click"], "dwell": LEAKS["dwell"][0]}
-    (tmp_path / "s.toml").write_text('name = "s"\n[label]\ncolumn = "click"\n[[dense]]\nname = "dwell"\n')
-    train, valid = (write_csv(tmp_path / name, columns) for name in ("train.csv", "valid.csv"))
-    flags = [f"--train_data={train}", f"--eval_data={valid}", f"--feature_spec={tmp_path / 's.toml'}", "--model=lr"]
-    flags += [f"--model_dir={tmp_path / 'model'}", "--threads=1", "--epochs=3", "--eval_epochs=1"]
-    assert cli.main(["train", *flags, "--learning_rate=0.1", "--recipe=none", "--batch_size=200"]) == 0
-    assert len(warnings(caplog)) == 1
-    assert sum("a feature leaks the label" in each.getMessage() for each in caplog.records) == 1
 
 
 def test_a_conversion_on_first_use_names_such_a_column_too(tmp_path, caplog):

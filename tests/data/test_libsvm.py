@@ -1,4 +1,4 @@
-"""Sources of forms of their own: libsvm and libffm, synthetic clicks, and the histories of MovieLens."""
+"""Sources of forms of their own: libsvm and libffm, and synthetic clicks."""
 
 import gzip
 
@@ -8,17 +8,16 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from ctr_trainer import cli
-from ctr_trainer.data import libsvm, synthetic
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion import synthetic, text_blocks
+from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.data.conversion.infer import infer
 from ctr_trainer.data.dataset import open_dataset
-from ctr_trainer.data.infer import infer
-from ctr_trainer.data.movielens import Histories
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.export.saved_model_evaluation import read_raw
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
-from tests.data.make import CONFIGS, SPEC, read, run, write
+from tests.data.make import CONFIGS, SPEC, read
 
 SVM = "+1 3:1 17:0.5\n\n-1 qid:4 5:-2e-1\t3:1   # noted\n1\n# all noted\n0 a-7:2\r\n"
 FFM = "1 0:u3:1 1:9:0.5 1:8:2\n0 0:u4:1\n1 2:5:3 0:u3:1"
@@ -36,7 +35,7 @@ def _hashed(slot, *values):
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("block", [3, 1 << 20])
 def test_lines_become_a_label_and_a_bag_of_weighted_indices(tmp_path, monkeypatch, compress, block):
-    monkeypatch.setattr(libsvm, "_BLOCK", block)
+    monkeypatch.setattr(text_blocks, "BLOCK", block)
     source = tmp_path / ("a.txt.gz" if compress else "a.txt")
     source.write_bytes(gzip.compress(SVM.encode()) if compress else SVM.encode())
     spec = FeatureSpec.load(CONFIGS / "libsvm.toml")
@@ -161,37 +160,12 @@ def test_the_data_is_a_function_of_the_seed(demo, tmp_path):
         assert not np.array_equal(first[name].to_numpy(), other[name].to_numpy())
 
 
-def test_frequent_values_carry_signal(demo):
-    # Frequencies of the training part, by the value of a field of few values, must tell test clicks apart.
-    train, test = read(demo / "train"), read(demo / "test")
-    scores = np.zeros(len(test))
-    for name in ("C6", "C9", "C14", "C17", "C20", "C22", "C23", "C25"):
-        values, places = np.unique(train[name].to_numpy(), return_inverse=True)
-        clicks = np.bincount(places, weights=train["label"].to_numpy())
-        rates = np.log((clicks + 1) / (np.bincount(places) - clicks + 3))
-        asked = test[name].to_numpy()
-        at = np.minimum(np.searchsorted(values, asked), len(values) - 1)
-        scores += np.where(values[at] == asked, rates[at], 0)
-    assert roc_auc_score(test["label"].to_numpy(), scores) > 0.6
-
-
 def test_auc_is_exact_with_ties():
     assert synthetic.auc(np.array([0, 1, 0, 1]), np.array([0.1, 0.2, 0.3, 0.4])) == 0.75
     assert synthetic.auc(np.array([0, 1]), np.array([0.5, 0.5])) == 0.5
     rng = np.random.default_rng(0)
     labels, scores = rng.integers(0, 2, 500), rng.integers(0, 20, 500)
     assert synthetic.auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
-
-
-def test_values_of_a_field_are_distinct_hex_digits():
-    text = synthetic._text(3, np.arange(-1, 100_000)).to_pylist()
-    assert text[0] is None and len(set(text)) == 100_001
-    assert all(len(t) == 8 and int(t, 16) >= 0 for t in text[1:])
-
-
-def test_draws_follow_the_probabilities():
-    drawn = synthetic._draw(np.random.default_rng(0), 200_000, 5, 1.0)
-    np.testing.assert_allclose(np.bincount(drawn) / 200_000, synthetic._probabilities(5, 1.0), atol=0.005)
 
 
 @pytest.mark.parametrize(
@@ -207,70 +181,3 @@ def test_what_it_cannot_generate_is_refused(tmp_path, options, message):
     arguments = dict(format="synthetic", input=None, output=tmp_path / "out", spec=DEMO, progress=False) | options
     with pytest.raises(UserError, match=message):
         convert(**arguments)
-
-
-RATINGS = [("1", "10", "5", "100"), ("1", "11", "3", "200"), ("1", "12", "4", "200"), ("1", "13", "5", "300")]
-
-
-@pytest.fixture
-def spec():
-    return FeatureSpec.load(CONFIGS / "movielens_history.toml")
-
-
-def test_only_what_was_liked_earlier_is_in_a_history():
-    histories = Histories([*RATINGS, ("2", "99", "5", "50")], "liked")
-    assert histories.before("1", "100") == []
-    assert histories.before("1", "200") == ["10"]  # not 12, liked in the same second, and not 11, which was not liked
-    assert histories.before("1", "300") == ["10", "12"]
-    assert histories.before("1", "301") == ["10", "12", "13"]
-    assert histories.before("3", "301") == []
-
-
-def test_a_history_is_in_the_order_of_time_whatever_the_files_order():
-    assert Histories(RATINGS[::-1], "liked").before("1", "301") == ["10", "12", "13"]
-
-
-def test_stars_are_all_earlier_ratings():
-    histories = Histories(RATINGS, "stars")
-    assert histories.before("1", "200") == ["5"]
-    assert sorted(histories.before("1", "300")) == ["3", "4", "5"]
-
-
-def test_the_newest_are_kept():
-    assert Histories(RATINGS, "liked", length=2).before("1", "301") == ["12", "13"]
-
-
-def test_conversion_makes_sequences_that_share_the_movies_keys(spec, tmp_path):
-    rows = [(*row[:3], row[3]) for row in RATINGS] + [("2", "13", "4", "400"), ("2", "10", "1", "500")]
-    write(tmp_path / "ratings.dat", "".join("::".join(row) + "\n" for row in rows))
-    write(tmp_path / "movies.dat", "".join(f"{movie}::A (2000)::Comedy\n" for movie in (10, 11, 12, 13)))
-    run("movielens", tmp_path, tmp_path / "out", spec)
-    movie = dict(zip(("10", "12", "13"), keys("movie_id", pa.array(["10", "12", "13"])).tolist(), strict=True))
-    expected = [[], [movie["10"]], [movie["10"]], [movie["10"], movie["12"]], [], [movie["13"]]]
-    assert read(tmp_path / "out")["liked"].to_pylist() == expected
-
-
-def test_a_rating_without_a_time_is_named(spec, tmp_path):
-    write(tmp_path / "ratings.dat", "1::10::4::100\n1::10::4::noon\n")
-    write(tmp_path / "movies.dat", "10::A (2000)::Comedy\n")
-    with pytest.raises(UserError, match="ratings.dat, line 2, column 'timestamp': 'noon'"):
-        run("movielens", tmp_path, tmp_path / "out", spec)
-    assert run("movielens", tmp_path, tmp_path / "out", spec, max_bad_rows=1)["bad_rows"] == 1
-
-
-def test_the_histories_of_the_real_data_equal_a_plain_count(movielens, spec, tmp_path):
-    """A history has, of 200 ratings, the newest 20 that the user rated 4 or better in an earlier second."""
-    run("movielens", movielens, tmp_path / "out", spec)
-    table = read(tmp_path / "out")
-    lines = (movielens / "ratings.dat").read_text().splitlines()
-    ratings = np.array([line.split("::") for line in lines], np.int64)
-    user, movie, rating, time = ratings.T
-    for row in np.random.default_rng(0).integers(0, len(ratings), 200):
-        liked = np.flatnonzero((user == user[row]) & (rating >= 4) & (time < time[row]))
-        liked = liked[np.argsort(time[liked], kind="stable")][-20:]
-        expected = keys("movie_id", pa.array(movie[liked].astype(str).tolist(), pa.string())).tolist()
-        assert table["liked"][int(row)].as_py() == expected
-        before = np.flatnonzero((user == user[row]) & (time < time[row]))
-        before = before[np.argsort(time[before], kind="stable")][-20:]
-        stars = keys("stars", pa.array(rating[before].astype(str).tolist(), pa.string())).tolist()
-        assert table["stars"][int(row)].as_py() == stars

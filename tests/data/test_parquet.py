@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.parquet import ForeignParquet, fit_statistics, scan
 from ctr_trainer.data.reader import BatchReader
@@ -120,13 +120,6 @@ def test_a_bucketised_feature_and_each_of_several_labels_want_numbers(tmp_path):
     assert (table["label:y"].to_pylist(), table["label:z"].to_pylist()) == ([1, 0], [0, 1])
 
 
-def test_the_encoders_bad_rows_count_those_left_out_before(tmp_path):
-    table = pa.table({"y": [0, 1, 2], "c": pa.array([["a", "b"], ["a"], ["a"]])})
-    pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(UserError, match="a.parquet, row 3, column 'y': 2 is not a label of 0 or 1"):
-        run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=[{"name": "c"}]), max_bad_rows=1)
-
-
 def test_what_cannot_be_used_is_named(tmp_path):
     (tmp_path / "text.parquet").write_text("no Parquet")
     pq.write_table(pa.table({"y": [0], "c": [{"a": 1}]}), tmp_path / "struct.parquet")
@@ -188,14 +181,6 @@ def test_what_is_read_is_what_conversion_writes(path, tmp_path):
         assert direct.statistics.get(name, {}) == pytest.approx(numbers)
 
 
-def test_several_readers_hash_the_same_keys_in_the_same_order(path):
-    one = list(reader(path, epochs=2))
-    for a, b in zip(reader(path, epochs=2, num_readers=3), one, strict=True):
-        assert np.array_equal(a.keys["dim4"], b.keys["dim4"]) and a.dense.tobytes() == b.dense.tobytes()
-        assert a.ids["row"].tolist() == b.ids["row"].tolist()
-        assert np.array_equal(a.bags["tags"].values, b.bags["tags"].values)
-
-
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (2, 3), (3, 1)])
 def test_a_run_resumes_at_its_position(path, before, after):
     taken = [itertools.islice(reader(path, rank=rank, size=before), 3) for rank in range(before)]
@@ -217,21 +202,17 @@ def test_only_the_features_that_need_statistics_are_passed_over():
     assert fit_statistics("nowhere", type(SPEC).from_dict(no_need)) == {}
 
 
-def test_quantiles_are_fitted_before_the_first_batch(tmp_path):
+def test_pieces_and_quantiles_are_fitted_before_the_first_batch(tmp_path):
     table = foreign.one_day(40)
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=16)
-    spec = type(SPEC).from_dict(SPEC.to_dict() | {"dense": [], "sparse": [{"name": "row", "dim": 2, "quantiles": 4}]})
-    batches = list(BatchReader(source(tmp_path, spec), 40, shuffle=False, epochs=1))
-    assert len(set(batches[0].keys["dim2"][:, 0])) == 4
-
-
-def test_the_pieces_of_a_number_are_fitted_before_the_first_batch(tmp_path):
-    table = foreign.one_day(40)
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=16)
-    dense = [{"name": "row", "transform": "piecewise_linear", "pieces": 4}]
-    spec = type(SPEC).from_dict(SPEC.to_dict() | {"dense": dense, "sparse": []})
-    figures = fit_statistics(tmp_path / "a.parquet", spec)["row"]
+    dense = [{"name": "piece", "column": "row", "transform": "piecewise_linear", "pieces": 4}]
+    sparse = [{"name": "level", "column": "row", "dim": 2, "quantiles": 4}]
+    spec = type(SPEC).from_dict(SPEC.to_dict() | {"dense": dense, "sparse": sparse})
+    found = source(tmp_path, spec)
+    figures = found.statistics["piece"]
     assert (figures["min"], figures["boundaries"], figures["max"]) == (0, [10, 20, 30], 39)
+    batches = list(BatchReader(found, 40, shuffle=False, epochs=1))
+    assert len(set(batches[0].keys["dim2"][:, 0])) == 4
 
 
 def test_a_bad_row_that_is_read_is_named_by_file_and_row(tmp_path):

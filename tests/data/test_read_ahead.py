@@ -37,20 +37,6 @@ def test_items_come_in_order(way):
     assert next(items, None) is None and not threads()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_exception_of_the_items_comes_after_the_items_before_it(way):
-    def broken():
-        yield 1
-        raise ZeroDivisionError("here")
-
-    items = WAYS[way](broken())
-    assert next(items) == 1
-    with pytest.raises(ZeroDivisionError, match="here") as error:
-        next(items)
-    assert "broken" in [frame.name for frame in traceback.extract_tb(error.value.__traceback__)]
-    assert list(items) == [] and not threads()
-
-
 @pytest.mark.parametrize(
     ("way", "most"), [("1 workers", 3), ("2 workers", 4), ("3 workers", 5), ("depth 1", 3), ("depth 3", 5)]
 )
@@ -103,14 +89,8 @@ def test_a_result_that_is_done_first_waits_for_those_before_it():
         assert list(results) == [0, 1, 2]
 
 
-def test_as_many_items_are_in_the_making_at_once_as_there_are_workers():
-    all_three = threading.Barrier(3)
-    with OrderedMap(workers(lambda item: all_three.wait(30), 3), range(3), NAME) as results:
-        assert sorted(results) == [0, 1, 2]  # Each thread's place at the barrier.
-
-
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_workers_exception_comes_after_the_results_before_it(number):
+def test_an_exception_comes_after_the_results_before_it_with_its_traceback(number):
     def broken(item):
         if item == 3:
             raise ZeroDivisionError("here")

@@ -1,4 +1,3 @@
-import collections
 import itertools
 import json
 import threading
@@ -9,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data import row_order
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.data.row_order import progress
@@ -107,12 +106,6 @@ def test_epochs_and_seeds_have_orders_of_their_own(path):
     assert rows_of(reader(path, epochs=1, shuffle=False)) == list(range(ROWS))
 
 
-def test_without_an_end_epoch_follows_epoch(path):
-    steps = reader(path).steps_per_epoch
-    rows = rows_of(itertools.islice(reader(path), 3 * steps))
-    assert collections.Counter(rows) == collections.Counter(list(range(ROWS)) * 3)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("taken", [0, 1, 3, 5, 7, 13, 14, 20])
 def test_the_same_workers_resume_bit_by_bit(path, size, taken):
@@ -134,16 +127,6 @@ def test_other_workers_resume_and_no_row_is_lost_or_repeated(path, before, after
     workers = [list(reader(path, batch_size, rank=r, size=after, epochs=1, position=position)) for r in range(after)]
     assert len({len(w) for w in workers}) == 1
     assert sorted(rows + rows_of(itertools.chain(*workers))) == list(range(ROWS))
-
-
-def test_a_position_can_be_taken_from_a_reader_that_was_resumed_itself(path):
-    first = reader(path, size=3).position_after(2)
-    rows = [i for r in range(3) for i in rows_of(itertools.islice(reader(path, rank=r, size=3), 2))]
-    for rank in range(2):
-        rows += rows_of(itertools.islice(reader(path, rank=rank, size=2, position=first), 2))
-    second = reader(path, size=2, position=first).position_after(2)
-    rows += rows_of(reader(path, epochs=1, position=second))
-    assert sorted(rows) == list(range(ROWS))
 
 
 def test_positions_by_hand(path):
@@ -180,12 +163,6 @@ def test_a_position_is_valid_for_the_same_data_in_another_place(path, tmp_path):
     position = reader(path).position_after(2)
     moved = reader(make_rows(tmp_path, ROWS), epochs=1, position=position)
     assert rows_of(moved) == rows_of(reader(path, epochs=1, position=position))
-
-
-def test_a_position_of_an_earlier_version_does_not_describe_its_files(path):
-    position = reader(path).position_after(2)
-    del position["order"]["files"]
-    assert sorted(rows_of(reader(path, epochs=1, position=position)))
 
 
 @pytest.mark.parametrize("changed", [dict(seed=1), dict(shuffle=False)])
@@ -241,11 +218,6 @@ def test_a_damaged_file_is_named_at_its_place_whatever_the_number_of_readers(tmp
     with pytest.raises(UserError, match="part-00001.parquet"):
         next(batches)
     assert not [t for t in threading.enumerate() if t.name == f"reading {path}"]
-
-
-def test_a_reader_without_threads_is_refused(path):
-    with pytest.raises(UserError, match="num_readers=0 is not at least 1"):
-        reader(path, num_readers=0)
 
 
 def test_an_unfinished_data_set_is_refused(path, tmp_path):

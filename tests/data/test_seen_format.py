@@ -6,8 +6,8 @@ import gzip
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.data.infer import infer
-from ctr_trainer.data.seen_format import seen_format
+from ctr_trainer.data.conversion.infer import infer
+from ctr_trainer.data.conversion.seen_format import seen_format
 from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign, test_tfrecord
 from tests.data.make import CONFIGS, write

@@ -7,17 +7,13 @@ import threading
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data import delimited, parquet
-from ctr_trainer.data.blocks import BadRows
-from ctr_trainer.data.statistics import DistinctCount, DistinctSketch, Moments, Quantiles
-from ctr_trainer.data.writer import DatasetWriter
+from ctr_trainer.data.conversion import text_blocks
+from ctr_trainer.data.conversion.writer import DatasetWriter
+from ctr_trainer.data.statistics import Distinct, Moments, Quantiles
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.outputs import Unfinished
 from ctr_trainer.system.messages.errors import UserError
-from tests.data import foreign
 from tests.data.make import SPEC, run, write
 
 KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 50_000)
@@ -49,22 +45,6 @@ def test_more_values_than_are_kept_are_sampled_uniformly():
     assert boundaries(values, 4, sample=5_000) == found
 
 
-def test_keys_are_counted_once_over_all_calls_and_growths():
-    rng = np.random.default_rng(0)
-    keys = rng.integers(-(2**63), 2**63, 30_000)
-    distinct = DistinctCount()
-    for part in np.split(rng.choice(keys, 90_000), 9):
-        distinct.add(part)
-    distinct.add(keys)
-    assert distinct.count == len(set(keys.tolist()))
-
-
-def test_key_0_is_no_value():
-    distinct = DistinctCount()
-    distinct.add(np.array([0, 5, 0, 5, -5]))
-    assert distinct.count == 2
-
-
 def test_merged_moments_equal_the_moments_of_the_whole():
     values = np.array([1.0, np.nan, 4.0, 1e6, 1e6 + 2, np.nan, -3.0])
     moments = Moments()
@@ -73,23 +53,25 @@ def test_merged_moments_equal_the_moments_of_the_whole():
     present = values[~np.isnan(values)]
     wanted = dict(mean=present.mean(), std=present.std(), min=-3.0, max=1e6 + 2, count=5)
     assert moments.to_dict() == pytest.approx(wanted)
-
-
-def test_no_present_value_gives_zeros():
     assert Moments().to_dict() == dict(mean=0.0, std=0.0, min=0.0, max=0.0, count=0)
 
 
+def distinct(*parts):
+    found = Distinct(size=1000)
+    for keys in parts:
+        found.add(pa.array(keys))
+    return found
+
+
 def test_few_keys_are_counted_exactly_and_0_is_none():
-    sketch = DistinctSketch(KEYS[:900], size=1000)
-    sketch.add(np.concatenate([KEYS[500:999], [0]]))
-    assert sketch.count == 999
+    assert distinct(KEYS[:900], np.concatenate([KEYS[500:999], [0]])).count == 999
 
 
-def test_many_keys_are_estimated_and_keys_of_two_sketches_count_once():
-    first, second = DistinctSketch(KEYS[:30_000], size=1000), DistinctSketch(KEYS[20_000:], size=1000)
+def test_many_keys_are_estimated_and_keys_of_two_parts_count_once():
+    first, second = distinct(KEYS[:30_000]), distinct(KEYS[20_000:])
     assert [first.count, second.count] == pytest.approx([30_000] * 2, rel=0.1)  # three standard errors
     first.merge(second)
-    assert first.count == DistinctSketch(KEYS, size=1000).count == pytest.approx(50_000, rel=0.1)
+    assert first.count == distinct(KEYS).count == pytest.approx(50_000, rel=0.1)
 
 
 # A Parquet writer that is left open writes to its closed file when it is collected.
@@ -105,7 +87,7 @@ BUCKETS = FeatureSpec.from_dict(
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
     """A CSV of 400 rows in blocks of some 15, of which each thirtieth is bad: too short, or its label is no label."""
-    monkeypatch.setattr(delimited, "_BLOCK", 300)
+    monkeypatch.setattr(text_blocks, "BLOCK", 300)
     chance = np.random.default_rng(1)
     lines = [f"{i},{i % 2},{chance.normal():.3f},1,{i % 9},a{i % 7}|b{i}" for i in range(400)]
     for at in range(29, 350, 60):
@@ -140,27 +122,6 @@ def test_any_number_of_threads_ends_at_the_same_bad_row_and_leaves_no_file(rows,
     gc.collect()
 
 
-def test_bad_rows_that_the_reader_meets_are_reported_in_the_files_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "_ROWS", 10)
-    source = foreign.write_spark(tmp_path / "clicks", 100)
-    for threads in (1, 3):
-        run("parquet", source, tmp_path / str(threads), foreign.SPEC, num_threads=threads, **SMALL)
-    assert files(tmp_path / "1") == files(tmp_path / "3")
-
-
-def test_an_abandoned_file_is_removed_and_whole_files_stay(tmp_path):
-    table = pa.table({"x": pa.array([0.5] * 10, pa.float32()), "label": pa.array([1.0] * 10, pa.float32())})
-    spec = FeatureSpec.from_dict({"name": "s", "label": {"column": "y"}, "dense": [{"name": "x"}]})
-    with Unfinished(tmp_path / "out", "conversion") as directory:
-        writer = DatasetWriter(directory, "", spec, rows_per_file=10, rows_per_group=5)
-        writer.write(table)
-        writer.write(table.slice(0, 5))
-        writer.abandon()
-        assert [name for name in os.listdir(tmp_path / "out") if "part" in name] == ["part-00000.parquet"]
-        assert pq.read_table(tmp_path / "out" / "part-00000.parquet").num_rows == 10
-        directory.clear()
-
-
 @CLOSED
 def test_ctrl_c_leaves_no_file_and_no_thread(rows, tmp_path, monkeypatch):
     write_group, written, before = DatasetWriter._write_group, [], threading.active_count()
@@ -193,20 +154,3 @@ def test_merged_samples_of_a_column_are_samples_of_both():
     many.merge(few)  # a quarter of 40,000 values is above 30,000, though each sample kept 1000
     assert many.boundaries() == pytest.approx([10_000, 20_000, 30_000], abs=1500)
     assert len(many._kept) == 1000 and many._seen == 40_000
-
-
-def test_merged_sets_count_a_key_once():
-    first, second = DistinctCount(), DistinctCount()
-    first.add(np.arange(10_000))
-    second.add(np.arange(5_000, 30_000))
-    first.merge(second)
-    assert first.count == 29_999  # 0 does not count
-    assert sorted(first.keys()) == list(range(1, 30_000))
-
-
-def test_a_block_of_text_is_parsed_apart(tmp_path):
-    path = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "1,1,1,1,a,b\n" * 3)
-    (block,) = delimited.read(path, SPEC, None)
-    assert block.most_rows == 3
-    assert block.parse(BadRows()).table["tags"].to_pylist() == [b"b"] * 3
-    assert block.parse(BadRows()).table.schema.field("c").type == pa.binary()

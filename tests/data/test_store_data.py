@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data.blocks import ID_PREFIX
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.parquet import ForeignParquet, scan
 from ctr_trainer.data.reader import BatchReader

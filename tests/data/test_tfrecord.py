@@ -3,8 +3,8 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.data import converted_cache
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion import converted_cache
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
@@ -94,16 +94,10 @@ def test_a_bad_label_behind_bad_records_has_its_own_row_number(tmp_path):
         run(source, tmp_path / "out", max_bad_rows=1)
 
 
-def test_a_damaged_file_and_another_kind_of_file_are_named(tmp_path):
-    source = write(tmp_path / "a.tfrecord", map(row, range(5)))
-    damaged = tmp_path / "damaged.tfrecord"
-    damaged.write_bytes(source.read_bytes()[:-10])
+def test_a_text_that_is_no_tfrecord_file_is_named(tmp_path):
     (tmp_path / "text").write_text("no TFRecord at all, but a text that is long enough\n")
-    cut = "damaged.tfrecord: cannot be read after record 0: truncated record at .*; a truncated or damaged file must"
-    for path, message in ((damaged, cut), (tmp_path / "text", "text: is not a TFRecord file, .*end in .csv")):
-        with pytest.raises(UserError, match=message) as caught:
-            run(path, tmp_path / "out")
-        assert "IteratorGetNext" not in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="text: is not a TFRecord file, .*end in .csv"):
+        run(tmp_path / "text", tmp_path / "out")
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP"])
@@ -126,7 +120,7 @@ def test_a_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp_path, comp
     assert len(run(twice, tmp_path / "out")) == 200
 
 
-def test_features_that_no_record_has_are_named_in_the_specs_order(tmp_path):
+def test_a_feature_that_no_record_has_is_named_with_the_others(tmp_path):
     others = {name: ("int64", [1]) for name in ("item", "user", "age", "price", "place", "row")}
     source = write(tmp_path / "a.tfrecord", [example(**others)])
     columns = "row, price, age, user, item, place"

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data.convert import convert
-from ctr_trainer.data.infer import infer
+from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.data.conversion.infer import infer
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec

@@ -19,7 +19,7 @@ RATINGS = 10_000
 @pytest.fixture
 def checkout(tmp_path, monkeypatch, real_data):
     """A directory with what the commands need of a checkout, and the data where the tutorial puts them."""
-    for name in ("configs", "ctr_trainer", "run.sh"):
+    for name in ("ctr_trainer", "examples", "run.sh"):
         (tmp_path / name).symlink_to(page.ROOT / name)
     (tmp_path / "ml-1m").mkdir()
     for name in ("users.dat", "movies.dat"):
@@ -35,7 +35,7 @@ def test_the_feature_spec_it_shows_is_that_of_the_repository(tmp_path):
     (shown,) = page.blocks(TUTORIAL, "toml")
     head = 'name = "movielens"\nids = ["user_id", "movie_id", "timestamp"]\n'
     (tmp_path / "shown.toml").write_text(head + shown)
-    kept = FeatureSpec.load(page.ROOT / "configs" / "features" / "movielens.toml")
+    kept = FeatureSpec.load(page.ROOT / "examples" / "movielens" / "movielens.toml")
     assert FeatureSpec.load(tmp_path / "shown.toml") == kept
 
 
@@ -47,14 +47,14 @@ def test_its_commands_lead_from_the_raw_file_to_a_prediction(checkout, capsys):
     ran = []
     for command in commands:
         program, *arguments = shlex.split(command)
-        ran.append(arguments[2] if program == "python" else program)
-        if program == "python":
+        ran.append(arguments[2] if arguments[:1] == ["-m"] else program)
+        if arguments[:1] == ["-m"]:
             assert cli.main(arguments[2:]) == 0, command
         else:
             environment = launch.environment()
             done = subprocess.run(shlex.split(command), env=environment, capture_output=True, text=True, timeout=240)
             assert done.returncode == 0, done.stdout + done.stderr
-    assert ran == ["convert", "horovodrun", "evaluate", "predict", "export"]
+    assert ran == ["python", "convert", "horovodrun", "evaluate", "predict", "export"]
     assert f'"examples": {RATINGS // 10}' in capsys.readouterr().out
     assert pq.read_table("scores.parquet").num_rows == RATINGS // 10
     (program,) = page.blocks(TUTORIAL, "python")

@@ -62,7 +62,7 @@ def test_a_word_that_has_a_plainer_one_is_rare(words):
 _SAYS_FLAGS = ("cli.py", "commands", "experiment", "installation", "launch", "models", "search", "settings")
 _EXCEPT = {
     "estimator/advice.py",  # Its advice is a flag.
-    "data/draft.py",  # A comment in a feature spec that it writes.
+    "data/conversion/draft.py",  # A comment in a feature spec that it writes.
     "embedding/service/local_service.py",  # The arguments of a service.
     "live/publication/delivery.py",  # The arguments of a process that delivers.
     "estimator/hooks/profile_hook.py",  # A flag of TensorBoard.

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
-from ctr_trainer.data.convert import convert
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.estimator import ModeKeys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data.convert import convert as convert_here
+from ctr_trainer.data.conversion.convert import convert as convert_here
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
@@ -154,8 +154,8 @@ def test_what_spark_cannot_do_is_said(spark, tmp_path):
     frame = spark.createDataFrame([(1, 2)], ["row", "x"])
     with pytest.raises(UserError, match="the DataFrame: no column 'y'"):
         convert(frame, SPEC, tmp_path / "out")
-    with pytest.raises(UserError, match="not movielens: use engine=local"):
-        convert_files(spark, "movielens", str(tmp_path), tmp_path / "out", SPEC)
+    with pytest.raises(UserError, match="not synthetic: use engine=local"):
+        convert_files(spark, "synthetic", str(tmp_path), tmp_path / "out", SPEC)
     with pytest.raises(UserError, match="supports only random splits"):
         convert_files(
             spark, "csv", write_texts(tmp_path / "texts"), tmp_path / "out", SPEC, Layout(split="time:0.5,0.5:x")

@@ -70,7 +70,7 @@ def facts_of(experiment: Experiment) -> Facts:
         is_converted = (path_of(source.name) / FILE).exists()
         info = open_dataset(source.name) if is_converted else None
         rows, positives = sum(source.group_rows), None
-        means = info.label_means or ({"": info.label_mean} if info.label_mean is not None else {}) if info else {}
+        means = info.label_means if info else {}
         if means:
             share = means.get(experiment.params.label, next(iter(means.values())))
             positives = round(rows * min(share, 1 - share))

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.commands.experiment.experiment import Experiment
-from ctr_trainer.data import converted_cache, parquet
+from ctr_trainer.data import parquet
+from ctr_trainer.data.conversion import converted_cache
+from ctr_trainer.data.conversion.leakage import warn_of_leaks
+from ctr_trainer.data.conversion.seen_format import seen_format
 from ctr_trainer.data.dataset import FILE
-from ctr_trainer.data.leakage import warn_of_leaks
-from ctr_trainer.data.seen_format import seen_format
 from ctr_trainer.data.source import ConvertedData, list_files
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.spec_changes import contradictions, novelties

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.data.blocks import BadRows
-from ctr_trainer.data.convert import bad_rows_of, new_data_set, refuse_inputs, result_of
+from ctr_trainer.data.conversion.convert import bad_rows_of, new_data_set, refuse_inputs, result_of
+from ctr_trainer.data.conversion.writer import info_of
 from ctr_trainer.data.dataset import FILE, Split
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import Input, SourceFile, list_files
 from ctr_trainer.data.spark.task import PARTS, SCHEMA, Layout, PartResult, Task, TaskResult, merge
 from ctr_trainer.data.typed import check, uses
-from ctr_trainer.data.writer import info_of
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -55,8 +55,7 @@ def convert(
         they have at least `layout.rows_per_group` rows on average.
 
     Returns:
-      dict; see `data.convert.convert`. The number of distinct keys of a feature is exact below 16,384. Above, it is an
-      estimate with a standard error of 0.8 %.
+      dict; see `convert.convert`.
 
     Raises:
       UserError: the DataFrame does not match the spec, a task failed, there are too many bad rows, or `output` contains
@@ -89,7 +88,7 @@ def convert_files(
     Args:
       spark: SparkSession.
       format: one of `FORMATS`.
-      input: see `data.convert.convert`.
+      input: see `convert.convert`.
       output, spec, layout: see `convert`.
 
     Returns:
@@ -100,7 +99,7 @@ def convert_files(
     """
     if format not in FORMATS:
         raise UserError(f"Spark converts {', '.join(FORMATS)}, not {format}: use engine=local")
-    refuse_inputs(path_of(output), format, input)
+    refuse_inputs(path_of(output), input)
     files = [dataclasses.replace(file, path=str(path_of(file.path).absolute())) for file in list_files(input)]
     units = _units(files)
 

@@ -1,6 +1,5 @@
 """A conversion task, which encodes and writes the rows of one partition on any machine of the cluster."""
 
-import copy
 import dataclasses
 import operator
 import pickle
@@ -12,14 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.data import parquet, tfrecord, typed
+from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRow, BadRowSink, Block, Chunk, FoundBadRows, TooManyBadRows
-from ctr_trainer.data.convert import SOURCES
-from ctr_trainer.data.encoded_blocks import encoded
+from ctr_trainer.data.conversion.convert import SOURCES
+from ctr_trainer.data.conversion.encoded_blocks import encoded
+from ctr_trainer.data.conversion.writer import DatasetWriter
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import SourceFile
-from ctr_trainer.data.statistics import DistinctSketch, Statistics
-from ctr_trainer.data.writer import DatasetWriter
+from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED
 from ctr_trainer.system.files.paths import Path, path_of
@@ -27,7 +26,6 @@ from ctr_trainer.system.messages.errors import UserError
 
 PARTS = "parts/"  # Directory in the data set that contains one directory per task.
 SCHEMA = "number int, result binary"
-_OF_FILES = {"parquet": parquet.read_files, "tfrecord": tfrecord.read_files}  # Directories may encode columns.
 _ROWS = 50_000  # Approximate number of rows per encoded chunk. A Spark batch has 10,000 rows by default.
 
 
@@ -36,7 +34,7 @@ class Layout:
     """How a conversion splits the rows and writes them to files.
 
     Attributes:
-      split: see `data.convert.convert`; only random splits are supported. The parts have the given shares on average,
+      split: see `convert.convert`; only random splits are supported. The parts have the given shares on average,
         because each row is assigned independently. The assignment depends on `split_seed` and the number of the task.
       split_seed: seed of the split.
       rows_per_file, rows_per_group: rows per Parquet file and per row group.
@@ -56,7 +54,7 @@ class PartResult:
 
     Attributes:
       files: one dict per Parquet file, as in `DatasetInfo.files`, in the order of the tasks.
-      statistics: Statistics of the rows. Numbers of distinct keys are estimated, to limit the memory.
+      statistics: Statistics of the rows.
     """
 
     files: list[dict[str, Any]]
@@ -89,13 +87,6 @@ class TaskResult:
         self.error = self.error or other.error
 
 
-def condensed(statistics: Statistics) -> Statistics:
-    """Returns the Statistics with the sets of distinct keys replaced by sketches."""
-    small = copy.copy(statistics)
-    small.distinct = {name: DistinctSketch(distinct.keys()) for name, distinct in statistics.distinct.items()}
-    return small
-
-
 @dataclasses.dataclass(frozen=True)
 class Task:
     """The parameters of a conversion, which Spark sends to all tasks.
@@ -126,9 +117,7 @@ class Task:
         files = [file for batch in batches for at in batch.column(0).to_pylist() for file in units[at]]
 
         def read(bad_rows: BadRowSink) -> Iterable[Block]:
-            if format in _OF_FILES:
-                return _OF_FILES[format](files, self.spec, bad_rows)
-            return SOURCES[format]([file.path for file in files], self.spec, bad_rows) if files else ()
+            return SOURCES[format](files, self.spec, bad_rows) if files else ()
 
         yield self._result(_number(), read)
 
@@ -165,7 +154,7 @@ class Task:
         parts = {}
         for part, writer in writers.items():
             files = [{**file, "name": f"{attempt}/{file['name']}"} for file in writer.files]
-            parts[part] = PartResult(files, condensed(writer.statistics))
+            parts[part] = PartResult(files, writer.statistics)
         return _batch(TaskResult(number, parts, observed, found.rows, error))
 
 

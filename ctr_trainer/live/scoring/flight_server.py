@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow, TooMuchArrow
 from ctr_trainer.embedding.service.security import ServerSecurity, token_refusal
+from ctr_trainer.live.arrow_messages import ArrowMessages, BadArrow, TooMuchArrow
 from ctr_trainer.live.scoring import request_forms
 from ctr_trainer.live.scoring.batcher import Batcher, NoteRequest, not_in_time
 from ctr_trainer.live.scoring.examples import LIMIT

@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.arrow_messages import ArrowMessages, BadArrow
 from ctr_trainer.data.batch import Rows, concatenate, rows_of
 from ctr_trainer.data.blocks import FoundBadRows
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.features import hashing
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.live.arrow_messages import ArrowMessages, BadArrow
 from ctr_trainer.live.stream.json_messages import JsonReader, text_of
 from ctr_trainer.live.stream.source import Message
 from ctr_trainer.system.messages.errors import UserError
@@ -188,7 +188,7 @@ class MessageDecoder:
         return rows_of([encoded], len(encoded), self._spec, self._buckets)
 
     def _read_examples(self, values: list[bytes]) -> _Read:
-        from ctr_trainer.data import tfrecord  # Imports TensorFlow, which other formats do not need.
+        from ctr_trainer.data.conversion import tfrecord  # Imports TensorFlow, which other formats do not need.
 
         if self._examples is None:
             self._examples = tfrecord.ExampleReader(self._wanted)

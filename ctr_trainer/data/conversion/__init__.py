@@ -1,0 +1,1 @@
+"""Converts source files to data sets, and drafts feature specs."""

@@ -1,0 +1,269 @@
+"""Converts source files to a data set: Parquet files of keys, numbers and labels."""
+
+import contextlib
+import functools
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import tqdm
+
+from ctr_trainer.data import dataset, parquet
+from ctr_trainer.data.blocks import TIME, BadRows, SourceReader
+from ctr_trainer.data.conversion import delimited, libsvm, synthetic, tfrecord
+from ctr_trainer.data.conversion.encoded_blocks import encoded
+from ctr_trainer.data.conversion.leakage import warn_of_leaks
+from ctr_trainer.data.conversion.writer import DatasetWriter
+from ctr_trainer.data.dataset import DatasetInfo, Split
+from ctr_trainer.data.observations import Observations
+from ctr_trainer.data.source import ConvertedData, Input, list_files, named
+from ctr_trainer.data.statistics import Statistics
+from ctr_trainer.features.columns import BOUNDARIES
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.system.files.outputs import UNFINISHED, Unfinished, refuse_overlap
+from ctr_trainer.system.files.paths import Path, path_of
+from ctr_trainer.system.messages.errors import UserError
+
+SOURCES: dict[str, SourceReader] = {
+    "criteo": delimited.read_criteo,
+    "csv": delimited.read,
+    "libffm": libsvm.read_fields,
+    "libsvm": libsvm.read,
+    "parquet": parquet.read,
+    "tfrecord": tfrecord.read,
+}
+TYPED = ("parquet", "tfrecord")  # Formats with typed columns. Messages about them give row numbers, not line numbers.
+FORMATS = (*SOURCES, "synthetic")
+_UNSPLIT = ".unsplit"
+
+
+def convert(
+    format: str,
+    input: Input | None,
+    output: str | os.PathLike,
+    spec: FeatureSpec,
+    split: str | None = None,
+    split_seed: int = 2026,
+    rows_per_file: int = 1_000_000,
+    rows_per_group: int = 50_000,
+    max_bad_rows: int = 0,
+    progress: bool = True,
+    rows: int = 2_000_000,
+    seed: int = 2026,
+    num_threads: int = 0,
+    advanced: Callable[[int], object] = lambda rows: None,
+    warns: bool = True,
+) -> dict[str, Any]:
+    """Converts source files to a data set, or generates the synthetic data.
+
+    The source is streamed and never completely in memory. With a split, it is first converted to a temporary data set
+    in `output`, as large as the result, because a row's part depends on the number of good rows. Memory: about 0.2 GB
+    per thread; with a split, 9 bytes per row in addition.
+
+    The data set is byte-identical for any number of threads.
+
+    Args:
+      format: one of `FORMATS`.
+      input: see `list_files`; `synthetic` takes None.
+      output: directory to write, or its URL. It must be absent or empty, or contain an unfinished conversion, which is
+        removed.
+      spec: FeatureSpec of the columns; for data to predict on, `spec.without_labels()`.
+      split: None or `none` makes `output` the data set. `random:0.8,0.1,0.1` splits the rows at random, with
+        `split_seed`; `time:0.8,0.1,0.1:timestamp` splits them by the column `timestamp`. Three fractions make
+        output/train, output/valid and output/test; two fractions make output/train and output/test.
+      split_seed: seed of a random split.
+      rows_per_file, rows_per_group: rows per Parquet file and per row group, the unit of reading and of shuffling.
+      max_bad_rows: number of unusable rows that the conversion may leave out.
+      progress: whether to show a bar (rows and rows/s) if stderr is a terminal.
+      rows: `synthetic` only: number of training rows. A tenth of this number is added as test rows.
+      seed: `synthetic` only: seed of the generator.
+      num_threads: number of blocks of the input to encode concurrently; 0 for one per core of this process.
+      advanced: f(number of rows so far), called after each block.
+      warns: whether to log a warning for each feature that leaks the label.
+
+    Returns:
+      dict, for `format_summary`: `output`, `seconds`, `bad_rows`, `parts` (dict of part -> DatasetInfo; without a
+      split, the only part is `all`) and `lists` (dict of bag or sequence -> figures of its `Lengths`).
+
+    Raises:
+      UserError: input, spec and format do not match; there are too many bad rows; or `output` contains other files or
+        an input, or is inside an input. A conversion that fails removes its files. If it is killed, its unfinished
+        parts have no `_dataset.json`, so readers reject them.
+    """
+    if format not in FORMATS:
+        raise UserError(f"format {format!r} is not one of {', '.join(FORMATS)}")
+    if rows_per_group < 1 or rows_per_file < 1:
+        raise UserError(f"rows per group ({rows_per_group}) and rows per file ({rows_per_file}) must be at least 1")
+    cut, target, start = Split.parse(split), path_of(output), time.perf_counter()
+    observed, bad_rows = Observations(spec), bad_rows_of(format, max_bad_rows)
+    if format == "synthetic":
+        if cut or input or not spec.labelled:
+            raise UserError(
+                "format synthetic makes its own labelled data, in the parts train and test: leave out the input, the "
+                "split and the setting unlabelled"
+            )
+    else:
+        refuse_inputs(target, input)
+    with new_data_set(target) as directory, contextlib.ExitStack() as stack:
+
+        def make_writer(part: str) -> DatasetWriter:
+            writer = DatasetWriter(directory, part, spec, rows_per_file, rows_per_group)
+            stack.callback(writer.abandon)
+            return writer
+
+        with tqdm.tqdm(unit=" rows", unit_scale=True, disable=not (progress and sys.stderr.isatty())) as bar:
+            extra: dict[str, Any] = {}
+            if format == "synthetic":
+                sample = directory.add(synthetic.SAMPLE)
+                writers, extra = synthetic.write(make_writer, sample, spec, rows, seed, bar)
+            else:
+                column = cut.column if cut else None
+                read = functools.partial(SOURCES[format], list_files(input or ()), spec, time=column)
+                tables = encoded(read, spec, bad_rows, observed, column, num_threads, measured=not cut)
+                writers = _write(tables, cut, split_seed, make_writer, bar, advanced)
+                observed.check()
+        directory.clear(f"{_UNSPLIT}/")
+        for writer in writers.values():
+            writer.close()
+        if not sum(w.statistics.rows for w in writers.values()):
+            raise UserError(f"input {input}: it has no rows")
+        train = observed.with_typical(next(iter(writers.values())).statistics.fitted())
+        parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
+    return result_of(target, start, bad_rows, parts, observed, warns)
+
+
+@contextlib.contextmanager
+def new_data_set(output: Path) -> Iterator[Unfinished]:
+    """Opens a directory for a conversion. If the conversion fails, the directory is emptied.
+
+    Raises:
+      UserError: the output is a finished data set, or a file.
+    """
+    if output.exists() and not output.is_dir():
+        raise UserError(f"output {output}: is a file; give a directory")
+    for file in (output / dataset.FILE, *output.glob(f"*/{dataset.FILE}")):
+        if file.exists() and not (output / UNFINISHED).exists():
+            raise UserError(
+                f"output {output}: contains a data set already ({file}); remove it or give another directory"
+            )
+    with Unfinished(output, "conversion") as directory:
+        directory.clear()
+        try:
+            yield directory
+        except BaseException:
+            directory.clear()  # A partial conversion is useless: the next conversion starts from the beginning.
+            raise
+        directory.finish()
+
+
+def bad_rows_of(format: str, budget: int = 0) -> BadRows:
+    return BadRows(budget, unit="row" if format in TYPED else "line")
+
+
+def result_of(
+    output: Path,
+    start: float,
+    bad_rows: BadRows,
+    parts: dict[str, DatasetInfo],
+    observed: Observations,
+    warns: bool = True,
+) -> dict[str, Any]:
+    """Logs warnings for features of a finished conversion that leak the label. Returns the result of `convert`.
+
+    Args:
+      start: `time.perf_counter()` when the conversion started.
+      parts: DatasetInfo of each part, the training part first.
+    """
+    if warns:
+        warn_of_leaks(ConvertedData(next(iter(parts.values())).path))
+    return dict(
+        output=str(output),
+        seconds=time.perf_counter() - start,
+        bad_rows=bad_rows.count,
+        parts=parts,
+        lists={name: each.to_dict() for name, each in observed.lengths.items()},
+    )
+
+
+def refuse_inputs(output: Path, input: Input | None) -> None:
+    """Raises UserError if the output contains an input or is inside one."""
+    refuse_overlap(output, named(input), [file.path for file in list_files(input or ())] if input else [])
+
+
+def _write(
+    tables: Iterable[tuple[pa.Table, Statistics | None]],
+    split: Split | None,
+    split_seed: int,
+    make_writer: Callable[[str], DatasetWriter],
+    bar: tqdm.tqdm,
+    advanced: Callable[[int], object],
+) -> dict[str, DatasetWriter]:
+    """Writes encoded tables with their Statistics, if known. Returns each part's writer, the training part first."""
+    unsplit, times = make_writer(_UNSPLIT if split else ""), []
+    for table, statistics in tables:
+        if TIME in table.column_names:
+            times.append(table[TIME].to_numpy())
+            table = table.drop_columns([TIME])
+        unsplit.write(table, statistics)
+        bar.update(len(table))
+        advanced(unsplit.rows)
+    unsplit.close()
+    if not split:
+        return {"all": unsplit}
+    writers = {part: make_writer(part) for part in split.parts}
+    part_of = split.assign(unsplit.rows, split_seed, np.concatenate(times) if times else None)
+    start = 0
+    bar.reset()
+    for group in unsplit.row_groups():
+        parts = part_of[start : start + len(group)]
+        for number, writer in enumerate(writers.values()):
+            writer.write(group.take(np.flatnonzero(parts == number)))
+        start += len(group)
+        bar.update(len(group))
+    return writers
+
+
+def format_summary(summary: dict[str, Any]) -> str:
+    """Formats the result of `convert` as small tables: a line per part, then a line per feature of the first part."""
+    lines = [f"{summary['output']}: {summary['seconds']:.1f} s, {summary['bad_rows']} bad rows left out"]
+    part, info = next(iter(summary["parts"].items()))
+    several = [f"{name} mean" for name in info.label_means] if len(info.label_means) > 1 else ["label mean"]
+    several = several if info.labelled else []
+    widths = [max(12, len(name) + 2) for name in several]
+    lines.append(f"{'part':<8}{'rows':>14}" + "".join(f"{n:>{w}}" for n, w in zip(several, widths, strict=True)))
+    lines[-1] += f"{'files':>7}"
+    for name, each in summary["parts"].items():
+        means = (each.label_means.values() or [each.label_mean]) if each.labelled else []
+        means = zip(means, widths, strict=True)
+        lines.append(f"{name:<8}{each.rows:>14,}" + "".join(f"{mean:>{w}.4f}" for mean, w in means))
+        lines[-1] += f"{len(each.files):>7}"
+    width = max(len(name) for name in ("feature", *info.distinct, *info.statistics)) + 2
+    if info.distinct:
+        lines.append(f"{'feature':<{width}}{'distinct keys (' + part + ')':>24}")
+        lines += [f"{name:<{width}}{count:>24,}" for name, count in info.distinct.items()]
+        lines.append(f"{'total':<{width}}{sum(info.distinct.values()):>24,}")
+    if summary["lists"]:
+        width = max(width, 2 + max(map(len, summary["lists"])))
+        heads = ("mean length", "largest", "empty", "cut")
+        lines.append(f"{'list':<{width}}" + "".join(f"{head:>14}" for head in heads))
+        for name, s in summary["lists"].items():
+            lines.append(f"{name:<{width}}{s['mean']:>14.2f}{s['largest']:>14,}{s['empty']:>14.1%}{s['cut']:>14.1%}")
+    moments = {name: fitted for name, fitted in info.statistics.items() if "mean" in fitted}
+    if moments:
+        lines.append(f"{'feature':<{width}}" + "".join(f"{h:>14}" for h in ("present", "mean", "std", "min", "max")))
+        for name, s in moments.items():
+            share = s["count"] / max(info.rows, 1)
+            figures = "".join(f"{s[k]:>14.5g}" for k in ("mean", "std", "min", "max"))
+            lines.append(f"{name:<{width}}{share:>14.1%}{figures}")
+    for name, fitted in info.statistics.items():
+        if BOUNDARIES in fitted:
+            cuts = [cut for cut in fitted[BOUNDARIES] if cut < fitted.get("max", math.inf)]
+            shown, what = ", ".join(f"{cut:.5g}" for cut in cuts), "pieces" if name in moments else "buckets"
+            lines.append(f"{name:<{width}}{len(cuts) + 1} {what}, cut at {shown}")
+    lines += [f"{name}: {value}" for name, value in info.extra.items()]
+    return "\n".join(lines)

@@ -1,0 +1,119 @@
+"""Converts sources on first use and reuses the conversions afterwards."""
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import time
+from collections.abc import Callable
+
+from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.data.source import Input, list_files
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.system.files.outputs import InUse
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
+
+_LOOK_SECONDS = 0.5
+_log = logging.getLogger(__name__)
+
+
+def converted(
+    source: Input,
+    format: str,
+    spec: FeatureSpec,
+    directory: str | os.PathLike,
+    progress: bool = True,
+    labels: bool = True,
+    advanced: Callable[[str], object] = lambda text: None,
+    timeout: float = 1800.0,
+    warns: bool = True,
+    max_bad_rows: int = 0,
+) -> str:
+    """Returns the path of a source's conversion below `directory`. Converts the source first if necessary.
+
+    A conversion is identified by the format, the spec, and the paths, sizes and modification times of the source files.
+    If several processes need the same conversion, one of them converts and the others wait. Conversions of other files
+    or specs are not removed.
+
+    Args:
+      labels: False if labels and weights are not needed. An existing conversion with labels is reused; a new conversion
+        has no labels.
+      advanced: f(text), called whenever the conversion, in this or another process, makes progress.
+      warns: whether to warn of columns that leak the label.
+      timeout: seconds that another process's conversion may make no progress.
+      max_bad_rows: number of unusable rows that the conversion may leave out, or may have left out.
+
+    Raises:
+      UserError: see `convert`; there are too many unusable rows; or another process's conversion makes no progress.
+    """
+    target = pathlib.Path(directory) / _name(source, format, spec)
+    if not labels and not (target / FILE).is_file():
+        spec = spec.without_labels()
+        target = pathlib.Path(directory) / _name(source, format, spec)
+    what = f"converting {source} on first use"
+    seen: dict[str, int] | None = None
+    since = time.monotonic()
+    while not (target / FILE).is_file():
+        try:
+            convert(
+                format,
+                source,
+                target,
+                spec,
+                max_bad_rows=max_bad_rows,
+                progress=progress,
+                advanced=lambda rows: advanced(f"{what}: {rows:,} rows"),
+                warns=warns,
+            )
+        except InUse as error:
+            # Another process is converting the source. Wait as long as its files grow.
+            if seen is None:
+                _log.info("%s", error)
+            if (sizes := _sizes(target)) != seen:
+                seen, since = sizes, time.monotonic()
+                advanced(str(error))
+            if time.monotonic() - since > timeout:
+                raise UserError(
+                    f"{error}; it has written nothing for {timeout:g} s: stop that process and restart this one, or "
+                    "remove its directory"
+                ) from error
+            time.sleep(_LOOK_SECONDS)
+        except UserError:
+            if not (target / FILE).is_file():  # Another process may have just finished it.
+                raise
+    if left_out := open_dataset(target).bad_rows:
+        said = f"{target}, the conversion of {source} on first use, lacks {left_out} bad rows"
+        if left_out > max_bad_rows:
+            raise UserError(f"{said}. Increase max_bad_rows (now {max_bad_rows}), or correct the rows")
+        _warn_once(said)
+    return str(target)
+
+
+@functools.cache
+def _warn_once(said: str) -> None:
+    _log.warning("%s", said)
+
+
+def _sizes(directory: pathlib.Path) -> dict[str, int]:
+    sizes = {}
+    for file in directory.glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # The other process may have just renamed a draft.
+            sizes[file.name] = file.stat().st_size
+    return sizes
+
+
+def _name(source: Input, format: str, spec: FeatureSpec) -> str:
+    """Returns the name of a conversion's directory."""
+    paths = [path_of(file.path).absolute() for file in list_files(source)]
+    identity = [
+        format,
+        spec.to_dict(),
+        *(() if spec.labelled else ("unlabelled",)),
+        [(str(path), *path.stamp()) for path in paths],
+    ]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]

@@ -1,0 +1,193 @@
+"""Writes encoded tables as the Parquet files of a data set."""
+
+import contextlib
+import posixpath
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ctr_trainer.data.blocks import ID_PREFIX
+from ctr_trainer.data.dataset import FILE, DatasetInfo
+from ctr_trainer.data.statistics import Statistics
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.system.files.paths import Path
+from ctr_trainer.system.messages.errors import UserError
+
+
+class OutputDirectory(Protocol):
+    """The output directory of a conversion, such as `Unfinished`. It registers files before they are created."""
+
+    path: Path
+
+    def add(self, name: str) -> Path: ...
+
+
+class _Abandoned(Exception):
+    """Aborts writing a file."""
+
+
+class DatasetWriter:
+    """Writes tables as files and row groups of a fixed number of rows, and computes the data set's statistics.
+
+    The data set is complete after `finish`. Before that, the directory has files but no `_dataset.json`.
+
+    Args:
+      part: name of the data set's directory in `directory`; "" for `directory` itself.
+      rows_per_file, rows_per_group: rows per file and per row group. The last file, and the last row group of each
+        file, may have fewer.
+
+    Attributes:
+      files: one dict per Parquet file, as in `DatasetInfo.files`.
+    """
+
+    def __init__(
+        self, directory: OutputDirectory, part: str, spec: FeatureSpec, rows_per_file: int, rows_per_group: int
+    ) -> None:
+        self._directory, self._part, self._spec = directory, part, spec
+        self.path = directory.path / part
+        self._rows_per_file, self._rows_per_group = max(rows_per_file, rows_per_group), rows_per_group
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        self.files: list[dict[str, Any]] = []
+        self._writer: pq.ParquetWriter | None = None
+        self._open = contextlib.ExitStack()
+        self.statistics = Statistics(spec)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that were added."""
+        return sum(file["rows"] for file in self.files) + self._pending_rows
+
+    def write(self, table: pa.Table, statistics: Statistics | None = None) -> None:
+        """Adds an encoded table (see `encode.Encoder`) with its statistics, which are computed here if None."""
+        if statistics is None:
+            self.statistics.add(table)
+        else:
+            self.statistics.merge(statistics)
+        self._pending.append(table)
+        self._pending_rows += len(table)
+        if self._pending_rows >= self._rows_per_group:
+            self._flush(self._rows_per_group)
+
+    def close(self) -> None:
+        """Writes the remaining rows and closes the last file."""
+        if self._pending_rows:
+            self._flush(1)
+        self._close_file()
+
+    def abandon(self) -> None:
+        """Closes and removes the file that is being written, if any."""
+        if self._writer is None:
+            return
+        self._writer = None
+        with contextlib.suppress(_Abandoned, OSError, pa.ArrowInvalid), self._open:
+            raise _Abandoned
+
+    def row_groups(self) -> Iterator[pa.Table]:
+        """Yields the written row groups as tables, in order. Requires a call of `close`."""
+        for file in self.files:
+            with (self.path / file["name"]).open_parquet() as parquet:
+                for number in range(len(file["row_groups"])):
+                    yield parquet.read_row_group(number)
+
+    def finish(self, bad_rows: int, fitted: dict[str, dict], extra: dict[str, Any] | None = None) -> DatasetInfo:
+        """Completes the data set and returns its DatasetInfo; see `info_of`."""
+        self.close()
+        info = info_of(self.path, self._spec, self.statistics, self.files, bad_rows, fitted, extra)
+        self._directory.add(posixpath.join(self._part, FILE))
+        info.write()
+        return info
+
+    def _flush(self, at_least: int) -> None:
+        """Writes row groups while at least `at_least` rows are pending."""
+        table = pa.concat_tables(self._pending)
+        start = 0
+        while len(table) - start >= at_least:
+            group = table.slice(start, min(self._rows_per_group, self._rows_per_file - self._rows_in_file()))
+            self._write_group(group)
+            start += len(group)
+        self._pending = [table.slice(start)] if start < len(table) else []
+        self._pending_rows = len(table) - start
+
+    def _rows_in_file(self) -> int:
+        return self.files[-1]["rows"] if self._writer else 0
+
+    def _write_group(self, group: pa.Table) -> None:
+        if self._writer is None:
+            name = file_name(len(self.files))
+            # Keys are hashes, which do not compress, but a dictionary stores repeated keys once.
+            schema = _without_nulls(group.schema)
+            file = self._open.enter_context(self._directory.add(posixpath.join(self._part, name)).writing())
+            self._writer = self._open.enter_context(
+                pq.ParquetWriter(file, schema, compression="lz4", write_statistics=False, write_page_checksum=True)
+            )
+            self.files.append(dict(name=name, rows=0, row_groups=[]))
+        try:
+            self._writer.write_table(group.cast(self._writer.schema), row_group_size=len(group))
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self.files[-1]["rows"] += len(group)
+        self.files[-1]["row_groups"].append(len(group))
+        if self._rows_in_file() >= self._rows_per_file:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        """Closes the file that is being written, if any, and records its size."""
+        if self._writer is None:
+            return
+        self._writer = None
+        try:
+            self._open.close()
+            self.files[-1]["bytes"] = (self.path / self.files[-1]["name"]).size()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> UserError:
+        return UserError(f"{self.path / self.files[-1]['name']}: cannot be written: {error}")
+
+
+def file_name(number: int) -> str:
+    """Returns the name of the file with this number, from 0."""
+    return f"part-{number:05d}.parquet"
+
+
+def info_of(
+    path: Path,
+    spec: FeatureSpec,
+    statistics: Statistics,
+    files: Sequence[dict[str, Any]],
+    bad_rows: int,
+    fitted: dict[str, dict],
+    extra: dict[str, Any] | None = None,
+) -> DatasetInfo:
+    """Returns the DatasetInfo of written files.
+
+    Args:
+      statistics: Statistics of the rows in the files.
+      bad_rows: number of rows that the conversion left out.
+      fitted: statistics of the training part, for `DatasetInfo.statistics`.
+      extra: additional figures of the format.
+    """
+    return DatasetInfo(
+        path=str(path),
+        spec=spec,
+        bad_rows=bad_rows,
+        labelled=spec.labelled,
+        statistics=fitted,
+        files=tuple(files),
+        extra=extra or {},
+        **statistics.to_dict(),
+    )
+
+
+def _without_nulls(schema: pa.Schema) -> pa.Schema:
+    """Declares all columns except ids as non-nullable, because Arrow reads such columns a third faster."""
+
+    def required(field: pa.Field) -> pa.Field:
+        if pa.types.is_list(field.type):
+            field = field.with_type(pa.list_(field.type.value_field.with_nullable(False)))
+        return field.with_nullable(False)
+
+    return pa.schema([f if f.name.startswith(ID_PREFIX) else required(f) for f in schema])
