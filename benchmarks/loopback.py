@@ -20,7 +20,7 @@ from ctr_trainer.embedding.service.local_service import LocalService, LocalServi
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
-from ctr_trainer.embedding.worker.row_cache import RowCache
+from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowwiseAdagrad
 
 DISTRIBUTIONS, ZIPF = ("uniform", "zipf"), 1.2
@@ -188,7 +188,7 @@ def traffic(
     config = TableConfig(table.name, DIMS, SCALES, ROW_OPTIMIZERS[optimizer](initial_accumulator=ACCUMULATOR))
     with LocalServices(1, data.parent, TIMEOUT_S).running({core}) as (service,):
         clients = [connect(service) for _ in range(hosts)]
-        caches = [RowCache(client, config, f"host{host}") for host, client in enumerate(clients)]
+        caches = [RowCopies(client, config, f"host{host}", Group(groups=hosts)) for host, client in enumerate(clients)]
         steps = [_steps(caches[rank // workers_a_host], reader, table.name) for rank, reader in enumerate(readers)]
         examples, before = 0, {}
         for step, sizes in enumerate(zip(*steps, strict=True), start=1):
@@ -206,12 +206,12 @@ def traffic(
     return used | {f"{name}_per_example_sync_{sync_steps}": value for name, value in per_example.items()}
 
 
-def _counters(service: LocalService, caches: list[RowCache]) -> dict[str, float]:
+def _counters(service: LocalService, caches: list[RowCopies]) -> dict[str, float]:
     names = ("bytes_synced", "rows_pulled", "misses", "pulled_ahead")
     return {"core_sec": cpu_seconds(service)} | {name: sum(getattr(cache, name) for cache in caches) for name in names}
 
 
-def _steps(cache: RowCache, reader: BatchReader, table: str) -> Iterator[int]:
+def _steps(cache: RowCopies, reader: BatchReader, table: str) -> Iterator[int]:
     """Yields the size of each batch after its step, with constant gradients as large as in a click model.
 
     The rows of several batches are looked up ahead, as in the input pipeline.

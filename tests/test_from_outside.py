@@ -97,7 +97,7 @@ def test_an_optimizer_of_another_package_trains_on_two_workers(tmp_path, monkeyp
             with_plugins({"lion": None}, group)
 
     data, rate = small.make(tmp_path / "small", rows=64), 0.25
-    flags = ["--batch_size=16", "--hidden_units=4", "--max_steps=2", "--embedding_stddev=0", "--sync_merge=sum"]
+    flags = ["--batch_size=16", "--hidden_units=4", "--max_steps=2", "--embedding_stddev=0"]
     flags += ["--embedding_optimizer=lion", f"--embedding_learning_rate={rate}", "--scale_lr=none", "--mean_beta=0.5"]
     model_dir = tmp_path / "model"
     launch.run(

@@ -38,7 +38,6 @@ class Circumstances:
       has_gpu: whether the dense tower runs on a GPU.
       exchanges_in_memory: whether dense gradients are exchanged through shared memory.
       has_free_core: whether this host has more cores than workers.
-      has_limits: whether the feature spec has [[limits]].
       silent: share of the time when the embedding service did not answer.
       has_histories: whether the feature spec has sequences. bfloat16 speeds up models with sequences less.
       batch_size: mean number of examples of a worker's batch.
@@ -58,7 +57,6 @@ class Circumstances:
     has_gpu: bool = False
     exchanges_in_memory: bool = False
     has_free_core: bool = False
-    has_limits: bool = False
     silent: float = 0.0
     has_histories: bool = False
     batch_size: float = 1024.0
@@ -148,14 +146,6 @@ def _read(c: Circumstances) -> Finding | None:
     return Finding(share, f"--prefetch_batches={2 * ahead}", why)
 
 
-def _rows(c: Circumstances) -> Finding | None:
-    share, embedding = c.shares["lookup"] + c.shares["update"], c.config.embedding
-    if share <= 0.10 or not c.has_free_core or embedding.overlap_lookup or c.config.deterministic or c.has_limits:
-        return None
-    why = "rows are looked up and trained between steps; a free core can do so during steps, on rows one step older"
-    return Finding(share, "--overlap_lookup", why)
-
-
 def _sync(c: Circumstances) -> Finding | None:
     share, embedding = c.shares["sync"], c.config.embedding
     if share <= 0.05 or c.workers == 1:
@@ -240,4 +230,4 @@ def _tower(c: Circumstances) -> Finding | None:
     return Finding(share, "--mixed_precision=bfloat16", why)
 
 
-_RULES = (_read, _rows, _sync, _service, _exchange, _checkpoint)
+_RULES = (_read, _sync, _service, _exchange, _checkpoint)

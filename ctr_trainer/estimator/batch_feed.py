@@ -14,9 +14,10 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.built_step import BuiltStep
-from ctr_trainer.estimator.embeddings import Embeddings, Lookups
+from ctr_trainer.estimator.embeddings import Embeddings, Lookups, open_embeddings
 from ctr_trainer.estimator.feed import Fed, Feed, GraphInput
 from ctr_trainer.estimator.inputs import GivenReader, WholeSteps
+from ctr_trainer.estimator.open_rows import RowPlan
 from ctr_trainer.estimator.table_inputs import LookedUp
 from ctr_trainer.features.columns import FORM, Statistics
 from ctr_trainer.features.spec import FeatureSpec
@@ -85,17 +86,18 @@ class BatchInput(GraphInput):
         ahead = 0 if training is None or in_order else config.prefetch_batches
         if self._reader.is_live:
             ahead = min(ahead, 1)  # So that the records of a stream do not wait for later batches.
-        embeddings = Embeddings(
+        plan = None
+        if step is not None and training is not None:
+            plan = RowPlan(step.run_length.start, training.learning_rate_scale, in_order)
+        embeddings = open_embeddings(
             self.features,
             config.embedding,
-            config.seed,
             store,
+            plan,
+            seed=config.seed,
             ahead=ahead,
             trained=trained,
-            scale=training.learning_rate_scale if training else None,
             uncached=within_training,
-            in_order=in_order,
-            first_step=step.run_length.start if step is not None else None,
         )
         return BatchFeed(self, self._reader, embeddings, step, config.prefetch_batches, clock, self._has_read)
 

@@ -1,97 +1,116 @@
-"""Opens the rows of each table for a worker, and looks them up between steps or while a step runs."""
+"""Opens the rows of each table for a worker: the rows of a store in this process, or copies."""
 
-import collections
-import concurrent.futures
+import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ctr_trainer.data.batch import Batch
-from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.store.row_codec import find_codec
-from ctr_trainer.embedding.store.store import MakeCopies, Store, StoreReader
-from ctr_trainer.embedding.store.worker_rows import StepHistory, WorkerRows
+from ctr_trainer.embedding.store.store import Store, StoreReader
+from ctr_trainer.embedding.store.worker_rows import StepHistory, TableRows, WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.embedding.worker import merging
-from ctr_trainer.embedding.worker.host_rows import HostRows
-from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.estimator.open_store import copies_of_hosts
-from ctr_trainer.estimator.table_inputs import LookedUp
+from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes import hardware
 
 _T = TypeVar("_T")
 
 
-class EachTable:
-    """Calls a function for the copies of each table, concurrently if there are several tables.
+@dataclasses.dataclass(frozen=True)
+class RowPlan:
+    """How a training updates its rows.
 
-    The threads run on `cores`; None for the cores of this process.
+    Attributes:
+      first_step: the global step at which training starts.
+      scale: factor that scales the learning rates of the job; None for the number of workers.
+      in_order: whether identical runs train the rows identically: workers that share rows train with `HostGradients`,
+        and syncs of several copies are strict.
     """
 
-    def __init__(self, copies: Mapping[str, WorkerRows], cores: set[int] | None) -> None:
-        self._copies = copies
-        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
-        if len(copies) > 1:  # Each table may have one sync request and one request that pulls ahead at the same time.
-            self._threads = concurrent.futures.ThreadPoolExecutor(
-                2 * len(copies), initializer=hardware.run_on, initargs=(cores,)
-            )
+    first_step: int = 0
+    scale: float | None = None
+    in_order: bool = False
 
-    def call(self, function: Callable[[str, WorkerRows], _T]) -> dict[str, _T]:
-        """Returns a dict of table name -> `function(name, rows)`. Waits for all calls before it raises an error."""
-        if self._threads is None:
-            return {name: function(name, rows) for name, rows in self._copies.items()}
-        futures = {name: self._threads.submit(function, name, rows) for name, rows in self._copies.items()}
-        concurrent.futures.wait(futures.values())
-        return {name: future.result() for name, future in futures.items()}
 
-    def close(self) -> None:
-        """Stops the threads."""
-        if self._threads:
-            self._threads.shutdown()
+@dataclasses.dataclass(frozen=True)
+class OpenRows:
+    """The rows that a worker uses.
+
+    Attributes:
+      rows: dict of table name -> `WorkerRows`.
+      group: the workers that train one copy of the rows; `Group()` if the rows are no copies.
+    """
+
+    rows: dict[str, WorkerRows]
+    group: Group
+
+    @property
+    def copies(self) -> dict[str, RowCopies]:
+        return {name: rows for name, rows in self.rows.items() if isinstance(rows, RowCopies)}
 
 
 def open_rows(
     store: Store,
     config: EmbeddingConfig,
-    tables: Mapping[str, TableConfig],
+    tables: Iterable[TableConfig],
     *,
     lookup_latency: Latency,
     push_latency: Latency,
-    hosts: int = 1,
     uncached: bool = False,
-) -> dict[str, WorkerRows]:
-    """Creates the tables in the store, and returns a dict of table name -> `WorkerRows`. A collective.
+) -> OpenRows:
+    """Creates the tables in the store, and opens their rows. A collective.
+
+    The workers of a host train one copy of the rows if the store has `host_memory`; else each worker has its own.
 
     Args:
-      config: decides which workers share one copy of the rows.
-      hosts: number of hosts of the job.
       lookup_latency, push_latency: record the requests that copies send to the service.
-      uncached: whether each lookup reads the store.
+      uncached: whether each lookup reads the store, for an evaluation within training.
     """
 
     def create() -> None:
-        for table in tables.values():
+        for table in tables:
             store.create_table(table)
+
+    def opened() -> dict[str, WorkerRows]:
+        return {table.name: store.worker_rows(table, copies) for table in tables}
 
     _first_then_others(distributed.is_chief(), create, "tables_created")
     if uncached:
-        return {name: store.worker_rows(table, StoreReader) for name, table in tables.items()}
-    if store.host_memory is None and (distributed.size() > 1 or not copies_of_hosts(config)):
-        copies = _own_copies(config, lookup_latency, push_latency)
-        return {name: store.worker_rows(table, copies) for name, table in tables.items()}
-    is_owner = distributed.local_rank() == 0  # It creates the arrays in the host's memory. The other ranks open them.
-    copies = _host_copies(config, lookup_latency, push_latency, is_owner, hosts)
+        copies: Callable[[Store, TableConfig], WorkerRows] = StoreReader
+        return OpenRows(opened(), Group())
+    is_first = distributed.local_rank() == 0  # It makes the arrays in the host's memory, which the others open.
+    group = Group(groups=distributed.size())
+    if store.host_memory is not None:
+        group = Group(groups=distributed.hosts(), is_syncer=is_first, is_alone=False)
+    copies = functools.partial(_copies, config, group, lookup_latency, push_latency)
+    rows = opened() if group.is_alone else _first_then_others(is_first, opened, "host_rows_opened")
+    found = OpenRows(rows, group)
+    return found if found.copies else OpenRows(rows, Group())
 
-    def opened() -> dict[str, WorkerRows]:
-        return {name: store.worker_rows(table, copies) for name, table in tables.items()}
 
-    return _first_then_others(is_owner, opened, "host_rows_opened")
+def _copies(
+    config: EmbeddingConfig,
+    group: Group,
+    lookup_latency: Latency,
+    push_latency: Latency,
+    store: Store,
+    table: TableConfig,
+) -> RowCopies:
+    return RowCopies(
+        store,
+        table,
+        f"rank{distributed.rank()}",
+        group,
+        memory=store.host_memory and store.host_memory.under(table.name),
+        lookup_latency=lookup_latency,
+        push_latency=push_latency,
+        codec=find_codec(config.sync_compression),
+    )
 
 
-def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step: int | None) -> list[WorkerRows]:
+def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step: int | None) -> list[TableRows]:
     """Makes the rows of a dense optimizer catch up on the steps that they miss. Returns them; [] for a lazy optimizer.
 
     Args:
@@ -100,9 +119,9 @@ def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step
     Raises:
       SettingError: the optimizer is dense, but the rows are copies, or limits determine which keys have rows.
     """
-    dense = list(rows) if config.row_optimizer.moves_all_rows and first_step is not None else []
-    for each in dense:
-        if each.are_copies:
+    dense = []
+    for each in rows if config.row_optimizer.moves_all_rows and first_step is not None else ():
+        if not isinstance(each, TableRows):
             raise config.refused(
                 "{optimizer} updates every row at every step, which is not possible for rows in a service: train with "
                 "one worker and {service:name}=auto, or with the workers of one host and {service:name}=shared"
@@ -114,44 +133,8 @@ def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step
                 table=each.config.name,
             )
         each.follow_steps(StepHistory(first_step or 0, config.l2))
+        dense.append(each)
     return dense
-
-
-def _own_copies(config: EmbeddingConfig, lookup_latency: Latency, push_latency: Latency) -> MakeCopies:
-    """Returns f(store, table) -> `RowCache`."""
-    worker, codec = f"rank{distributed.rank()}", find_codec(config.sync_compression)
-
-    def copies(store: Store, table: TableConfig) -> RowCache:
-        shares = merging.shares(table, config.sync_merge, distributed.size())
-        return RowCache(store, table, worker, lookup_latency, push_latency, codec, shares)
-
-    return copies
-
-
-def _host_copies(
-    config: EmbeddingConfig, lookup_latency: Latency, push_latency: Latency, is_syncer: bool, hosts: int
-) -> MakeCopies:
-    """Returns f(store, table) -> `HostRows`."""
-    worker, codec = f"rank{distributed.rank()}", find_codec(config.sync_compression)
-
-    def copies(store: Store, table: TableConfig) -> HostRows:
-        shares = merging.shares(table, config.sync_merge, hosts)
-        memory = TableMemory() if store.host_memory is None else store.host_memory.under(table.name)
-        return HostRows(
-            store,
-            table,
-            worker,
-            lookup_latency,
-            push_latency,
-            codec,
-            shares,
-            memory=memory,
-            is_syncer=is_syncer,
-            is_alone=distributed.size() == 1,
-            has_others=hosts > 1,
-        )
-
-    return copies
 
 
 def _first_then_others(is_first: bool, call: Callable[[], _T], barrier: str) -> _T:
@@ -179,105 +162,3 @@ def as_trained(config: TableConfig, trained: Mapping[str, TableConfig]) -> Table
             "use the model and the embedding_dim with which it was trained"
         )
     return found
-
-
-class RowsInTurn:
-    """Looks up the rows of a batch before its step and trains them after it, in the training thread.
-
-    Args:
-      look_up: f(lookups, create) -> `LookedUp`, see `Embeddings.look_up`.
-      batches: iterable of (`Batch`, lookups).
-      training: whether a key without a row gets a new row.
-    """
-
-    def __init__(self, look_up: Callable[..., LookedUp], batches: Iterable[tuple[Batch, Any]], training: bool) -> None:
-        self._look_up, self._batches, self._training = look_up, iter(batches), training
-
-    def read(self) -> tuple[Batch, Any]:
-        """Returns the next `Batch` and the argument of `look_up`; raises StopIteration at the end."""
-        return next(self._batches)
-
-    def look_up(self, lookups: Any) -> LookedUp:
-        """Returns the `LookedUp` of the batch."""
-        return self._look_up(lookups, create=self._training)
-
-    def train(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Calls a method of `Embeddings` that takes gradients. Only the next lookup may run before this call ends."""
-        call(*arguments)
-
-    def finish_pending(self) -> None:
-        """Finishes training the rows of the steps so far. Called before a sync or a flush."""
-
-    def close(self) -> None:
-        """Stops the background work. Also called after an error."""
-
-
-class RowPipeline(RowsInTurn):
-    """While a step runs, trains the rows of the previous step and then looks up the rows of the next step.
-
-    One thread does both in a fixed order, so a run is as repeatable as without a pipeline:
-
-        training thread:       step t          step t+1          step t+2
-        pipeline thread:       train t-1, look up t+1   train t, look up t+2   ...
-
-    Staleness: a step reads rows that lack only the update of the previous step. Before a sync, a checkpoint or an
-    evaluation, all rows are trained, and the batch that was looked up ahead is looked up again. The rows are then
-    complete, and a resumed run continues like a run that was not interrupted.
-
-    Caveat: a new key in a batch that is looked up ahead gets its row at once, so a checkpoint may contain rows that no
-    step has trained yet. Tables with limits are not supported, because a row may be removed before a step trains it.
-
-    Source: the semi-synchronous training pipelines of TorchRec (`TrainPipelineSemiSync`).
-    """
-
-    def __init__(self, look_up: Callable[..., LookedUp], batches: Iterable[tuple[Batch, Any]]) -> None:
-        super().__init__(look_up, batches, training=True)
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "embedding rows")
-        self._trainings: collections.deque[concurrent.futures.Future] = collections.deque()
-        # (Batch, lookups, Future of LookedUp or None); None before the first batch and after the last.
-        self._next: tuple[Batch, Any, concurrent.futures.Future | None] | None = None
-        self._has_begun = False
-
-    def read(self) -> tuple[Batch, Any]:
-        if not self._has_begun:
-            self._has_begun = True
-            self._prepare()
-        if self._next is None:
-            raise StopIteration
-        return self._next[0], self._next
-
-    def look_up(self, prepared: Any) -> LookedUp:
-        """Returns the `LookedUp` of the batch, and starts the lookup of the next batch."""
-        _, lookups, future = prepared
-        looked_up = future.result() if future else self._start(lookups).result()
-        while self._trainings and self._trainings[0].done():
-            self._trainings.popleft().result()  # Raises the error of the training, if any.
-        self._prepare()
-        return looked_up
-
-    def train(self, call: Callable[..., None], *arguments: Any) -> None:
-        self._trainings.append(self._thread.submit(call, *arguments))
-
-    def finish_pending(self) -> None:
-        while self._trainings:
-            self._trainings.popleft().result()
-        if self._next is not None:
-            batch, lookups, future = self._next
-            if future is not None:
-                future.result()
-            self._next = batch, lookups, None
-
-    def close(self) -> None:
-        """Waits for the work in progress, and ignores its errors."""
-        self._thread.shutdown(cancel_futures=True)
-
-    def _prepare(self) -> None:
-        try:
-            batch, lookups = next(self._batches)
-        except StopIteration:
-            self._next = None
-        else:
-            self._next = batch, lookups, self._start(lookups)
-
-    def _start(self, lookups: Any) -> concurrent.futures.Future:
-        return self._thread.submit(self._look_up, lookups, create=True)

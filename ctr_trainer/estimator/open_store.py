@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,13 +21,13 @@ from ctr_trainer.embedding.service.local_service import LocalServices, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.table.shared_table import SharedTables, published_table
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import reach
 
+_log = logging.getLogger(__name__)
 # In addition to its floats, a row has a key, an entry in the index and a version.
 _MORE_BYTES_OF_A_ROW = 8 + 5 + 4
 # Freed memory to keep for sync messages, because many buffers of `wire.PAGE_BYTES` are allocated and freed at once.
@@ -60,7 +61,10 @@ def _of_this_host(address: str | None) -> str:
 
 def copies_of_hosts(config: EmbeddingConfig) -> bool:
     """Returns whether the workers of a host share one copy of the service's rows."""
-    return config.row_copies == "host" or (config.row_copies == "auto" and SharedMemory.is_possible())
+    if config.row_copies == "host" and not SharedMemory.is_possible():
+        _log.info("this system has no memory that workers can share: each worker keeps its own copy of the rows")
+        return False
+    return config.row_copies == "host"
 
 
 class EvaluationStore:
@@ -71,7 +75,7 @@ class EvaluationStore:
 
     def __init__(self, memory: SharedMemory | None = None) -> None:
         self._fills = memory is None or memory.is_own
-        self.store = LocalStore() if memory is None else LocalStore(SharedTables(memory))
+        self.store = LocalStore(memory)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Reads the rows of the store's tables from the checkpoint's files. A collective.
@@ -141,7 +145,7 @@ def open_store(
         if config.service not in ("auto", "shared"):
             yield stack.enter_context(_named_service(config, model_dir, memory))
         elif distributed.size() == 1:
-            yield LocalStore(published_table) if is_published else LocalStore()
+            yield LocalStore(is_published=is_published)
         elif distributed.local_size() != distributed.size():
             raise config.refused(
                 "{service} is for workers on one host; start `python -m ctr_trainer serve` on a host that all of them "
@@ -150,7 +154,7 @@ def open_store(
         elif config.service == "shared":
             shared = stack.enter_context(open_host_memory())
             rank, size = distributed.local_rank(), distributed.local_size()
-            yield LocalStore(SharedTables(shared, member=rank, members=size, is_published=is_published))
+            yield LocalStore(shared, rank, size, is_published)
         else:
             services = services or LocalServices.of(config, model_dir)
             yield stack.enter_context(_local_service(config, model_dir, memory, services, steps_wait))

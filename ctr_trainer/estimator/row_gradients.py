@@ -108,7 +108,7 @@ class RowGradients:
         clip_norm: float = 0.0,
         workers: OwnGradients = OwnGradients(),  # noqa: B008, it holds nothing
     ) -> None:
-        self._workers, self._merge_factor, self._l2, self._clip_norm = workers, merge_factor, l2, clip_norm
+        self.workers, self._merge_factor, self._l2, self._clip_norm = workers, merge_factor, l2, clip_norm
         self._batches: list[tuple[list[TableGradients], float]] = []
 
     def add(self, batch: list[TableGradients], weight: float = 1.0) -> None:
@@ -123,7 +123,7 @@ class RowGradients:
                 part.sums = [weighed(g, weight, step.share, self._merge_factor) for g in part.sums]
         batches = [batch for batch, _ in weighed_batches]
         parts = batches[0] if len(batches) == 1 else [_merged(parts) for parts in zip(*batches, strict=True)]
-        parts = self._workers.add_up(parts)
+        parts = self.workers.add_up(parts)
         if self._l2:
             for part in parts:
                 part.sums = self._decayed(part)
@@ -141,8 +141,7 @@ class RowGradients:
         l2 = np.float32(self._l2) if shares is None else np.float32(self._l2) * shares[:, None]
         for gradient in part.sums:
             weights = np.empty_like(gradient)
-            with part.rows.locked():
-                row_kernels.take(part.rows.rows, part.slots, start, weights)
+            row_kernels.take(part.rows.rows, part.slots, start, weights)
             decayed.append(gradient + l2 * weights)
             start += gradient.shape[1]
         return decayed

@@ -1,73 +1,113 @@
-"""When the embedding rows of a training are synced with the service, and when expired rows are removed."""
+"""Syncs the copies of embedding rows that a group of workers trains."""
 
-import tensorflow as tf
-import tensorflow.compat.v1 as tf1
+import concurrent.futures
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.estimator.embeddings import Embeddings
-from ctr_trainer.estimator.periods import EverySeconds, EverySteps
+from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.measuring.clock import PHASES
+from ctr_trainer.system.measuring.latency import Latency
+from ctr_trainer.system.processes import hardware
+from ctr_trainer.system.processes.waiting import Background
+
+_T = TypeVar("_T")
 
 
 class RowSync:
-    """Syncs this worker's rows with the service every `sync_steps` steps, and removes expired rows.
+    """Syncs the copies of all tables concurrently, in the background or strictly.
 
-    The syncs of the ranks are spread over `sync_steps`, unless a sync is a collective. With a publication, a worker
-    also syncs when half of the seconds between two publications have passed, because a publication reads the service.
-    Expired rows are removed after every `sync_steps` steps, so `lru` and `ttl_steps` are only as exact as that.
-
-    Staleness: see `Embeddings`. The sync runs in the background; a step waits only if the next sync is due and the
-    previous one has not ended.
+    A strict sync is a collective: all groups push at the same step, in rank order, and wait for each other, so that the
+    service adds the changes in a fixed order. Then each group reads the rows with the pushes of all. With one group,
+    nothing depends on the order.
 
     Args:
-      embeddings: the rows; None for a model without rows.
-      learning_rate: scalar tensor, the learning rate of the rows; None for a model without rows.
+      copies: dict of table name -> `RowCopies`; empty if this worker trains the tables of the store.
+      group: this worker's group.
+      in_order: whether syncs of several groups are strict.
 
     Attributes:
-      wait_ms: milliseconds for which the last sync blocked the training thread; None before the first sync.
+      copies, is_strict: see above.
+      owner: the owner of each copy, `host` or `worker`; None if there are no copies.
+      latency: OpsParameterSync: time of each sync of all tables.
+      seconds: duration of the last sync.
     """
 
-    def __init__(
-        self, embeddings: Embeddings | None, store: Store, config: RunConfig, learning_rate: tf.Tensor | None
-    ) -> None:
-        self._embeddings, self._store, self._learning_rate = embeddings, store, learning_rate
-        self.wait_ms: float | None = None
-        if embeddings is None:
-            return
-        steps, rank, size = config.embedding.sync_steps, distributed.rank(), distributed.size()
-        self._syncs = EverySteps(steps, 0 if embeddings.is_strict else rank * steps // size)
-        self._evicts = EverySteps(steps)
-        is_evicting = rank == 0 and any(rows.config.evicts for rows in embeddings.rows.values())
-        self._evicting = store if is_evicting else None
-        by_clock = config.publish.to and not (embeddings.is_strict or config.deterministic)
-        self._seconds = EverySeconds(config.publish.secs / 2) if by_clock else None
+    def __init__(self, copies: Mapping[str, RowCopies], group: Group, in_order: bool) -> None:
+        self.copies, self._group = copies, group
+        self.is_strict = in_order and group.groups > 1
+        self.owner = None if not copies else "worker" if group.is_alone else "host"
+        # The sync of a host may use the cores of all its workers. On one worker's cores alone, it would delay that
+        # worker, and the other workers would wait for it.
+        cores = None if group.is_alone else distributed.host_cores()
+        self._background = Background("the sync of the embedding rows", cores=cores)
+        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
+        if len(copies) > 1:  # Each table may have one sync request and one request that pulls ahead at the same time.
+            self._threads = concurrent.futures.ThreadPoolExecutor(
+                2 * len(copies), initializer=hardware.run_on, initargs=(cores,)
+            )
+        self.latency = Latency(PHASES["sync"].operation, "" if group.is_alone else "the host")
+        self.seconds = 0.0
 
-    def begin(self, session: tf1.Session, step: int) -> None:
-        """Prepares the rows for the first step."""
-        if self._embeddings is None:
-            return
-        if self._embeddings.moves_all_rows:
-            self._embeddings.expect_learning_rate(float(session.run(self._learning_rate)))
-        if self._evicting:
-            self._evicting.advance(step)
+    def on_all(self, call: Callable[[str, RowCopies], _T]) -> dict[str, _T]:
+        """Returns a dict of table name -> `call(name, copies)`. Waits for all calls before it raises an error."""
+        if self._threads is None:
+            return {name: call(name, copies) for name, copies in self.copies.items()}
+        futures = {name: self._threads.submit(call, name, copies) for name, copies in self.copies.items()}
+        concurrent.futures.wait(futures.values())
+        return {name: future.result() for name, future in futures.items()}
 
-    def sync_if_due(self, step: int, clock: Clock) -> None:
-        """Starts a sync, or removes expired rows, if either is due after `step`. Raises the error of a failed sync."""
-        if self._embeddings is None:
-            return
-        self._embeddings.look()
-        if self._syncs.is_due(step) or (self._seconds and self._seconds.is_over()):
-            with clock.within("sync"):
-                self._embeddings.sync()
-                self.wait_ms = 1000 * clock.lasted()
-            if self._seconds:
-                self._seconds.begin()
-        if self._evicting and self._evicts.is_due(step):
-            self._evicting.advance(step)
+    def sync(self) -> None:
+        """Syncs: as a collective if strict, otherwise in the background.
+
+        Waits for the previous sync if it is still running, and raises its error if it failed.
+        """
+        if self.is_strict:
+            self._timed(lambda: self._sync_strictly(lambda _, copies: copies.refresh()))
+        elif self.copies and self._group.is_syncer:
+            self._background.wait()
+            for copies in self.copies.values():
+                copies.begin_window()
+            self._background.start(lambda: self._timed(lambda: self.on_all(lambda _, copies: copies.sync_window())))
+
+    def look(self) -> None:
+        """Raises an error if the background sync has failed. Does not wait."""
+        if not self._background.is_busy:
+            self._background.wait()
 
     def flush(self) -> None:
-        """Returns when the store has all changes of this worker. A collective."""
-        if self._embeddings is not None:
-            self._embeddings.flush()
+        """Syncs, and returns when the store has exactly all changes of the group. A collective unless alone."""
+        if self.is_strict:
+            self._sync_strictly(lambda _, copies: copies.forget())  # A training that resumes has no copies either.
+            return
+        self._background.wait()
+        self._meet("host_rows_stepped")
+        self.on_all(lambda _, copies: copies.flush())
+        self._meet("host_rows_flushed")
+
+    def close(self) -> None:
+        """Waits for a running sync and ignores its errors, because the training may have ended early."""
+        self._background.close()
+        if self._threads:
+            self._threads.shutdown()
+
+    def _timed(self, sync: Callable[[], object]) -> None:
+        before = self.latency.total_seconds
+        with self.latency.measure():
+            sync()
+        self.seconds = self.latency.total_seconds - before
+
+    def _meet(self, what: str) -> None:
+        """Waits for all workers of the job if the workers of a host share copies."""
+        if not self._group.is_alone:
+            distributed.barrier(what)
+
+    def _sync_strictly(self, then: Callable[[str, RowCopies], None]) -> None:
+        """Pushes in rank order, and then calls `then` for the copies of each table."""
+        for pusher in range(distributed.size()):
+            if pusher == distributed.rank() and self._group.is_syncer:
+                self.on_all(lambda _, copies: copies.flush())
+            distributed.barrier("strict_sync")
+        if self._group.is_syncer:
+            self.on_all(then)
+        self._meet("host_rows_refreshed")

@@ -89,7 +89,7 @@ def _own_figures(training: Training, hooks: TrainingHooks) -> dict[str, float]:
     totals = embeddings.totals() if embeddings else RowTotals()
     lock = embeddings.lock_times() if embeddings else LockTimes()
     services = training.store.stats().get("services", {})
-    requests = [embeddings.lookup_latency, embeddings.push_latency] if embeddings and services else []
+    requests = [embeddings.row_latencies.lookup, embeddings.row_latencies.push] if embeddings and services else []
     served, served_seconds = hooks.service.totals() if hooks.service and services else (0, 0.0)
     ran, waited = core_seconds()
     return {
@@ -142,7 +142,6 @@ def _circumstances(
         has_gpu=bool(tf.config.list_physical_devices("GPU")),
         exchanges_in_memory=plan.exchange is not None and plan.exchange.is_in_memory,
         has_free_core=(os.cpu_count() or 1) > distributed.local_size(),
-        has_limits=bool(inputs.fed and inputs.features.spec.limits),
         silent=total["silent"] / distributed.size() / in_training,
         has_histories=inputs.fed and any(f.combiner == "none" for f in inputs.features.spec.sparse),
         batch_size=total["examples"] / runs if total["examples"] else Circumstances.batch_size,

@@ -22,7 +22,7 @@ from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds, observed_phases
 from ctr_trainer.estimator.open_store import open_store
 from ctr_trainer.estimator.periods import EventClock, EverySeconds, EverySteps
-from ctr_trainer.estimator.row_sync import RowSync
+from ctr_trainer.estimator.row_schedule import RowSchedule
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed, last_words
@@ -107,7 +107,7 @@ class Training:
     warm_start: NoWarmStart
     saver: tf1.train.Saver
     dense: DenseStep
-    rows: RowSync
+    rows: RowSchedule
     save: Saving
     saves: EverySteps
     meetings: Meetings
@@ -189,7 +189,7 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
             warm_start=warm,
             saver=saver,
             dense=dense,
-            rows=RowSync(feed.embeddings, store, config, model.step.rows and model.step.rows.learning_rate),
+            rows=RowSchedule(feed.embeddings, store, config, model.step.rows and model.step.rows.learning_rate),
             save=Saving(job, saver, feed, store, model.step.run_length, dense.settle),
             saves=checkpoint_period(config, feed, model.step),
             meetings=_meetings(feed),

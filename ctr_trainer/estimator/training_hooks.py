@@ -18,7 +18,7 @@ from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, Step
 from ctr_trainer.estimator.hooks.measuring_hooks import LoadHook, PhaseHook, ResourcesHook, RunStatusHook, ServiceStatus
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MergedLines, MetricsHook, OwnLines
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook, profile_hook
-from ctr_trainer.estimator.row_sync import RowSync
+from ctr_trainer.estimator.row_schedule import RowSchedule
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.models.metrics import click_metrics
 from ctr_trainer.models.metrics.click_metrics import WorkerFigures
@@ -115,7 +115,7 @@ def _learning_rate() -> tf.Tensor | None:
         return None
 
 
-def _worker_figures(rows: RowSync, embeddings: Embeddings | None) -> WorkerFigures:
+def _worker_figures(rows: RowSchedule, embeddings: Embeddings | None) -> WorkerFigures:
     """Returns the current figures of this worker, without its rates."""
     if embeddings is None or rows.wait_ms is None:
         return WorkerFigures()

@@ -29,20 +29,17 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
     Staleness: with one worker, or with `service="shared"`, a step reads the newest rows. Otherwise each host, or each
     worker, trains copies of the rows, and a copy may lack the updates of other copies since the last sync, that is, of
     up to `sync_steps` steps. With `RunConfig.deterministic`, syncs are collectives, and a lookup sees all pushes of the
-    previous window. With `overlap_lookup`, a step also lacks the updates of the previous step.
+    previous window.
 
     Attributes:
-      service: location of the rows: `auto`, `shared` (see `SharedTable`), or the addresses of a running service.
+      service: location of the rows: `auto`, `shared` (see `LocalStore`), or the addresses of a running service.
       optimizer: a `RowOptimizer`, or its name.
       learning_rate: learning rate of the rows; `TrainOp` has the one of the dense variables. `embedding.worker.merging`
         describes how the number of workers changes the updates.
       stddev: standard deviation of the initial weights, which are uniform; linear weights start at 0.
-      overlap_lookup: whether to look up the rows of a batch during the previous step and to train them during the next
-        step, if a core is free; see `RowPipeline`.
-      row_copies: who keeps a copy of the rows: `host` (see `HostRows`), `worker` (see `RowCache`) or `auto`.
+      row_copies: the group of workers that trains one copy of the rows: `host` or `worker`; see `RowCopies`.
       sync_steps: steps between two syncs; a row may lack the updates that other copies made since the last sync.
-      sync_merge: how changes from several copies are merged: `sum`, `mean` or `adaptive`; see
-        `embedding.worker.merging`.
+        `embedding.worker.merging` describes how the changes are merged.
       sync_compression: encoding of the rows that are sent: `none` or `fp16`, see `row_codec`.
       service_shards: number of shards. Increase it if one core cannot merge the pushes of all workers; see
         `docs/embedding_service.md`.
@@ -90,16 +87,11 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "down to it. 0 for no limit",
         minimum=0.0,
     )
-    overlap_lookup: bool = setting(
-        False,
-        "look up and update rows while steps run, which needs a free core; the rows of a step then lack the updates of "
-        "the previous step (staleness 1)",
-    )
     row_copies: str = setting(
-        "auto",
-        "who keeps copies of the service's rows: each host one, in memory that its workers share, or each worker its "
-        "own; auto is host if the system has such memory",
-        choices=("auto", "host", "worker"),
+        "host",
+        "who trains a copy of the service's rows: the workers of a host together, in memory that they share, or each "
+        "worker alone; a system without such memory has one copy per worker",
+        choices=("host", "worker"),
     )
     sync_steps: int = setting(
         30,
@@ -107,12 +99,6 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "the last sync",
         "steps",
         minimum=1,
-    )
-    sync_merge: str = setting(
-        "adaptive",
-        "how a sync merges the changes that several copies made to one row; see docs/staleness.md. adaptive: the mean "
-        "for rows that all copies update often, the sum for rare rows",
-        choices=("sum", "mean", "adaptive"),
     )
     sync_compression: str = setting(
         "none", "encoding of the rows that a sync sends; fp16: float16, in half the bytes", choices=("none", "fp16")

@@ -187,11 +187,6 @@ class RunConfig(Settings, title="Run"):
                 "with {deterministic:name} identical runs save at the same steps, and {save_checkpoints_secs} goes by "
                 "the clock: use {save_checkpoints_steps:name}"
             )
-        if self.embedding.overlap_lookup:
-            yield (
-                "{overlap_lookup:name} trains the rows of a step while the next step runs, and a deterministic run "
-                "trains them in a fixed order: leave out one of the two"
-            )
         if self.embedding.sync_compression != "none":
             yield (
                 "{sync_compression} rounds what a sync sends, by the moment of the sync, and a deterministic run sends "

@@ -136,7 +136,7 @@ def test_a_param_of_an_optimizer_is_a_number_in_its_range():
         _train_op("--optimizer=adam", "--optimizer_params=beta1=1.5")
 
 
-@pytest.mark.parametrize("other", ["--save_checkpoints_secs=5", "--overlap_lookup", "--autotune"])
+@pytest.mark.parametrize("other", ["--save_checkpoints_secs=5", "--autotune"])
 def test_a_deterministic_run_refuses_what_depends_on_time(other):
     with pytest.raises(UserError, match=f"{other}.*: (use|leave out)"):
         check_training(_experiment("--deterministic", "--dense_exchange=horovod", other), EvaluationConfig())

@@ -9,13 +9,12 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.worker_rows import RowStep, StepHistory, TableRows, weighed
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.embedding.worker import merging
-from ctr_trainer.embedding.worker.row_cache import RowCache
+from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.estimator import EmbeddingConfig, EvalSpec, TrainSpec, train_and_evaluate
 from ctr_trainer.estimator.open_rows import follow_steps
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
-from ctr_trainer.settings.optimizers import RowAdagrad
+from ctr_trainer.settings.optimizers import RowAdagrad, RowSgd
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.setting import SettingError
 from ctr_trainer.settings.training_configs import PublishConfig
@@ -33,8 +32,8 @@ def data(tmp_path_factory):
     return small.make(tmp_path_factory.mktemp("dense_rows"), rows=600)
 
 
-def _estimator(model_dir, optimizer="dense_adam", l2=0.1, overlap=False, **config):
-    embedding = EmbeddingConfig(optimizer=optimizer, l2=l2, stddev=0.1, overlap_lookup=overlap)
+def _estimator(model_dir, optimizer="dense_adam", l2=0.1, **config):
+    embedding = EmbeddingConfig(optimizer=optimizer, l2=l2, stddev=0.1)
     return deepfm.estimator(model_dir, TrainOp("adam", 0.01, 0.01, **CONSTANT), (4,), embedding=embedding, **config)
 
 
@@ -43,10 +42,9 @@ def _train(estimator, data, max_steps=STEPS, hooks=()):
     return rows_by_key(estimator.latest_checkpoint())
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_all_rows_of_a_checkpoint_and_of_a_publication_have_made_all_steps(data, tmp_path, overlap):
+def test_all_rows_of_a_checkpoint_and_of_a_publication_have_made_all_steps(data, tmp_path):
     publish = PublishConfig(to=str(tmp_path / "to"), secs=0.2)
-    estimator = _estimator(tmp_path / "model", overlap=overlap, publish=publish)
+    estimator = _estimator(tmp_path / "model", publish=publish)
     rows = _train(estimator, data)
     assert {row[-1] for row in rows.values()} == {STEPS} and len(rows) > 100
     found, record, _ = published.state(tmp_path / "to")
@@ -65,7 +63,7 @@ def test_a_run_that_resumes_ends_with_the_rows_of_one_that_was_not_interrupted(d
         np.testing.assert_allclose(parts[key], row, atol=1e-6)
 
 
-def test_the_first_rate_after_a_resume_is_that_of_the_last_plateau(data, tmp_path, monkeypatch):
+def test_the_first_rate_after_a_resume_is_that_of_the_plateau(data, tmp_path, monkeypatch):
     """New rows catch up with it. The evaluation at step 8 halves it, and the checkpoint of step 10 is resumed."""
     rates, begin_step = [], StepHistory.begin_step
     monkeypatch.setattr(
@@ -107,23 +105,20 @@ def test_rows_decay_by_l2_in_steps_whose_batches_lack_them(data, tmp_path):
     assert norms[0] < 0.7 * norms[1]
 
 
-class _Copies:
-    are_copies = True
-
-
 def test_rows_that_cannot_make_up_for_steps_are_refused():
     with pytest.raises(SettingError, match="service=a:1 cannot: leave out service") as refused:
         EmbeddingConfig(optimizer="dense_adam", service="a:1")
     assert "--embedding_optimizer=dense_adam" in refused.value.by_flags
     config = EmbeddingConfig(optimizer="dense_adam")
+    copies = RowCopies(LocalStore(), TableConfig("dim4", (4,), (0.1,), config.optimizer), "a")
     with pytest.raises(SettingError, match="not possible for rows in a service: train with one worker"):
-        follow_steps(config, [_Copies()], 0)
+        follow_steps(config, [copies], 0)
     limited = TableConfig("dim4", (4,), (0.1,), config.optimizer, max_rows=9)
     store = LocalStore()
     store.create_table(limited)
     with pytest.raises(SettingError, match=r"limits.* limit which keys of dim4 have rows: leave out one"):
         follow_steps(config, [store.worker_rows(limited, None)], 0)
-    assert follow_steps(config, [_Copies()], None) == []  # An evaluation only reads.
+    assert follow_steps(config, [copies], None) == []  # An evaluation only reads.
 
 
 def test_a_warm_start_does_not_count_the_steps_of_another_training(data, tmp_path):
@@ -177,15 +172,17 @@ def test_l2_is_of_each_distinct_row_once():
     np.testing.assert_allclose(_rows(table, 1, 2), [[0.9, 1.8, 2.7], [4, 5, 6]], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("merge", "always", "once"), [("adaptive", 0.25, 1), ("mean", 1, 4)])
-def test_l2_counts_as_with_one_worker_that_has_the_batches_of_all_four(merge, always, once):
-    """Beside a quarter of the gradient of each batch, or with `mean` beside all of it."""
-    config, store = TableConfig("t", (1,), (0.0,), RowAdagrad(initial_accumulator=1e12)), LocalStore()
-    cache = RowCache(store, config, "a", shares=merging.shares(config, merge, 4))
+@pytest.mark.parametrize(
+    ("optimizer", "always", "once"), [(RowAdagrad(initial_accumulator=1e12), 0.25, 1), (RowSgd(), 1, 4)]
+)
+def test_l2_counts_against_a_rows_data_as_with_one_worker_with_all_batches(optimizer, always, once):
+    """With a quarter of the gradient of each of four batches, or with SGD the whole gradient."""
+    config, store = TableConfig("t", (1,), (0.0,), optimizer), LocalStore()
+    cache = RowCopies(store, config, "a", Group(groups=4))
     for keys in ([1, 2], [1], [1]):
         slots = cache.find_or_create(np.array(keys))
         cache.apply_gradients(slots, [np.zeros((len(keys), 1), np.float32)], 1.0)
-    store.push("t", np.array([1, 2]), np.float32([[8, 0], [8, 0]]), "another", 1)
+    store.push("t", np.array([1, 2]), np.eye(1, config.width, dtype=np.float32).repeat(2, 0) * 8, "another", 1)
     cache.sync()
     slots, gradients = cache.find_or_create(np.array([1, 2])), RowGradients(1.0, l2=0.5)
     gradients.add([TableGradients(cache, np.array([1, 2]), slots, [np.float32([[3], [3]])])])

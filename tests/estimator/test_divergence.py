@@ -10,7 +10,6 @@ from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.models import deepfm as model
 from ctr_trainer.system.messages.errors import UserError
@@ -117,7 +116,7 @@ def test_a_store_counts_the_rows_that_it_refuses_and_leaves_no_file_of_them(tmp_
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared tables need Linux's memfd_create")
 def test_rows_that_another_worker_of_shared_memory_made_infinite_are_refused(tmp_path):
     memory, config = SharedMemory(), TableConfig("t", (2,), (0.1,), "sgd")
-    chief, other = (LocalStore(SharedTables(each)) for each in (memory, SharedMemory(memory.address)))
+    chief, other = (LocalStore(each) for each in (memory, SharedMemory(memory.address)))
     for store in (chief, other):
         store.create_table(config)
     table = other.tables["t"]

@@ -10,14 +10,14 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
-from ctr_trainer.estimator import EmbeddingConfig, RunConfig
-from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.embedding.worker.row_copies import Group
+from ctr_trainer.estimator import EmbeddingConfig, open_rows
+from ctr_trainer.estimator.embeddings import open_embeddings
+from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
+from ctr_trainer.estimator.open_rows import RowPlan
 from ctr_trainer.estimator.open_store import copies_of_hosts
-from ctr_trainer.estimator.row_sync import RowSync
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING
-from ctr_trainer.ranks import distributed
-from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -61,7 +61,8 @@ def _worker(store, ahead=0, in_order=False, **config):
     features = types.SimpleNamespace(spec=spec, segments={spec.tables[0].name: {EMBEDDING: Tensor()}})
     config = EmbeddingConfig(optimizer="sgd", stddev=0.0, **config)
     remote = Remote(store)
-    return Embeddings(features, config, 1, remote, ahead, in_order=in_order), remote, spec.tables[0].name
+    plan = RowPlan(in_order=in_order)
+    return open_embeddings(features, config, remote, plan, seed=1, ahead=ahead), remote, spec.tables[0].name
 
 
 def _batch(table, *keys):
@@ -98,7 +99,7 @@ def test_steps_go_on_beside_a_sync_and_nothing_of_them_is_lost(store):
 
 
 @pytest.mark.parametrize(("rows", "read"), [(0, 1), (1, 3)])
-def test_batches_wait_for_each_other_only_if_rows_may_have_to_be_pulled(store, rows, read):
+def test_batches_wait_for_each_other_only_if_rows_may_be_missing(store, rows, read):
     """A host that has all rows of the service pulls none, and so it need not merge the keys of several batches."""
     embeddings, _, table = _worker(store, ahead=3)
     if rows:
@@ -148,7 +149,8 @@ def test_batches_pulled_ahead_together_are_pulled_in_one_request(store):
     np.testing.assert_array_equal(store.pull(table, np.arange(1, 5)), np.full((4, 2), 2))
 
 
-def test_a_strict_step_sees_the_pushes_before_it_although_it_was_pulled_ahead(store):
+def test_a_strict_step_sees_the_pushes_before_it_although_it_was_pulled_ahead(store, monkeypatch):
+    monkeypatch.setattr(open_rows, "Group", lambda groups=1: Group(groups=2))
     (a, _, table), (b, _, _) = (_worker(store, ahead=1, in_order=True, row_copies="worker") for _ in range(2))
     prepared = _prepared(a, table, 1)
     _train(b, _prepared(b, table, 1))
@@ -168,17 +170,32 @@ def test_two_workers_with_fp16_have_the_same_rows_after_a_flush(store):
     np.testing.assert_array_equal(store.pull(table, np.array([1, 2])), np.full((2, 2), 6))
 
 
-@pytest.mark.parametrize(("rank", "expected"), [(0, [3, 6]), (1, [2, 5]), (2, [1, 4, 7])])
-def test_the_syncs_of_the_ranks_are_spread_over_the_steps(monkeypatch, rank, expected):
-    synced = []
-    monkeypatch.setattr(distributed, "rank", lambda: rank)
-    monkeypatch.setattr(distributed, "size", lambda: 3)
-    rows = types.SimpleNamespace(is_strict=False, rows={}, look=lambda: None, sync=lambda: synced.append(step))
-    sync = RowSync(rows, None, RunConfig(embedding=EmbeddingConfig(sync_steps=3)), None)
-    for step in range(1, 8):
-        sync.sync_if_due(step, Clock())
-    assert synced == expected
-    assert sync.wait_ms is not None
+class _Counting:
+    def __init__(self):
+        self.synced_at, self.hook = [], None
+
+    def look(self):
+        pass
+
+    def sync(self):
+        self.synced_at.append(self.hook.step)
+
+
+@pytest.mark.parametrize(
+    ("every", "offset", "expected"), [(1, 0, [1, 2, 3, 4, 5, 6, 7]), (3, 0, [3, 6]), (3, 1, [2, 5]), (3, 2, [1, 4, 7])]
+)
+def test_syncs_are_staggered_by_the_offset(every, offset, expected):
+    counting = _Counting()
+    counting.hook = RowSyncHook(counting, every, offset)
+    for _ in range(7):
+        counting.hook.after_run(None, None)
+    assert counting.synced_at == expected
+
+
+@pytest.mark.parametrize(("every", "offset"), [(0, 0), (3, 3), (3, -1)])
+def test_an_offset_or_interval_that_is_none_is_refused(every, offset):
+    with pytest.raises(ValueError, match="must be"):
+        RowSyncHook(None, every, offset)
 
 
 def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
@@ -198,7 +215,7 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
     spec = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=sparse)
     names = [table.name for table in spec.tables]
     features = types.SimpleNamespace(spec=spec, segments={name: {EMBEDDING: Tensor()} for name in names})
-    embeddings = Embeddings(features, EmbeddingConfig(optimizer="sgd"), 1, Together(store), ahead=1)
+    embeddings = open_embeddings(features, EmbeddingConfig(optimizer="sgd"), Together(store), RowPlan(), ahead=1)
     none = np.zeros(1, np.float32)
     batch = Batch(1, {name: np.array([[7]]) for name in names}, {}, none[:, None], none, none)
     ((_, lookups),) = embeddings.prepare([batch])
@@ -223,7 +240,7 @@ def test_the_workers_of_a_host_train_one_copy_of_the_rows_unless_told_otherwise(
     ("settings", "message"),
     [
         (dict(sync_compression="fp8"), "sync_compression=fp8: choose one of none, fp16"),
-        (dict(row_copies="hosts"), "row_copies=hosts: choose one of auto, host, worker"),
+        (dict(row_copies="hosts"), "row_copies=hosts: choose one of host, worker"),
         (dict(service="localhost:7700", service_shards=2), "service_shards=2 is for services that the job starts"),
         (dict(l2=-1.0), "must be at least 0"),
         (dict(clip_norm=-1.0), "must be at least 0"),

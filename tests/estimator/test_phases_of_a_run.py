@@ -126,7 +126,6 @@ FAR_COMPRESSED = {"service": "far:1", "sync_compression": "fp16"}
         (dict(shares={"sync": 0.3}, **FAR_SERVICE | {"embedding": FAR_COMPRESSED}), "--sync_steps=60"),
         (dict(shares={"session": 0.8}, exchange=0.3), "--overlap_allreduce or --dense_sync_steps=30"),
         (dict(shares={"session": 0.8}, exchange=0.3, exchanges_in_memory=True), "--dense_sync_steps=30"),
-        (dict(shares={"lookup": 0.1, "update": 0.05}, has_free_core=True), "--overlap_lookup"),
         (dict(shares={"checkpoint": 0.2}, save_checkpoints_steps=100), "--save_checkpoints_steps=500"),
         (dict(shares={"read": 0.2, "sync": 0.3}), "--embedding_service=shared"),  # the larger share
         (dict(shares={"session": 0.8}), "--mixed_precision=bfloat16"),
@@ -153,8 +152,6 @@ def test_bfloat16_is_not_advised_for_histories_where_it_was_slower(monkeypatch):
         dict(shares={}, syncing=0.3, has_free_core=True),
         dict(shares={}, syncing=0.3, embedding={"service": "a:1"}),
         dict(shares={"lookup": 0.2}),  # no core is free
-        dict(shares={"lookup": 0.2}, has_free_core=True, has_limits=True),
-        dict(shares={"lookup": 0.2}, has_free_core=True, embedding={"overlap_lookup": True}),
         dict(shares={"checkpoint": 0.3}, save_checkpoints_steps=2000),  # the one at the end
         dict(shares={"read": 0.9}, steps=99),
         # Batches come late while their rows are waited for from a service that stands still.

@@ -1,6 +1,5 @@
 """What an export takes when its table is large: of a request's memory, and of its own."""
 
-import contextlib
 import dataclasses
 import math
 import pathlib
@@ -48,9 +47,7 @@ def _with_rows(checkpoint, path, rows):
     for keys in np.array_split(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, rows), 20):
         table.find_or_create(keys)
     path.mkdir()
-    files = snapshot_writer.write(
-        path, table.watchers.changes.begin(table, full=True), contextlib.nullcontext(table), "large", None, 1
-    )
+    files = snapshot_writer.write(path, table.changes.begin(table, full=True), table, "large", None, 1)
     for entry in checkpoint.dense:
         shutil.copy(pathlib.Path(checkpoint.path) / entry["file"], path)
     return dataclasses.replace(checkpoint, path=str(path), tables=files)

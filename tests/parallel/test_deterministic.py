@@ -61,7 +61,6 @@ def test_without_it_a_delayed_worker_changes_the_model(runs):
     ("settings", "named"),
     [
         ({"save_checkpoints_secs": 5.0}, "save_checkpoints_secs=5"),
-        ({"embedding": EmbeddingConfig(overlap_lookup=True)}, "overlap_lookup"),
         ({"embedding": EmbeddingConfig(sync_compression="fp16")}, "sync_compression=fp16"),
     ],
 )

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.shared_table import published_table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.delivery import DeliverySupervisor
@@ -51,7 +50,7 @@ class Alive:
 
 @pytest.fixture
 def store():
-    store = LocalStore(published_table)
+    store = LocalStore(is_published=True)
     store.create_table(CONFIG)
     return store
 

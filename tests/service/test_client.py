@@ -156,7 +156,7 @@ def test_an_order_of_services_that_is_another_and_no_address_are_refused(start, 
         connect([])
 
 
-def test_a_table_must_be_created_and_keeps_its_configuration(client):
+def test_a_client_checks_tables_configurations_and_deltas(client):
     with pytest.raises(UserError, match="'u': this client has not created it"):
         client.pull("u", np.array([1]))
     with pytest.raises(UserError, match="seed = 5, not 6"):
@@ -188,7 +188,7 @@ def test_restore_onto_another_number_of_shards_gives_the_same_rows(start, connec
         files = client.save(path, step=number)
         assert [file["file"] for file in files] == [f"t-{i:05d}-of-{shards:05d}.arrow" for i in range(shards)]
         assert sum(file["rows"] for file in files) == 3000
-    client.clear()
+    client.restore(path, [])
     assert client.stats()["tables"]["t"]["rows"] == 0
 
 
@@ -213,7 +213,7 @@ def test_what_is_pushed_once_a_save_has_begun_is_not_in_it(start, connect, data_
     np.testing.assert_array_equal(client.pull("t", np.arange(1, 7000)), after)
 
 
-def test_a_service_killed_while_it_saves_leaves_no_file_under_its_name(start, connect, data_dir):
+def test_a_service_that_is_killed_while_it_saves_is_lost(start, connect, data_dir):
     (service,) = start(is_warm=False)
     client = connect([service.address])
     client.create_table(CONFIG)
@@ -235,7 +235,7 @@ def test_a_snapshot_outside_of_the_services_directory_is_refused(client, data_di
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stalled_service_is_named_and_its_silence_is_added_up(start, connect, monkeypatch, caplog):
+def test_a_silent_service_is_named_and_its_silence_is_added_up(start, connect, monkeypatch, caplog):
     monkeypatch.setattr(answers, "LIMIT_SECONDS", 0.5)
     (service,) = start(is_warm=False)
     client = connect([service.address])

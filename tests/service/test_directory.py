@@ -25,7 +25,7 @@ class _Saving(LocalService):
         return [*command, *self.more]
 
 
-def test_a_second_service_on_a_directory_is_refused_until_the_first_ends(start, connect):
+def test_a_second_service_of_a_shard_on_one_directory_is_refused(start, connect):
     first, second = start(2, is_warm=False)
     connect([first.address])
     with pytest.raises(
@@ -38,7 +38,7 @@ def test_a_second_service_on_a_directory_is_refused_until_the_first_ends(start, 
     connect([second.address])
 
 
-def test_sigterm_saves_all_rows_and_a_damaged_file_is_not_restored(tmp_path, connect):
+def test_sigterm_saves_all_rows_and_restore_refuses_a_damaged_file(tmp_path, connect):
     with _Saving(tmp_path, tmp_path / "log", TIMEOUT, TOKEN) as service:
         client = connect([service.address])
         client.create_table(CONFIG)

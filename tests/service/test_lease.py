@@ -52,7 +52,7 @@ def trainer(open_client):
     return client
 
 
-def test_a_client_without_the_lease_may_only_read_and_copy(trainer, open_client, service, tmp_path):
+def test_a_client_without_the_lease_reads_and_copies_only(trainer, open_client, service, tmp_path):
     reader, before = open_client(None), trainer.pull("t", KEYS)
     files = trainer.save(tmp_path / "saved", 1)
     writes = {
@@ -62,7 +62,6 @@ def test_a_client_without_the_lease_may_only_read_and_copy(trainer, open_client,
         "advance": lambda: reader.advance(9),
         "save": lambda: reader.save(tmp_path / "other", 1),
         "restore": lambda: reader.restore(tmp_path / "saved", files),
-        "clear": lambda: reader.clear(),
     }
     np.testing.assert_array_equal(reader.pull("t", KEYS), before)
     for name, write in writes.items():
@@ -92,7 +91,7 @@ def test_a_reader_that_comes_first_does_not_say_which_shard_a_service_is(open_cl
     assert service._hello(body)["incarnation"] == str(service.incarnation)
 
 
-def test_a_second_training_is_refused_until_the_first_gives_its_lease_back(trainer, open_client):
+def test_a_second_training_is_refused_until_the_lease_is_returned(trainer, open_client):
     with pytest.raises(UserError, match=rf"is used by the training of tests \(process {LEASE.pid} on .*, started 2"):
         begin = time.monotonic()
         while time.monotonic() < begin + TIMEOUT:  # The first is at work, and the second looks after a second.
@@ -121,7 +120,7 @@ def _beside(call, other):
         thread.join()
 
 
-def test_the_lease_of_a_killed_training_ends_while_the_next_one_waits(service, caplog):
+def test_the_lease_of_a_killed_training_expires_and_the_next_one_waits(service, caplog):
     code = (
         "import time; from ctr_trainer.embedding.service import client, lease;"
         f"client = client.ServiceClient(['127.0.0.1:{service.port}'], 60, lease=lease.Lease.new('killed'));"
@@ -141,7 +140,7 @@ def test_the_lease_of_a_killed_training_ends_while_the_next_one_waits(service, c
     assert f"was used by the training of killed (process {first.pid} on" in caplog.text
 
 
-def test_a_silent_training_continues_unless_another_has_taken_over(trainer, open_client):
+def test_a_silent_training_continues_unless_another_took_the_lease(trainer, open_client):
     trainer._renewal.close()
     time.sleep(2.2)
     trainer.push("t", KEYS, ones(3), "w", 2)  # The lease had ended, and nobody wanted it.
@@ -157,8 +156,7 @@ def test_a_silent_training_continues_unless_another_has_taken_over(trainer, open
             call()
 
 
-@pytest.mark.parametrize("how", ["restore", "clear"])
-def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(trainer, open_client, how, tmp_path):
+def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(trainer, open_client, tmp_path):
     files = trainer.save(tmp_path / "saved", 1)
     other, reader = open_client(LEASE), open_client(None)
     other.create_table(CONFIG)
@@ -168,8 +166,7 @@ def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(
         trainer.restore(tmp_path / "damaged", [damaged])
     saved = other.pull("t", KEYS, missing="zeros")
     other.push("t", KEYS, ones(3), "x", 1)
-    trainer.restore(tmp_path / "saved", files) if how == "restore" else trainer.clear()
-    expected = saved if how == "restore" else np.zeros_like(saved)
+    trainer.restore(tmp_path / "saved", files)
     for call in (
         lambda: other.push("t", KEYS, ones(3), "x", 2),
         lambda: other.sync("t", KEYS, ones(3), "x", 3),
@@ -177,14 +174,14 @@ def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(
         lambda: other.pull_newer("t", KEYS, np.zeros(3, np.uint32)),
         lambda: reader.pull("t", KEYS),
     ):
-        with pytest.raises(ServiceLost, match=f"has other rows now: the training of tests .* has {how}"):
+        with pytest.raises(ServiceLost, match="has other rows now: the training of tests .* has restored"):
             call()
-    np.testing.assert_array_equal(trainer.pull("t", KEYS, missing="zeros"), expected)
+    np.testing.assert_array_equal(trainer.pull("t", KEYS, missing="zeros"), saved)
     other.reopen()
     other.push("t", KEYS, ones(3), "x", 4)
 
 
-def test_a_restart_of_the_workers_takes_the_lease_over_at_once():
+def test_restarted_workers_take_over_the_lease_of_their_job_at_once():
     book = LeaseBook(seconds=60)
     first, second, other = (Lease.new("model", job) for job in ("job", "job", "other"))
     assert book.take(first)

@@ -26,7 +26,7 @@ def data(tmp_path_factory):
     return small.make(tmp_path_factory.mktemp("live"), rows=300)
 
 
-def test_evaluation_and_prediction_leave_the_shards_of_a_training_alone(data, tmp_path):
+def test_evaluating_and_predicting_leave_running_shards_as_they_are(data, tmp_path):
     with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
         (tmp_path / "token").write_text(service.token)
         rows = dict(service=service.address, security=SecurityFiles(str(tmp_path / "token")))

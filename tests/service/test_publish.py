@@ -7,7 +7,6 @@ import pytest
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.shared_table import published_table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests import published
@@ -20,7 +19,7 @@ CONFIGS = {config.name: config for config in (CONFIG, OTHER)}
 @pytest.fixture(params=["local", "shards"])
 def store(request, start, connect):
     if request.param == "local":
-        store = LocalStore(published_table)
+        store = LocalStore(is_published=True)
     else:
         store = connect([service.address for service in start(3)])
     for config in CONFIGS.values():
@@ -55,7 +54,7 @@ def _saved(store, directory):
     return published.weights_of(snapshot.iterate(directory / "saved", files))
 
 
-def test_publications_have_the_saved_rows_and_replaced_rows_need_a_base(store, data_dir, tmp_path_factory):
+def test_published_rows_equal_saved_rows_and_replaced_rows_need_a_base(store, data_dir, tmp_path_factory):
     directory = data_dir / tmp_path_factory.mktemp("p").name
     rng, publisher = np.random.default_rng(1), Publisher(store, directory)
     for number in range(3):
@@ -72,7 +71,7 @@ def test_publications_have_the_saved_rows_and_replaced_rows_need_a_base(store, d
     assert publisher.publish() == dict(rows=0, removed=0)
     saved = _saved(store, directory)
     assert publisher.rows == saved and len(saved["u"]) > 450 and len(saved["t"]) > 1500
-    store.clear()
+    store.restore(directory, [])
     with pytest.raises(UserError, match=f"what changed since epoch {publisher.epoch} is not known.*publish all rows"):
         publisher.publish()
 
@@ -97,7 +96,7 @@ def test_an_epoch_that_some_shards_could_not_write_is_written_again(start, conne
     assert len(publisher.rows["t"]) == 499
 
 
-def test_a_service_publishes_only_finite_rows_below_its_directory(client, connect, data_dir, tmp_path):
+def test_a_service_refuses_publications_that_it_must_not_write(client, connect, data_dir, tmp_path):
     with pytest.raises(UserError, match="is outside the service's data_dir"):
         client.publish(tmp_path, 0, "float32")
     _push(client, "t", np.arange(1, 10), 0)

@@ -57,13 +57,11 @@ def test_mutual_tls_asks_for_the_clients_certificate(pem, tmp_path):
     with Service("127.0.0.1", 0, tmp_path, _server(pem, client_ca_file=pem / "ca.pem")) as service:
         for stranger, wrong in (
             (ClientSecurity(), "speaks TLS"),
-            (ClientSecurity.read(ca_file=pem / "ca.pem"), "give service_cert"),
+            (ClientSecurity.read(ca_file=pem / "ca.pem"), "_cert and"),
         ):
             with pytest.raises(UserError, match=f"127.0.0.1:{service.port}: .*{wrong}"):
                 _round_trip(service, stranger)
-        both = pem / "both.pem"
-        both.write_bytes((pem / "client.pem").read_bytes() + (pem / "client.key").read_bytes())
-        known = ClientSecurity.read("", pem / "ca.pem", both)
+        known = ClientSecurity.read("", pem / "ca.pem", pem / "client.pem", pem / "client.key")
         assert _round_trip(service, known).shape == (1, 3)
 
 
@@ -91,11 +89,13 @@ def test_files_that_do_not_go_together_are_refused(pem):
         ServerSecurity.read(pem / "ca.pem", token_fd=0)
     with pytest.raises(UserError, match="tls_client_ca is part of TLS"):
         ServerSecurity.read(client_ca_file=pem / "ca.pem")
+    with pytest.raises(UserError, match="service_cert and service_key go together"):
+        ClientSecurity.read(ca_file=pem / "ca.pem", cert_file=pem / "client.pem")
     with pytest.raises(UserError, match="give the service_ca"):
-        ClientSecurity.read(cert_file=pem / "client.pem")
+        ClientSecurity.read(cert_file=pem / "client.pem", key_file=pem / "client.key")
 
 
-def test_the_serve_command_takes_certificates_and_service_reads_over_them(pem, tmp_path):
+def test_the_serve_and_service_commands_take_certificates(pem, tmp_path):
     port_file = tmp_path / "port"
     serve = [
         *(sys.executable, "-m", "ctr_trainer", "serve", f"--data_dir={tmp_path}", f"--port_file={port_file}"),

@@ -235,7 +235,7 @@ def test_an_address_that_is_none_or_off_this_machine_without_a_token_is_refused(
         serve(bind, tmp_path)
 
 
-def test_no_other_user_may_use_the_service_that_a_trainer_started(tmp_path):
+def test_a_local_service_needs_its_token_and_ends_with_its_block(tmp_path):
     with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
         for token in (None, service.token[1:]):
             with pytest.raises(UserError, match="token"):

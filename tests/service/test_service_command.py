@@ -29,7 +29,7 @@ def _json(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_stats_cover_all_shards_and_save_writes_only_below_the_data_dir(shards, capsys, data_dir):
+def test_the_service_command_shows_stats_and_tables_and_saves(shards, capsys, data_dir):
     stats = _json(capsys, "stats", *shards)
     assert stats["tables"]["t"]["rows"] == 100
     assert sorted(stats["services"]) == sorted(shards[0].removeprefix("--embedding_service=").split(","))

@@ -40,6 +40,14 @@ class RestingSlots:
         """Records that this worker is done with the slots of its earlier lookups."""
         self._numbers[self._own] = self._numbers[_CLOCK]
 
+    @staticmethod
+    def without_removed(slots: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Returns the slots, int64[U], with -1 for each slot whose key was removed; `keys` are int64[n], by slot."""
+        own = np.flatnonzero((slots >= 0) & (slots < len(keys)))
+        slots = slots.copy()
+        slots[own[keys[slots[own]] == 0]] = -1
+        return slots
+
     def add(self, slots: np.ndarray) -> None:
         """Adds slots, int64[U], which rest from now on."""
         count = len(self)

@@ -32,6 +32,7 @@ class SharedMemory(TableMemory):
       is_own: whether this process is the owner.
     """
 
+    is_shared = True
     free: int = getattr(mmap, "MADV_REMOVE", 9)
 
     @staticmethod

@@ -30,7 +30,7 @@ class ServiceClient(Store):
 
     The client repeats a request that gets no answer, with the same sequence, until `timeout` has passed. So a push is
     applied once even if its answer was lost. A request raises an error if the service was restarted, because it has
-    lost the updates since the last checkpoint, or if another client's `restore` or `clear` has replaced the rows. The
+    lost the updates since the last checkpoint, or if another client's `restore` has replaced the rows. The
     client is thread-safe.
 
     Without a lease the client can only read, and the service refuses its writes. A lease belongs to one training, and
@@ -167,10 +167,7 @@ class ServiceClient(Store):
 
     def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         body = {"path": _absolute(path), "files": list(files)}
-        self._on_all(lambda shard: shard.replace("restore", body))
-
-    def clear(self) -> None:
-        self._on_all(lambda shard: shard.replace("clear", {}))
+        self._on_all(lambda shard: shard.restore(body))
 
     def reopen(self) -> None:
         self._on_all(lambda shard: shard.hello())

@@ -30,8 +30,8 @@ from ctr_trainer.system.processes import hardware
 _FILE_THREADS = 2
 _MANIFEST = "manifest.json"  # Of the rows that are saved at the exit.
 # The actions that need the lease, and the actions that do not depend on the incarnation of the rows.
-_WRITES = ("create_table", "save", "publish", "advance", "restore", "clear")
-_OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore", "clear")
+_WRITES = ("create_table", "save", "publish", "advance", "restore")
+_OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore")
 
 
 class Service(flight.FlightServerBase):
@@ -40,7 +40,7 @@ class Service(flight.FlightServerBase):
     The answer to an invalid request is INVALID_ARGUMENT, and the request changes nothing. A request that changes or
     saves rows needs the lease that this service has given to one training. The headers of each answer contain the
     service's incarnation, and a request may name the incarnation that it expects. So a client detects when its
-    rows no longer exist: after a restart, a `restore`, a `clear`, or when another training has taken the lease.
+    rows no longer exist: after a restart, a `restore`, or when another training has taken the lease.
 
     Any Flight client may read: `list_flights` lists the tables, and `do_get` streams the table that its ticket names.
     """
@@ -83,7 +83,6 @@ class Service(flight.FlightServerBase):
             "advance": self._advance,
             "restore": self._restore,
             "read_memory": lambda body: {"is_read": self._columns.can_read(str(body["memory"]))},
-            "clear": self._clear,
             "stats": lambda body: self._stats(),
             "tables": lambda body: [self._layout(name) for name in sorted(self._store.tables)],
         }
@@ -254,10 +253,6 @@ class Service(flight.FlightServerBase):
         path, files = self._inside(body["path"]), body["files"]
         replacing = self.incarnation.replaced(f"{self._leases.holder} has restored other rows, from {path}")
         self._store.restore(path, files, replacing)
-        return {"incarnation": str(self.incarnation)}
-
-    def _clear(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._store.clear(self.incarnation.replaced(f"{self._leases.holder} has cleared the rows"))
         return {"incarnation": str(self.incarnation)}
 
     def _inside(self, path: str) -> Any:

@@ -126,9 +126,9 @@ class Shard:
         """Returns the lease; if the service is slow to answer, the lease expires later."""
         self._at_once("release")
 
-    def replace(self, name: str, body: dict[str, Any]) -> None:
-        """Calls `restore` or `clear`, and continues with the new rows."""
-        self._incarnation = self.action(name, body)["incarnation"]
+    def restore(self, body: dict[str, Any]) -> None:
+        """Calls `restore`, and continues with the new rows."""
+        self._incarnation = self.action("restore", body)["incarnation"]
 
     def copy(self, path: str) -> list[FileEntry]:
         return self.action("copy", {"path": path})

@@ -15,15 +15,14 @@ weights are rounded to the nearest value, ties to even.
 import contextlib
 import itertools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.embedding.snapshot.snapshot import CONFIG, KEY, FileEntry, config_to_json, key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
+from ctr_trainer.embedding.table.published_rows import Taking
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
-from ctr_trainer.embedding.table.row_watchers import Taking
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.settings.training_configs import DTYPES
@@ -87,7 +86,7 @@ def _batches(path: AnyPath, expected: pa.Schema) -> Iterator[pa.RecordBatch]:
 def write(
     path: AnyPath,
     taking: Taking,
-    lock: AbstractContextManager[Table],
+    table: Table,
     dtype: str,
     epoch: int,
     shard: int = 0,
@@ -95,7 +94,7 @@ def write(
 ) -> list[FileEntry]:
     """Writes one shard's rows and removed keys of a table for an epoch; writes no file without rows or keys.
 
-    `lock` returns the table and holds its lock, for one block at a time. The directory `path` must exist.
+    Holds the table's lock for one block at a time. The directory `path` must exist.
 
     Raises:
       UserError: a file cannot be written, or a row is not finite; the message names the file, or the table and a key.
@@ -110,7 +109,7 @@ def write(
             yield file
             entries.append(dict(file=name, table=config.name, kind=kind, **file.finish()))
 
-    blocks = _blocks(taking, lock)
+    blocks = _blocks(taking, table)
     first = next(blocks, None)
     if first is not None:
         with writing(ROWS) as file:
@@ -123,9 +122,9 @@ def write(
     return entries
 
 
-def _blocks(taking: Taking, lock: AbstractContextManager[Table]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _blocks(taking: Taking, table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     while True:
-        with lock as table, table.locked():
+        with table.lock.alone():
             block = taking.read(table)
         if block is None:
             return

@@ -3,7 +3,6 @@
 import contextlib
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import IO
 
 import numpy as np
@@ -98,7 +97,7 @@ def arrow_file(
 def write(
     path: AnyPath,
     capture: Capture,
-    lock: AbstractContextManager[Table],
+    table: Table,
     identity: str,
     since: str | None,
     step: int,
@@ -109,7 +108,7 @@ def write(
 
     Args:
       path: an existing directory.
-      lock: a context manager that returns the table and holds its lock, for one block at a time.
+      table: its lock is held for one block at a time.
       identity: the name of this snapshot.
       since: the name of the snapshot that this delta follows; None for a full snapshot.
 
@@ -134,7 +133,7 @@ def write(
         use_file = begin("use", f"{name}{of_step}.use.arrow") if config.evicts else None
         removed = capture.removed()
         gone = np.ones(len(removed), np.bool_)
-        for keys, rows, use in _finite(_blocks(capture, lock), config.name, step):
+        for keys, rows, use in _finite(_blocks(capture, table), config.name, step):
             rows_file.write([key_array(keys), row_array(rows)])
             if use_file and use is not None:
                 use_file.write([key_array(keys), *map(pa.array, use)])
@@ -164,9 +163,9 @@ def write_blocks(
     return dict(file=file, kind="full", table=config.name, snapshot=identity, since=None, **written)
 
 
-def _blocks(capture: Capture, lock: AbstractContextManager[Table]) -> Iterator[Block]:
+def _blocks(capture: Capture, table: Table) -> Iterator[Block]:
     while True:
-        with lock as table:
+        with table.lock.alone():
             block = capture.read(table)
         if block is None:
             return

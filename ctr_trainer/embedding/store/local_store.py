@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 
 from ctr_trainer.embedding.index.key_kernels import shard_of
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot, snapshot_writer
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
-from ctr_trainer.embedding.store.locked_tables import LockedTables, MakeTable, tracked_table
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import MakeCopies, Store
-from ctr_trainer.embedding.store.versions import ChangedRows, merge_changes, newer
+from ctr_trainer.embedding.store.stored_tables import StoredTables
+from ctr_trainer.embedding.store.versions import ChangedRows, check_rows, check_versions, merge_changes, newer
 from ctr_trainer.embedding.store.worker_rows import TableRows, WorkerRows
-from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.paths import AnyPath, path_of
-from ctr_trainer.system.messages.errors import UserError, diverged
+from ctr_trainer.system.messages.errors import UserError
 
 # Seconds between two uses of a table's lock. A thread that takes it again at once would overtake waiting requests.
 _BETWEEN_SECONDS = 1e-4
@@ -33,32 +33,28 @@ _NOTHING = contextlib.nullcontext()
 _BLOCK_BYTES = 16 << 20  # Bytes of rows that are copied at once under the table's lock.
 
 
-def check_versions(table: str, keys: np.ndarray, versions: np.ndarray) -> None:
-    """Raises UserError if the versions are not one uint32 per key."""
-    if versions.dtype != np.uint32 or versions.shape != keys.shape:
-        raise UserError(f"table {table}: versions {versions.dtype}{list(versions.shape)}, expected uint32[{len(keys)}]")
-
-
-def check_rows(table: Table, keys: np.ndarray, rows: np.ndarray) -> None:
-    """Raises UserError unless `rows`, or changes of rows, are one finite row per key, and no key is 0."""
-    name, width = table.config.name, table.config.width
-    if rows.dtype != np.float32 or rows.shape != (len(keys), width):
-        raise UserError(f"table {name}: rows {rows.dtype}{list(rows.shape)}, expected float32{[len(keys), width]}")
-    if len(keys) and not keys.all():
-        raise UserError(f"table {name}: a push to the key 0, which stands for no value and has no row; leave it out")
-    bad = row_kernels.first_not_finite(rows)
-    if bad >= 0:
-        raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")
-
-
 class LocalStore(Store):
-    """A Store in this process. It is thread-safe: each table has a lock.
+    """A Store in this process. It is thread-safe, because it uses each table under its lock.
 
     Rows may change while their files are written.
+
+    With `memory`, the workers of a host share the tables, each through its own store, and train them together.
+    Staleness: none. A lookup sees every step that another worker has finished. While another worker's step runs, a
+    lookup may see some rows before the step and some rows after it, as in Hogwild. Unlike in Hogwild, no update is
+    lost, because workers update rows one after the other. The order of the workers' steps differs between two runs.
+
+    Source: Niu et al., Hogwild: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent, NeurIPS 2011.
+
+    Args:
+      memory: the memory of the tables, whose owner must make each table first; None for this process's own.
+      member, members: see `RestingSlots`.
+      is_published: whether to track the rows that the next epoch of a publication contains from the beginning.
     """
 
-    def __init__(self, make_table: MakeTable = tracked_table) -> None:
-        self._tables = LockedTables(make_table)
+    def __init__(
+        self, memory: SharedMemory | None = None, member: int = 0, members: int = 1, is_published: bool = False
+    ) -> None:
+        self._tables = StoredTables(memory, member, members, is_published)
         self._sequences: dict[tuple[str, str], int] = {}
         self._one, self._one_epoch = threading.Lock(), threading.Lock()
         self._last: str | None = None  # The last snapshot, which a delta can follow.
@@ -66,7 +62,7 @@ class LocalStore(Store):
     @property
     def tables(self) -> dict[str, Table]:
         """The tables by name."""
-        return self._tables.tables
+        return self._tables.by_name
 
     def take_place(self, shard: int, shards: int) -> None:
         """Makes this store hold only the rows of `shard` among `shards` stores. By default a store holds all rows."""
@@ -76,7 +72,7 @@ class LocalStore(Store):
         self._tables.create(config)
 
     def config(self, name: str) -> TableConfig:
-        return self._tables.config(name)
+        return self._tables[name].config
 
     def worker_rows(self, config: TableConfig, copies: MakeCopies) -> WorkerRows:
         return TableRows(self.tables[config.name])
@@ -88,7 +84,7 @@ class LocalStore(Store):
     def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
         check_versions(table, keys, versions)
         with self._locked(table) as target:
-            answer = newer(target, self._tables.versions(table), keys, versions)
+            answer = newer(target, self._tables.versions(target), keys, versions)
         return answer.encoded(codec)
 
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
@@ -96,7 +92,7 @@ class LocalStore(Store):
         with self._locked(table) as target:
             check_rows(target, keys, deltas)
             if self._is_new(table, worker, sequence):
-                self._tables.mark(target, target.add(keys, deltas))
+                self._tables.versions(target).mark(target, target.add(keys, deltas))
                 self._sequences[table, worker] = sequence
 
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
@@ -106,7 +102,7 @@ class LocalStore(Store):
                 raise UserError(f"table {table}: a put to a table with limits; push changes")
             check_rows(target, keys, rows)
             if self._is_new(table, worker, sequence):
-                self._tables.mark(target, target.find_or_insert(keys, rows))
+                self._tables.versions(target).mark(target, target.find_or_insert(keys, rows))
                 self._sequences[table, worker] = sequence
 
     def sync(
@@ -125,20 +121,20 @@ class LocalStore(Store):
         with self._locked(table) as target:
             check_rows(target, keys, deltas)
             if self._is_new(table, worker, sequence):
-                answer = merge_changes(target, self._tables.versions(table), keys, deltas, versions)
+                answer = merge_changes(target, self._tables.versions(target), keys, deltas, versions)
                 self._sequences[table, worker] = sequence
             else:
-                answer = newer(target, self._tables.versions(table), keys, None)
+                answer = newer(target, self._tables.versions(target), keys, None)
         return answer.encoded(codec)
 
     def advance(self, step: int) -> None:
-        for name in self._tables:
-            with self._locked(name) as table:
+        for table in self._tables:
+            with table.lock.alone():
                 table.advance(step)
                 stop = table.expire()
             while stop is not None:
                 time.sleep(_BETWEEN_SECONDS)
-                with self._locked(name) as table:
+                with table.lock.alone():
                     stop = table.expire(stop)
 
     def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
@@ -162,20 +158,22 @@ class LocalStore(Store):
             captures = []
             try:
                 directory.mkdir(parents=True, exist_ok=True)
-                for name in self._tables:
-                    with self._locked(name) as table:
-                        captures.append((self._locked(name), _changes(table).begin(table, full=since is None)))
+                for table in self._tables:
+                    with table.lock.alone():
+                        captures.append((table, _changes(table).begin(table, full=since is None)))
                 yield since
                 files = []
-                for lock, capture in captures:
-                    files += snapshot_writer.write(directory, capture, lock, identity, since, step, *self._tables.place)
+                for table, capture in captures:
+                    files += snapshot_writer.write(
+                        directory, capture, table, identity, since, step, *self._tables.place
+                    )
             except OSError as error:
                 raise UserError(
                     f"snapshot of step {step} in {directory}: {error.strerror} ({error.filename})"
                 ) from None
             finally:
-                for lock, _ in captures:
-                    with lock as table:
+                for table, _ in captures:
+                    with table.lock.alone():
                         _changes(table).end()
             self._last = identity
             yield files
@@ -186,15 +184,12 @@ class LocalStore(Store):
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 takings = []
-                for name in self._tables:
-                    with self._locked(name) as table, table.locked():
-                        table.watchers.keep_published()
-                        published = table.watchers.published
-                        assert published is not None
-                        takings.append((self._locked(name), published.begin(table, epoch, after)))
+                for table in self._tables:
+                    with table.lock.alone():
+                        takings.append((table, table.keep_published().begin(table, epoch, after)))
                 files = []
-                for lock, taking in takings:
-                    files += packed_rows.write(directory, taking, lock, dtype, epoch, *self._tables.place)
+                for table, taking in takings:
+                    files += packed_rows.write(directory, taking, table, dtype, epoch, *self._tables.place)
                 return files
             except OSError as error:
                 raise UserError(f"epoch {epoch} in {directory}: {error.strerror} ({error.filename})") from None
@@ -212,14 +207,12 @@ class LocalStore(Store):
                 snapshot.check(path, entry)
                 self._tables.create_restored(snapshot.read_config(path, entry), path)
             with replacing:
-                self._clear()
+                self._last = None
+                for table in self._tables:
+                    with table.lock.alone():
+                        table.clear()
                 self._fill(path, files)
             self._last = files[-1].get("snapshot") if files else None
-
-    def clear(self, replacing: AbstractContextManager[None] = _NOTHING) -> None:
-        """Removes all rows inside `replacing`."""
-        with self._alone("clear"), replacing:
-            self._clear()
 
     def stats(self) -> dict[str, Any]:
         return self._tables.stats()
@@ -236,21 +229,21 @@ class LocalStore(Store):
             yield keys, rows
             first += len(there)
 
-    def _locked(self, name: str) -> AbstractContextManager[Table]:
-        return self._tables.locked(name)
+    @contextlib.contextmanager
+    def _locked(self, name: str) -> Iterator[Table]:
+        """Returns a context manager that holds a table's lock and returns the table."""
+        table = self._tables[name]
+        with table.lock.alone():
+            yield table
 
     def _is_new(self, table: str, worker: str, sequence: int) -> bool:
         return sequence > self._sequences.get((table, worker), -1)
-
-    def _clear(self) -> None:
-        self._last = None
-        self._tables.clear()
 
     def _fill(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         for config, keys, rows in snapshot.merged(path, files):
             own = _owned(keys, *self._tables.place)
             with self._locked(config.name) as table:
-                self._tables.mark(table, table.restore(keys[own], rows[own]))
+                self._tables.versions(table).mark(table, table.restore(keys[own], rows[own]))
         for entry in files:
             if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
                 with self._locked(entry["table"]) as table:
@@ -260,14 +253,14 @@ class LocalStore(Store):
                 for keys, *use in snapshot.read_use(path, entry):
                     with self._locked(entry["table"]) as table:
                         table.set_use(keys, *use)
-        for name in self._tables:
-            with self._locked(name) as table:
+        for table in self._tables:
+            with table.lock.alone():
                 _changes(table).restored(table)
                 table.trim()
 
     @contextlib.contextmanager
     def _alone(self, what: str) -> Iterator[None]:
-        """Allows only one save, restore or clear at a time."""
+        """Allows only one save or restore at a time."""
         if not self._one.acquire(timeout=_SNAPSHOT_SECONDS):
             raise UserError(
                 f"{what}: another save or restore of this store has not ended within {_SNAPSHOT_SECONDS} s: check "
@@ -289,5 +282,5 @@ def _owned(keys: np.ndarray, shard: int, shards: int) -> np.ndarray | slice:
 
 
 def _changes(table: Table) -> Changes:
-    assert table.watchers.changes is not None
-    return table.watchers.changes
+    assert table.changes is not None
+    return table.changes

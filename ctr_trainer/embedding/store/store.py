@@ -165,14 +165,10 @@ class Store(abc.ABC):
           files: the result of `save` for a full snapshot, followed by its result for each delta.
         """
 
-    @abc.abstractmethod
-    def clear(self) -> None:
-        """Removes all rows and keeps the tables."""
-
     def reopen(self) -> None:
         """Continues with the current rows.
 
-        When one client of a store calls `restore` or `clear`, each other client must discard its copies and call
+        When one client of a store calls `restore`, each other client must discard its copies and call
         `reopen`. Until then, a service refuses that client's requests with ServiceLost.
         """
         return

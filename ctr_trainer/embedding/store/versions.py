@@ -11,9 +11,10 @@ from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_kernels import AHEAD, kernel, prefetch, prefetch_row
 from ctr_trainer.embedding.memory.growable_array import GrowableArray
 from ctr_trainer.embedding.store.row_codec import RowCodec
-from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT
+from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT, first_not_finite
+from ctr_trainer.embedding.table.row_watcher import RowWatcher, WatchedTable
 from ctr_trainer.embedding.table.table import Table
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError, diverged
 
 VERSIONS = types.Array(types.uint32, 1, "C", readonly=True)
 VERSIONS_OUT = types.Array(types.uint32, 1, "C")
@@ -84,6 +85,24 @@ def merge_rows(
             count += 1
         current[slot] = number
     return count
+
+
+def check_versions(table: str, keys: np.ndarray, versions: np.ndarray) -> None:
+    """Raises UserError if the versions are not one uint32 per key."""
+    if versions.dtype != np.uint32 or versions.shape != keys.shape:
+        raise UserError(f"table {table}: versions {versions.dtype}{list(versions.shape)}, expected uint32[{len(keys)}]")
+
+
+def check_rows(table: Table, keys: np.ndarray, rows: np.ndarray) -> None:
+    """Raises UserError unless `rows`, or changes of rows, are one finite row per key, and no key is 0."""
+    name, width = table.config.name, table.config.width
+    if rows.dtype != np.float32 or rows.shape != (len(keys), width):
+        raise UserError(f"table {name}: rows {rows.dtype}{list(rows.shape)}, expected float32{[len(keys), width]}")
+    if len(keys) and not keys.all():
+        raise UserError(f"table {name}: a push to the key 0, which stands for no value and has no row; leave it out")
+    bad = first_not_finite(rows)
+    if bad >= 0:
+        raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")
 
 
 def newer(table: Table, versions: Versions, keys: np.ndarray, known: np.ndarray | None) -> ChangedRows:
@@ -157,11 +176,11 @@ class ChangedRows:
         return dataclasses.replace(self, rows=codec.encode(self.rows))
 
 
-class Versions:
+class Versions(RowWatcher):
     """The version of each slot of a table: the number of the last push that changed its row, 4 bytes per row.
 
-    No number is used twice, even after `clear`. So if a caller's version equals the current version, the row equals the
-    caller's row bit by bit. This class is not thread-safe.
+    No number is used twice, even after a restore. So if a caller's version equals the current version, the row equals
+    the caller's row bit by bit. This class is not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -182,8 +201,12 @@ class Versions:
         self._last += 1
         return self._last
 
+    def mark(self, table: Table, slots: np.ndarray) -> None:
+        """Gives the rows at `slots`, int64[U], the version of a new push; -1 is skipped."""
+        self.reserve(len(table.keys))[slots[slots >= 0]] = self.next()
+
     def created(self, slots: np.ndarray, size: int) -> None:
-        """Resets slots, int64[U], whose new rows no client has; the table calls it, and now has `size` slots."""
+        """Resets the slots, int64[U], whose new rows no client has."""
         self.reserve(size)[slots] = ABSENT
 
     def reserve(self, count: int) -> np.ndarray:
@@ -192,7 +215,6 @@ class Versions:
         self._count = max(self._count, count)
         return self._array.array
 
-    def clear(self) -> None:
-        """Removes all versions after the table has removed its rows."""
+    def before_clear(self, table: WatchedTable) -> None:
         self._array.array[: self._count] = ABSENT
         self._count = 0

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -118,14 +116,10 @@ class WorkerRows(abc.ABC):
 
     Attributes:
       config: the TableConfig.
-      are_copies: whether the rows are copies of a store's rows.
-      is_synced_here: whether this worker syncs the rows. If so, it must call `begin_window` and `sync_window`.
       lock_times: the time that this worker's threads waited for and held the rows' lock; 0 if there is no lock.
     """
 
     config: TableConfig
-    are_copies: bool = False
-    is_synced_here: bool = False
 
     @property
     def lock_times(self) -> LockTimes:
@@ -134,7 +128,10 @@ class WorkerRows(abc.ABC):
     @property
     @abc.abstractmethod
     def rows(self) -> np.ndarray:
-        """float32[n, width], in slot order; a view that is valid inside `locked`."""
+        """float32[n, width], in slot order; a view that is valid until the next lookup.
+
+        Rows do not move, so reading them needs no lock. A read during a step of another worker sees the current values.
+        """
 
     @abc.abstractmethod
     def find(self, keys: np.ndarray) -> np.ndarray:
@@ -146,28 +143,16 @@ class WorkerRows(abc.ABC):
 
         Args:
           keys: int64[U], distinct.
-          since: the result of `pull_ahead` for these keys; None if their rows were not pulled ahead.
+          since: the result of `RowCopies.pull_ahead` for these keys; None if their rows were not pulled ahead.
         """
 
     @abc.abstractmethod
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         """Applies one optimizer step to the rows at `slots`; see `Table.apply_gradients` for the arguments."""
 
-    def follow_steps(self, history: StepHistory) -> None:
-        """Applies the missed steps of a dense optimizer to the rows of each lookup, and to all rows in `flush`."""
-        raise NotImplementedError(f"table {self.config.name}: these rows cannot apply missed steps")
-
-    def expect_learning_rate(self, learning_rate: float) -> None:
-        """Sets the learning rate of the next step of a dense optimizer, for lookups before the first step."""
-        raise NotImplementedError(f"table {self.config.name}: these rows cannot apply missed steps")
-
     def begin(self) -> None:
         """Prepares the rows; called before the first lookup, when the store has the initial rows of the training."""
         return
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Returns a context manager to enter while reading `rows`."""
-        return contextlib.nullcontext()
 
     def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
         """Returns int64[U], the current slots of keys looked up earlier in this step; -1 if a row was removed since.
@@ -184,32 +169,8 @@ class WorkerRows(abc.ABC):
 
     @property
     def asks(self) -> bool:
-        """Whether the store may have rows that this worker lacks, so that `pull_ahead` is worth its time."""
+        """Whether the store may have rows that this worker lacks, so that pulling them ahead is worth its time."""
         return False
-
-    def pull_ahead(self, keys: np.ndarray) -> int | None:
-        """Pulls the rows of `keys`, int64[U], before their lookup. Returns `since` for that lookup."""
-        return None
-
-    def begin_window(self) -> None:
-        """Ends the current window and begins the next; call `sync_window` before the next call."""
-        return
-
-    def sync_window(self) -> None:
-        """Syncs the window that ended: sends this worker's changes and receives the changes of others."""
-        return
-
-    def flush(self) -> None:
-        """Syncs so that the store has all changes of this worker, bit by bit, and applies missed steps to all rows."""
-        return
-
-    def refresh(self) -> None:
-        """Makes the second half of a strict sync: reads the rows with the pushes of all workers."""
-        return
-
-    def forget(self) -> None:
-        """Makes the second half of a strict sync before a checkpoint: drops all copies and their statistics."""
-        return
 
     def totals(self) -> RowTotals:
         return RowTotals()
@@ -218,7 +179,7 @@ class WorkerRows(abc.ABC):
 class TableRows(WorkerRows):
     """A `Table`'s own rows. Each step changes the rows that all users of the table read, so nothing has to be synced.
 
-    Not thread-safe, but a `SharedTable` locks its rows itself.
+    Lookups and steps hold the table's lock, so that other threads and the other workers of the host can use the table.
     """
 
     def __init__(self, table: Table) -> None:
@@ -232,45 +193,56 @@ class TableRows(WorkerRows):
 
     @property
     def lock_times(self) -> LockTimes:
-        return self._table.lock_times
+        return self._table.lock.times
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        return self._table.find(keys)
+        with self._table.lock.shared():
+            return self._table.find(keys)
 
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        slots = self._table.find_or_create(keys)
+        self._table.begin_lookup()
+        with self._table.lock.shared():  # Workers usually find all rows, and look them up concurrently.
+            slots, unknown = self._table.find_and_count(keys)
+        if unknown:
+            with self._table.lock.alone():
+                self._table.create_missing(keys, slots)
         if self._history:
-            self._catch_up(slots, self._history.steps)
+            with self._table.lock.alone():
+                self._catch_up(slots, self._history.steps)
         return slots
 
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
-        if self._history:
-            self._history.begin_step(learning_rate)
-            self._catch_up(slots, self._history.steps + 1)
-        self._table.apply_gradients(slots, gradients, learning_rate)
+        with self._table.lock.alone():
+            if self._history:
+                self._history.begin_step(learning_rate)
+                self._catch_up(slots, self._history.steps + 1)
+            self._table.apply_gradients(slots, gradients, learning_rate)
         if self._history:
             self._history.end_step()
 
     def follow_steps(self, history: StepHistory) -> None:
+        """Applies the missed steps of a dense optimizer to the rows of each lookup, and to all rows in `catch_up`."""
         self._history = history
 
     def expect_learning_rate(self, learning_rate: float) -> None:
+        """Sets the learning rate of the next step of a dense optimizer, for lookups before the first step."""
         assert self._history is not None
         self._history.begin_step(learning_rate)
 
-    def flush(self) -> None:
+    def catch_up(self) -> None:
+        """Applies the missed steps of a dense optimizer to all rows."""
         if self._history:
             slots = np.flatnonzero(self._table.keys)
             for first in range(0, len(slots), _CATCH_UP_BLOCK):
-                self._catch_up(slots[first : first + _CATCH_UP_BLOCK], self._history.steps)
+                with self._table.lock.alone():
+                    self._catch_up(slots[first : first + _CATCH_UP_BLOCK], self._history.steps)
 
     def _catch_up(self, slots: np.ndarray, taken: int) -> None:
-        """Applies the steps that the rows at `slots` missed; `taken` is then their number of steps."""
+        """Applies the steps that the rows at `slots` missed; `taken` is then their number of steps. Needs the lock."""
         assert self._history is not None
-        with self._table.locked():
-            self._table.before_change(slots)
-            self._history.catch_up(self.config, self._table.rows, slots, taken)
+        self._table.before_change(slots)
+        self._history.catch_up(self.config, self._table.rows, slots, taken)
 
     def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
         # New rows of a later micro-batch may have evicted rows of an earlier micro-batch.
-        return self._table.find(keys)
+        return self.find(keys)

@@ -1,13 +1,10 @@
 """Tracks the changes of a table since its last snapshot."""
 
-from typing import Protocol
-
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import TableMemory
-from ctr_trainer.embedding.table.row_limits import RowLimits
 from ctr_trainer.embedding.table.row_space import Bits
-from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.table.row_watcher import RowWatcher, WatchedTable
 
 # The size of a block, which is copied while the table's lock is held. It is small, because a thread may lose its core
 # while it holds the lock.
@@ -15,22 +12,6 @@ _BLOCK_BYTES, _BLOCK_ROWS = 1 << 20, 1 << 16
 
 
 Block = tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None]  # Keys, rows, and (last_used, frequency).
-
-
-class TrackedTable(Protocol):
-    """The part of a `Table` that change tracking reads."""
-
-    config: TableConfig
-    limits: RowLimits
-
-    @property
-    def keys(self) -> np.ndarray: ...
-
-    def take(self, slots: np.ndarray, columns: int | None = None) -> np.ndarray: ...
-
-    def use_of(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None: ...
-
-    def find_and_count(self, keys: np.ndarray) -> tuple[np.ndarray, int]: ...
 
 
 class RemovedKeys:
@@ -65,7 +46,7 @@ class RemovedKeys:
         self._numbers[self._numbers[2]] = 0
 
 
-class Changes:
+class Changes(RowWatcher):
     """Tracks, in three bits per row, which rows the next snapshot must contain and which keys it must remove.
 
     A key that was added and removed between two snapshots is in neither of them. So at most as many removals are kept
@@ -83,22 +64,19 @@ class Changes:
         self._removed = RemovedKeys(memory)
         self._capture: Capture | None = None
 
-    def before_change(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Records that the rows at `slots`, int64[U], are about to change."""
+    def before_change(self, table: WatchedTable, slots: np.ndarray) -> None:
         if self._capture is not None:
             self._capture.keep(table, slots)
         self._changed.reserve(len(table.keys))  # Another process may have created some of these rows.
         self._changed.add(slots)
 
     def created(self, slots: np.ndarray, size: int) -> None:
-        """Records that the slots, int64[U], have new rows; the table now has `size` slots."""
         for each in self._sets:
             each.reserve(size)
         self._present.add(slots)
         self._changed.add(slots)
 
-    def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Records that the rows at `slots`, int64[U], and their keys are about to be removed."""
+    def before_removal(self, table: WatchedTable, slots: np.ndarray) -> None:
         if self._capture is not None:
             self._capture.keep(table, slots)
         self._reserve(table)
@@ -106,15 +84,15 @@ class Changes:
         for each in self._sets:
             each.remove(slots)
 
-    def before_clear(self, table: TrackedTable) -> None:
-        """Records that all rows are about to be removed. The next snapshot must be a full one."""
+    def before_clear(self, table: WatchedTable) -> None:
+        # The next snapshot must be a full one.
         self._reserve(table)
         for each in self._sets:
             each.clear()
         self._removed.clear()
         self._capture = None
 
-    def restored(self, table: TrackedTable) -> None:
+    def restored(self, table: WatchedTable) -> None:
         """Records that the table is now equal to its last snapshot."""
         self._reserve(table)
         self._removed.clear()
@@ -122,7 +100,7 @@ class Changes:
         self._reserve(table)
         self._saved.become(self._present)
 
-    def begin(self, table: TrackedTable, full: bool) -> "Capture":
+    def begin(self, table: WatchedTable, full: bool) -> "Capture":
         """Begins a snapshot of the current table: all rows if `full`, else the changed rows."""
         self._reserve(table)
         pending = self._present.copy() if full else self._changed.copy()
@@ -133,7 +111,7 @@ class Changes:
         self._capture = capture = Capture(table, pending, removed[:0] if full else removed)
         return capture
 
-    def _reserve(self, table: TrackedTable) -> None:
+    def _reserve(self, table: WatchedTable) -> None:
         """Makes room for all slots of the table, because another process may have created some of them."""
         for each in self._sets:
             each.reserve(len(table.keys))
@@ -150,10 +128,10 @@ class Capture:
       counts: the result of `Admission.counts`; None if the table has no counting filter.
     """
 
-    def __init__(self, table: TrackedTable, pending: Bits, removed: np.ndarray) -> None:
+    def __init__(self, table: WatchedTable, pending: Bits, removed: np.ndarray) -> None:
         """Captures the slots `pending`; `removed`, int64[n], is valid until the next snapshot begins."""
         self.config = table.config
-        self.counts = table.limits.admission.counts() if table.limits.admission else None
+        self.counts = table.admission_counts()
         self._pending = pending
         self._removed = removed
         self._kept: list[Block] = []
@@ -166,14 +144,14 @@ class Capture:
         """
         return np.unique(self._removed)
 
-    def keep(self, table: TrackedTable, slots: np.ndarray) -> None:
+    def keep(self, table: WatchedTable, slots: np.ndarray) -> None:
         """Copies those rows at `slots` that were not read yet. Call it under the table's lock."""
         slots = slots[self._pending.among(slots)]
         if len(slots):
             self._kept.append(_copy(table, slots))
             self._pending.remove(slots)
 
-    def read(self, table: TrackedTable) -> Block | None:
+    def read(self, table: WatchedTable) -> Block | None:
         """Copies the next block; returns None at the end. Call it under the table's lock.
 
         A block is (keys int64[n], rows float32[n, width], use). `use` is (last_used uint32[n], frequency uint32[n]), or
@@ -186,5 +164,5 @@ class Capture:
         return _copy(table, slots) if len(slots) else None
 
 
-def _copy(table: TrackedTable, slots: np.ndarray) -> Block:
+def _copy(table: WatchedTable, slots: np.ndarray) -> Block:
     return table.keys[slots], table.take(slots), table.use_of(slots)

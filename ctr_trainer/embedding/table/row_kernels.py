@@ -101,15 +101,6 @@ def add(rows: np.ndarray, slots: np.ndarray, deltas: np.ndarray) -> None:
                 rows[slot, d] += deltas[i, d]
 
 
-@kernel(types.void(ROWS, ROWS, SLOTS, ROWS_OUT))
-def difference(rows: np.ndarray, base: np.ndarray, slots: np.ndarray, out: np.ndarray) -> None:
-    """Sets out[i] = rows[slots[i]] - base[slots[i]]; no slot may be -1."""
-    for i in range(slots.size):
-        slot = slots[i]
-        for d in range(np.uint64(rows.shape[1])):
-            out[i, d] = rows[slot, d] - base[slot, d]
-
-
 @kernel(types.int64(_MESSAGE_BITS))
 def _first_not_finite(bits: np.ndarray) -> int:
     for start in range(0, bits.size, _CHECKED):

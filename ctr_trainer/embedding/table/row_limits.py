@@ -8,6 +8,7 @@ from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, kernel, mix, prefetch
 from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.table.row_space import Bits
+from ctr_trainer.embedding.table.row_watcher import RowWatcher, WatchedTable
 from ctr_trainer.embedding.table.table_config import TableConfig
 
 _UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
@@ -23,7 +24,7 @@ _COUNTED = ("created", "restored", "admitted", "evicted", "refused")
 _NONE = np.empty(0, np.int64)
 
 
-class RowUsage:
+class RowUsage(RowWatcher):
     """Keeps for each slot, in 8 bytes, the step at which its row was last trained and how often it was trained."""
 
     def __init__(self, memory: TableMemory) -> None:
@@ -41,15 +42,14 @@ class RowUsage:
         self._numbers[0] = step
 
     def created(self, slots: np.ndarray, size: int) -> None:
-        """Records that the slots, int64[U], have new rows, which count as trained now; the table has `size` slots."""
+        """Records new rows, which count as trained now."""
         self._last.reserve(size)
         self._frequency.reserve(size)
         self._last.array[slots] = self.step
         self._frequency.array[slots] = 0
 
-    def trained(self, slots: np.ndarray, size: int) -> None:
-        """Records that the rows at `slots`, distinct int64[U], are trained now; skips slots outside [0, size)."""
-        own = slots[(slots >= 0) & (slots < size)]
+    def before_change(self, table: WatchedTable, slots: np.ndarray) -> None:
+        own = slots[(slots >= 0) & (slots < len(table.keys))]  # Not the temporary rows of a lookup.
         self._last.array[own] = self.step
         self._frequency.array[own] += 1
 

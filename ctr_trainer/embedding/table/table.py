@@ -1,19 +1,24 @@
 """A table of embedding rows that grows with new keys."""
 
-import contextlib
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index, RestingSlots
-from ctr_trainer.embedding.memory.growable_array import LockTimes, TableMemory, as_float32, as_int64
+from ctr_trainer.embedding.memory.growable_array import TableMemory, as_float32, as_int64
 from ctr_trainer.embedding.table import row_kernels
+from ctr_trainer.embedding.table.changes import Changes
+from ctr_trainer.embedding.table.published_rows import PublishedRows
 from ctr_trainer.embedding.table.row_limits import RowCounters, RowLimits
-from ctr_trainer.embedding.table.row_space import InitialRows, RowSpace
-from ctr_trainer.embedding.table.row_watchers import RowWatchers
+from ctr_trainer.embedding.table.row_space import InitialRows, RowSpace, SharedRowSpace
+from ctr_trainer.embedding.table.row_watcher import RowWatcher
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table_config import TableConfig
+
+# The number of rows that are prefetched together before their segments are updated: few enough to stay in the core's
+# second-level cache. An Adagrad step of 8,600 rows of 17 weights in a table of 195,000 rows takes 0.18 ms, and 0.29 ms
+# without prefetching.
+_STEP_BLOCK = 2048
 
 
 class Table:
@@ -25,8 +30,18 @@ class Table:
     `config` limits the rows. `find_or_create` and `add` first count a key (`min_frequency`) and make room for its row
     (`max_rows`). `expire` removes rows that were not trained for too long (`ttl_steps`).
 
-    Caveat: a table is not thread-safe. `keys` and `rows` are views that are valid until a row is created. Call
-    `before_change` before writing to `rows`.
+    Several processes may each make a Table in the same `SharedMemory`. The limits then apply to all of them together.
+    If one evicts a row that another is about to train, the gradient is dropped, see `RestingSlots`.
+
+    Caveat: a table is not thread-safe. If several threads or processes use it, each holds `lock` while it calls a
+    method. `keys` and `rows` are views that are valid until a row is created. Call `before_change` before writing to
+    `rows`.
+
+    Attributes:
+      lock: the `RowLock` of the table. Only callers take it.
+      changes: `Changes` since the last snapshot; None unless `tracked`.
+      published: `PublishedRows`; None until `keep_published`.
+      watchers: each `RowWatcher` of the rows.
     """
 
     def __init__(
@@ -35,27 +50,34 @@ class Table:
         tracked: bool = False,
         most_rows: int | None = None,
         memory: TableMemory | None = None,
-        space: RowSpace | None = None,
-        resting: RestingSlots | None = None,
+        member: int = 0,
+        members: int = 1,
     ) -> None:
-        """Makes an empty table in `memory`; None means private memory of this process.
+        """Makes an empty table, or opens the table that the owner of shared memory has made there.
 
         Args:
           tracked: whether to keep the changes since the last snapshot, for the next one.
           most_rows: see `RowLimits`.
-          space: the `RowSpace` of the rows; with None the table makes one.
-          resting: see `Index`.
+          memory: None means private memory of this process.
+          member, members: see `RestingSlots`.
         """
         self.config, self._initial = config, InitialRows(config)
-        memory = memory or TableMemory()
-        self._index = Index(memory, resting)
-        self._space = space or RowSpace(memory, config.width)
+        self._memory = memory = memory or TableMemory()
+        self.lock = memory.lock("table")
+        self._resting = RestingSlots(memory, member, members) if memory.is_shared and config.evicts else None
+        self._index = Index(memory, self._resting)
+        if memory.is_shared and config.has_limits:
+            self._space: RowSpace = SharedRowSpace(memory, config.width, member, members)
+        else:
+            self._space = RowSpace(memory, config.width)
         self._optimizer = OPTIMIZERS[config.optimizer.name]
         self._settings = self._optimizer.kernel_settings(config.optimizer)
+        self._segments = self._optimizer.segments(config.dims)
         self.limits = RowLimits(config, most_rows, memory)
-        self.watchers = RowWatchers(memory, tracked, self.limits.usage)
         self.counters = RowCounters(memory)
-        self._lock = memory.lock("table")  # Only a `LockedTable` takes it.
+        self.changes = Changes(memory) if tracked else None
+        self.published: PublishedRows | None = None
+        self.watchers: list[RowWatcher] = [each for each in (self.changes, self.limits.usage) if each is not None]
 
     def __len__(self) -> int:
         return len(self._index)
@@ -82,6 +104,12 @@ class Table:
         """Returns (the slots as `find` does, the number of unknown keys other than 0)."""
         return self._index.find_and_count(as_int64(keys))
 
+    def begin_lookup(self) -> None:
+        """Ends the use of the slots of earlier lookups by this process; needs no lock."""
+        self._space.end_lending()
+        if self._resting is not None:
+            self._resting.begin_lookup()
+
     def find_or_create(self, keys: np.ndarray) -> np.ndarray:
         """Returns the slots of the keys, int64[U]; a missing row is created with its initial values.
 
@@ -89,20 +117,25 @@ class Table:
         out, this raises UserError, and the table is unchanged.
         """
         keys = as_int64(keys)
-        slots = self.find_or_make(keys)
+        self.begin_lookup()
+        slots, unknown = self._index.find_and_count(keys)
+        if unknown:
+            self.create_missing(keys, slots)
+        return slots
+
+    def create_missing(self, keys: np.ndarray, slots: np.ndarray) -> None:
+        """Creates or lends a row for each key with the slot -1, as `find_or_create` does, and sets its slot."""
+        self._make_missing(keys, slots)
         wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self.limits.may_refuse else ()
-        self._space.end_lending()
         if len(wanting):
             lent = slots[wanting] = self._space.lend(self._index.slots, len(wanting))
             self._initial.fill(keys[wanting], self._space.array[lent[0] : lent[-1] + 1])
-        return slots
 
     def find_or_make(self, keys: np.ndarray) -> np.ndarray:
         """Returns int64[U] slots; creates a missing row if its key is admitted and there is room, else returns -1."""
-        if not self.limits.may_refuse:
-            return self._make(keys, initialize=True)
-        slots = self._index.find(keys)
-        self._make_missing(keys, slots)
+        slots, unknown = self._index.find_and_count(keys)
+        if unknown:
+            self._make_missing(keys, slots)
         return slots
 
     def initial_rows(self, keys: np.ndarray) -> np.ndarray:
@@ -141,11 +174,10 @@ class Table:
 
     def restore(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Inserts rows of a snapshot as `find_or_insert` does, but counts them as restored, not as created."""
-        counters = self.counters
-        created = counters.created
+        created = self.counters.created
         slots = self.find_or_insert(keys, rows)
-        counters.restored += counters.created - created
-        counters.created = created
+        self.counters.restored += self.counters.created - created
+        self.counters.created = created
         return slots
 
     def add(self, keys: np.ndarray, deltas: np.ndarray) -> np.ndarray:
@@ -158,20 +190,13 @@ class Table:
         row_kernels.add(self._space.array, slots, as_float32(deltas))
         return slots
 
-    @property
-    def lock_times(self) -> LockTimes:
-        return self._lock.times
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Returns a context manager for threads other than the one that trains the rows; see `LockedTable`."""
-        return contextlib.nullcontext()
-
     def remove(self, keys: np.ndarray) -> int:
         """Removes the rows of `keys`, int64[U], and returns their number; unknown keys are skipped."""
         keys = as_int64(keys)
         slots = self._index.find(keys)
         slots = slots[slots >= 0]
-        self.watchers.before_removal(self, slots)
+        for watcher in self.watchers:
+            watcher.before_removal(self, slots)
         self._index.remove(keys)
         return len(slots)
 
@@ -195,10 +220,22 @@ class Table:
 
     def before_change(self, slots: np.ndarray) -> None:
         """Reports that the rows at `slots`, distinct int64[U], are about to be trained or set; -1 is skipped."""
-        self.watchers.before_change(self, slots)
+        for watcher in self.watchers:
+            watcher.before_change(self, slots)
+
+    def keep_published(self) -> PublishedRows:
+        """Tracks `published` from now on, and returns it. Does nothing else if it is already tracked."""
+        if self.published is None:
+            self.published = PublishedRows(self._memory)
+            self.watchers.append(self.published)
+        return self.published
 
     def stats(self) -> dict[str, int]:
         return dict(rows=len(self), bytes=self.nbytes, **self.counters.to_dict())
+
+    def admission_counts(self) -> tuple[np.ndarray, int] | None:
+        """Returns `Admission.counts`; None if the table has no counting filter."""
+        return None if self.limits.admission is None else self.limits.admission.counts()
 
     def use_of(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """Returns (last_used uint32[U], frequency uint32[U]) of the slots; None for a table that evicts no rows."""
@@ -223,11 +260,19 @@ class Table:
             if gradient.shape != (len(slots), dim):
                 raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
         slots, gradients = as_int64(slots), [as_float32(gradient) for gradient in gradients]
+        if self._resting is not None:
+            slots = self._resting.without_removed(slots, self.keys)
         self.before_change(slots)
-        self._optimizer.step_rows(self._space.array, slots, gradients, learning_rate, self._settings)
+        rows, step = self._space.array, self._optimizer.step
+        for first in range(0, len(slots), _STEP_BLOCK):
+            block = slice(first, first + _STEP_BLOCK)
+            row_kernels.fetch(rows, slots[block])
+            for gradient, (start, state) in zip(gradients, self._segments, strict=True):
+                step(rows, slots[block], gradient[block], start, state, learning_rate, *self._settings)
 
     def clear(self) -> None:
-        self.watchers.before_clear(self)
+        for watcher in self.watchers:
+            watcher.before_clear(self)
         self._index.clear()
         self._space.end_lending()
         self.limits.clear()
@@ -260,7 +305,9 @@ class Table:
             if initialize:
                 self._initial.fill(self.keys[first], self._space.array[first])
                 row_kernels.put(self._space.array, reused, self.initial_rows(self.keys[reused]))
-            self.watchers.created(before, self._index.slots, reused)
+            new = np.concatenate([np.arange(before, self._index.slots), reused]) if self.watchers else reused
+            for watcher in self.watchers:
+                watcher.created(new, self._index.slots)
         return slots
 
     def _evict(self, slots: np.ndarray) -> None:

@@ -75,7 +75,7 @@ class TableConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TableConfig":
-        """Returns the TableConfig of a dictionary that `to_dict` of this or an earlier version wrote.
+        """Returns the TableConfig of a dictionary that `to_dict` wrote.
 
         Raises:
           ValueError, TypeError, UserError: the values are not those of a TableConfig.
@@ -83,15 +83,10 @@ class TableConfig:
         values = dict(values)
         kind = type(_named(values.pop("optimizer"), "optimizer"))
         settings = dict(values.pop("settings", {}))
-        if "initial_accumulator" in values:  # Earlier versions wrote it, and all settings, for every optimizer.
-            settings["initial_accumulator"] = values.pop("initial_accumulator")
-        unknown = settings.keys() - {
-            field.name for each in ROW_OPTIMIZERS.values() for field in dataclasses.fields(each)
-        }
+        unknown = settings.keys() - {field.name for field in dataclasses.fields(kind)}
         if unknown:
             raise ValueError(f"there is no setting {', '.join(sorted(unknown))}")
-        own = {field.name for field in dataclasses.fields(kind)}
-        optimizer = kind(**{name: value for name, value in settings.items() if name in own})
+        optimizer = kind(**settings)
         return cls(**values, optimizer=optimizer)
 
     def to_dict(self) -> dict[str, Any]:

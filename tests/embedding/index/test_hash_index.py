@@ -70,7 +70,7 @@ def test_no_call_moves_all_entries_whatever_the_keys():
     assert moved_at_once == []
 
 
-def test_keys_of_the_last_bucket_overflow_into_the_first_during_growth():
+def test_keys_of_the_last_bucket_wrap_to_the_first_during_growth():
     index, keys = _index_that_grows()
     last = np.array([_key_of(0xFFFFFFFF00000000 + i) for i in range(400)])
     assert mix(last[7].astype(np.uint64)) == 0xFFFFFFFF00000007
@@ -119,6 +119,6 @@ def test_distinct_keys_keep_their_numbers_while_their_table_grows():
     np.testing.assert_array_equal(numbers[some][np.sort(first)], np.arange(len(first)))
 
 
-def test_distinct_keys_are_in_the_order_of_their_appearance():
+def test_distinct_keys_are_in_order_of_appearance():
     assert distinct([np.array([5, 0, 7]), np.array([7, 3, 5])]).tolist() == [5, 7, 3]
     assert positions_of(np.array([9, 4, 2]), np.array([2, 9, 9])).tolist() == [2, 0, 0]

@@ -9,7 +9,7 @@ from ctr_trainer.embedding.service.incarnation import Incarnation, Replaced
 from ctr_trainer.system.messages.errors import Lost
 
 
-def test_rows_not_replaced_in_time_can_be_replaced_later(monkeypatch):
+def test_rows_that_were_not_replaced_in_time_keep_their_name(monkeypatch):
     monkeypatch.setattr(incarnation, "_WAIT_SECONDS", 0.01)
     rows = Incarnation()
     before = str(rows)

@@ -70,7 +70,7 @@ def test_a_request_beside_another_goes_inline_and_changes_nothing_of_it(shared):
         assert "memory" in wire.unpack_header(third)[0]
 
 
-def test_more_than_the_memory_and_memory_of_no_process_are_refused(shared):
+def test_a_wrong_size_or_address_of_shared_columns_is_refused(shared):
     with shared.sending({"op": "sync"}, columns(MANY)) as body:
         address = wire.unpack_header(body)[0]["memory"]
     for size in (-1, wire.MOST_BYTES * 2):

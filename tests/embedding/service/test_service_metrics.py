@@ -33,7 +33,7 @@ def test_prometheus_sees_requests_rows_durations_tables_and_sync_ages():
     assert 'ctr_service_sync_age_seconds{worker="rank1"}' not in seen
 
 
-def test_a_restarted_worker_keeps_its_label():
+def test_a_restarted_worker_keeps_its_label_and_only_the_latest_have_one():
     metrics = ServiceMetrics(lambda: {"tables": {}})
     workers = [f"rank0-{start:032x}" for start in range(3)] + [f"job{job}" for job in range(4096)]
     for worker in workers:

@@ -156,9 +156,9 @@ def test_rows_that_change_while_they_are_saved_are_saved_as_they_were(tmp_path, 
         if capture.config.name == "t":
             blocks.append(capture)
             if len(blocks) == 2:
-                _pushed([1, 3], store=store, sequence=2)
+                table.add(np.array([1, 3]), np.ones((2, CONFIG.width), np.float32))
                 table.remove(np.array([2]))
-                _pushed([9], store=store, sequence=3)
+                table.add(np.array([9]), np.ones((1, CONFIG.width), np.float32))
                 assert table.find(np.array([9])).tolist() == [1]
         return read(capture, table)
 

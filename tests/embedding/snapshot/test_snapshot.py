@@ -102,7 +102,7 @@ def test_a_damaged_file_is_refused_by_name_and_no_row_changes(store, tmp_path, d
         list(snapshot.iterate(tmp_path, files))
 
 
-def test_a_snapshot_that_differs_from_its_manifest_or_table_is_refused(store, tmp_path):
+def test_a_snapshot_unlike_its_manifest_is_refused(store, tmp_path):
     files = store.save(tmp_path, 7)
     with pytest.raises(UserError, match="3 rows, expected 4"):
         store.restore(tmp_path, [files[0], {**files[1], "rows": 4}])

@@ -60,7 +60,7 @@ def test_a_row_is_scaled_by_its_own_power_of_two():
     assert packed.tolist() == [[-32, 12288, -4096]]
 
 
-def test_values_of_few_bits_return_exactly_and_others_within_the_bound():
+def test_fp16_returns_values_of_few_bits_exactly_and_others_within_the_bound():
     rows = np.float32([[1, -2, 0], [3e4 * 2**20, 1.5, 0], [2.0**-100, 0, 0], [2.0**126, 2.0**100, 1], [0, 0, 0]])
     rows[1, 0], rows[3, 2] = 2.0**30, 0
     np.testing.assert_array_equal(row_codec.unpack(row_codec.pack(rows)), rows)

@@ -6,7 +6,8 @@ import sys
 import numpy as np
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
-from ctr_trainer.embedding.table.shared_table import SharedTable
+from ctr_trainer.embedding.store.worker_rows import TableRows
+from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 
 CONFIG = TableConfig("dim2", (2,), (0.5,), optimizer="sgd", seed=7)
@@ -18,7 +19,7 @@ LIMITED = dataclasses.replace(CONFIG, max_rows=700)
 def open_table(address=None, member=0, config=CONFIG):
     """Returns (memory, table); without an address, this process is the owner."""
     memory = SharedMemory(address)
-    return memory, SharedTable(config, True, memory.under(config.name), member, 2)
+    return memory, Table(config, True, None, memory.under(config.name), member, 2)
 
 
 def gradient_of(keys):
@@ -28,15 +29,16 @@ def gradient_of(keys):
 
 def crowd(table, rank):
     """Steps random keys, of which the table has room for a third."""
-    rng = np.random.default_rng(rank)
+    rng, rows = np.random.default_rng(rank), TableRows(table)
     for _ in range(STEPS):
         keys = np.unique(rng.integers(1, 2000, 300))
-        table.apply_gradients(table.find_or_create(keys), [gradient_of(keys)], 1.0)
+        rows.apply_gradients(rows.find_or_create(keys), [gradient_of(keys)], 1.0)
 
 
 def step(table, keys):
     """Subtracts 1 from each weight of the keys' rows."""
-    table.apply_gradients(table.find_or_create(keys), [np.ones((len(keys), 2), np.float32)], 1.0)
+    rows = TableRows(table)
+    rows.apply_gradients(rows.find_or_create(keys), [np.ones((len(keys), 2), np.float32)], 1.0)
 
 
 def fresh_keys(rank, number):
@@ -51,7 +53,7 @@ if __name__ == "__main__":
     print("ready", flush=True)
     sys.stdin.readline()
     if what == "hold":
-        with table._lock.alone():
+        with table.lock.alone():
             print("holding", flush=True)
             sys.stdin.readline()
     if what == "crowded":

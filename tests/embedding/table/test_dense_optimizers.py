@@ -92,27 +92,27 @@ def test_every_row_equals_the_row_of_a_table_that_is_stepped_whole(optimizer, l2
     behind = store.pull("t", met)[:, : sum(DIMS)]
     caught_up = rows.rows[rows.find_or_create(KEYS[:5]), : sum(DIMS)]
     np.testing.assert_allclose(caught_up, expected[:5], atol=1e-6, rtol=0)  # A lookup catches its rows up.
-    rows.flush()
+    rows.catch_up()
     found = store.pull("t", met)[:, : sum(DIMS)]
     np.testing.assert_allclose(found, expected[met - 1], atol=1e-6, rtol=0)
     moves = l2 > 0 or optimizer == "dense_adam"
     assert (np.abs(behind - found).max() > 1e-5) == moves  # Before the flush some rows did lag behind.
-    rows.flush()
+    rows.catch_up()
     np.testing.assert_array_equal(store.pull("t", met)[:, : sum(DIMS)], found)  # All steps were made up for once.
 
 
-def test_a_training_resumed_from_a_flush_equals_an_undisturbed_one(tmp_path):
+def test_a_resumed_training_equals_one_that_was_not_interrupted(tmp_path):
     batches = list(_batches(STEPS))
     store, rows = _rows("dense_adam", 0.05)
     _train(rows, batches[:160], 0.05)
-    rows.flush()
+    rows.catch_up()
     files = store.save(tmp_path, 160)
     _train(rows, batches[160:], 0.05, first=160)
-    rows.flush()
+    rows.catch_up()
     again, resumed = _rows("dense_adam", 0.05, first=160)
     again.restore(tmp_path, files)
     _train(resumed, batches[160:], 0.05, first=160)
-    resumed.flush()
+    resumed.catch_up()
     there = KEYS[:10]
     np.testing.assert_array_equal(again.pull("t", there), store.pull("t", there))
 
@@ -143,7 +143,7 @@ def test_adam_without_l2_comes_to_rest_in_closed_form():
         history.begin_step(0.01)
         history.end_step()
         dense.step(KEYS[:0], [np.ones((0, dim)) for dim in DIMS], 0.01)
-    rows.flush()
+    rows.catch_up()
     (found,) = store.pull("t", KEYS[:1])
     np.testing.assert_allclose(found[: sum(DIMS)] - first[0], dense.w[0] + 0.01, atol=1e-6)
     np.testing.assert_allclose(found[9:13], dense._v[0, :4], rtol=1e-3)

@@ -37,7 +37,7 @@ def _keys(table):
     return sorted(key for key in table.keys.tolist() if key)
 
 
-def test_new_rows_get_the_slots_of_removed_ones_and_their_own_versions(tmp_path):
+def test_new_rows_reuse_the_slots_of_removed_rows_with_new_versions(tmp_path):
     table = _table()
     _train(table, [1, 2, 3])
     assert table.remove(np.array([1, 3, 99])) == 2
@@ -71,7 +71,7 @@ def test_a_key_gets_a_row_when_it_comes_for_the_nth_time():
     np.testing.assert_array_equal(table.rows[:1], table.initial_rows(np.array([7])) - 1)
 
 
-def test_a_push_of_a_key_not_admitted_is_answered_by_its_initial_row():
+def test_a_push_of_a_key_that_is_not_admitted_is_dropped():
     store = LocalStore()
     store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, min_frequency=2))
     keys, ones = np.array([5]), np.ones((1, 2), np.float32)
@@ -114,7 +114,7 @@ def _counted(directory, times, shards=1):
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_counts_of_the_filter_survive_a_restart_with_other_shards(tmp_path, shards):
+def test_counts_survive_a_restart_with_another_number_of_shards(tmp_path, shards):
     _, files = _counted(tmp_path, 2, shards)
     store, keys, ones = LocalStore(), np.arange(1, 10), np.ones((9, 2), np.float32)
     store.restore(tmp_path, files)
@@ -124,7 +124,7 @@ def test_counts_of_the_filter_survive_a_restart_with_other_shards(tmp_path, shar
     np.testing.assert_array_equal(store.pull("t", keys), store.tables["t"].initial_rows(keys) + ones)
 
 
-def test_a_delta_has_the_last_counts_and_altered_counts_are_refused(tmp_path):
+def test_a_delta_has_the_latest_counts_and_altered_counts_are_refused(tmp_path):
     (store,), files = _counted(tmp_path, 1)
     keys, ones = np.arange(1, 10), np.ones((9, 2), np.float32)
     store.push("t", keys, ones, "w", 7)
@@ -157,7 +157,7 @@ def test_the_shards_of_a_table_share_its_max_rows():
         assert len(store.tables["t"]) == most
 
 
-def test_lru_evicts_the_oldest_rows_and_lfu_the_least_trained_ones():
+def test_lru_evicts_the_oldest_rows_and_lfu_the_least_trained():
     table = _table(max_rows=4, eviction="lru")
     for step, keys in enumerate([[1, 2], [3], [4], [1]], start=1):
         _train(table, keys, step)
@@ -174,7 +174,7 @@ def test_lru_evicts_the_oldest_rows_and_lfu_the_least_trained_ones():
     assert _keys(table) == [1, 3, 5]
 
 
-def test_rows_of_the_current_batch_are_not_evicted_and_others_get_lent_rows():
+def test_rows_of_the_batch_are_not_evicted_and_others_are_lent():
     table = _table(max_rows=3)
     _train(table, [1, 2])
     slots = _train(table, [1, 2, 3, 4, 5])

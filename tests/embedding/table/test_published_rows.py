@@ -6,8 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.table import row_watchers
-from ctr_trainer.embedding.table.shared_table import LockedTable, SharedTable, published_table
+from ctr_trainer.embedding.table import published_rows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -18,11 +17,13 @@ CONFIG = TableConfig("dim2", (2,), (0.5,), optimizer="sgd", seed=7)
 
 @pytest.fixture(autouse=True)
 def three_rows_a_block(monkeypatch):
-    monkeypatch.setattr(row_watchers, "_BLOCK_BYTES", 3 * CONFIG.weights * 4)
+    monkeypatch.setattr(published_rows, "_BLOCK_BYTES", 3 * CONFIG.weights * 4)
 
 
 def _table(**limits):
-    return published_table(dataclasses.replace(CONFIG, **limits), None)
+    table = Table(dataclasses.replace(CONFIG, **limits), True)
+    table.keep_published()
+    return table
 
 
 def _step(table, *keys):
@@ -47,11 +48,11 @@ class Reader:
     def read(self, table, between=lambda: None, fail=False):
         """Returns (keys of rows, removed keys) of an epoch that it takes; `between` is called after each block."""
         epoch = 0 if self.epoch is None else self.epoch + 1
-        with table.locked():
-            taking = table.watchers.published.begin(table, epoch, self.epoch)
+        with table.lock.alone():
+            taking = table.published.begin(table, epoch, self.epoch)
         rows = {}
         while True:
-            with table.locked():
+            with table.lock.alone():
                 block = taking.read(table)
             if block is None:
                 break
@@ -79,7 +80,7 @@ def _all(table):
     }
 
 
-def test_an_epoch_has_the_changed_rows_and_the_removed_keys_only():
+def test_an_epoch_has_the_changed_rows_and_the_removed_keys():
     table, reader = _table(), Reader()
     _step(table, 1, 2, 3, 4, 5, 6, 7)
     assert reader.read(table) == ([1, 2, 3, 4, 5, 6, 7], [])
@@ -93,7 +94,7 @@ def test_an_epoch_has_the_changed_rows_and_the_removed_keys_only():
     assert reader.read(table) == ([], [])
 
 
-def test_a_key_that_returns_has_a_new_row_perhaps_in_another_slot():
+def test_a_key_that_was_removed_and_added_again_has_its_new_row():
     table, reader = _table(), Reader()
     _step(table, 1, 2)
     reader.read(table)
@@ -120,7 +121,7 @@ def test_a_key_that_goes_while_an_epoch_is_taken_goes_in_the_next_one():
     assert reader.rows == _all(table)
 
 
-def test_a_key_that_returns_during_an_epoch_is_removed_and_added_again():
+def test_a_key_added_again_while_an_epoch_is_taken_is_in_the_next_one():
     table, reader = _table(), Reader()
     _step(table, *range(1, 10))
     reader.read(table)
@@ -203,9 +204,9 @@ def test_a_reader_of_all_epochs_has_the_table_whatever_came_went_or_failed():
 def test_changes_of_another_process_are_published():
     rng = np.random.default_rng(3)
     memory, table = worker.open_table(config=worker.LIMITED)
-    other = SharedTable(worker.LIMITED, True, type(memory)(memory.address).under(worker.CONFIG.name), 1, 2)
+    other = Table(worker.LIMITED, True, None, type(memory)(memory.address).under(worker.CONFIG.name), 1, 2)
     for each in (table, other):
-        each.watchers.keep_published()
+        each.keep_published()
     reader = Reader()
     for number in range(40):
         for each in (table, other):
@@ -216,4 +217,4 @@ def test_changes_of_another_process_are_published():
 
 
 def test_a_table_that_is_not_published_keeps_nothing():
-    assert Table(CONFIG).watchers.published is LockedTable(CONFIG).watchers.published is None
+    assert Table(CONFIG).published is None

@@ -7,7 +7,6 @@ import pytest
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.shared_table import SharedTable, SharedTables
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from tests.embedding.table import shared_worker
@@ -24,7 +23,7 @@ def _two(**limits):
     """Returns the tables of two workers that share them."""
     memory = SharedMemory()
     other = SharedMemory(memory.address)
-    return [SharedTable(_config(**limits), True, each.under("t"), k, 2) for k, each in enumerate((memory, other))]
+    return [Table(_config(**limits), True, None, each.under("t"), k, 2) for k, each in enumerate((memory, other))]
 
 
 def _step(table, keys, size=1.0):
@@ -48,7 +47,7 @@ LIMITS = [
 @pytest.mark.parametrize("limits", LIMITS)
 def test_one_worker_trains_a_shared_table_to_the_bit_like_a_table_of_its_own(limits):
     config = TableConfig("t", (2, 1), (0.5, 0.1), seed=3, **limits)
-    tables = [Table(config), SharedTable(config, True, SharedMemory().under("t"))]
+    tables = [Table(config), Table(config, True, None, SharedMemory().under("t"))]
     rng = np.random.default_rng(0)
     for step in range(60):
         keys = rng.permutation(np.unique(rng.integers(1, 200, 30)))
@@ -65,7 +64,7 @@ def test_one_worker_trains_a_shared_table_to_the_bit_like_a_table_of_its_own(lim
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_key_is_admitted_by_its_count_over_all_workers():
+def test_admission_and_max_rows_count_all_workers_together():
     one, other = _two(min_frequency=3)
     _step(one, [7, 8])
     _step(other, [7])
@@ -137,7 +136,7 @@ def test_rows_expire_by_the_clock_that_one_worker_sets():
 
 def test_a_delta_takes_out_what_another_worker_evicted_and_counts_go_on(tmp_path):
     memory = SharedMemory()
-    stores = [LocalStore(SharedTables(each, k, 2)) for k, each in enumerate((memory, SharedMemory(memory.address)))]
+    stores = [LocalStore(each, k, 2) for k, each in enumerate((memory, SharedMemory(memory.address)))]
     config = _config(max_rows=3, min_frequency=2)
     for store in stores:
         store.create_table(config)
@@ -161,7 +160,7 @@ def test_a_delta_takes_out_what_another_worker_evicted_and_counts_go_on(tmp_path
     assert 6 in _keys(table)
 
 
-def test_two_workers_that_evict_and_step_mix_no_gradients():
+def test_concurrent_evictions_leave_each_row_its_own_gradients_only():
     memory, table = shared_worker.open_table(member=0, config=shared_worker.LIMITED)
     other = Worker(memory.address, "crowded")
     other.go()

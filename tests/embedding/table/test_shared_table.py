@@ -11,7 +11,6 @@ import pytest
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.system.messages.errors import UserError
 from tests.embedding.table import shared_worker as worker
 
@@ -90,7 +89,7 @@ def test_a_worker_that_is_killed_while_it_holds_the_lock_frees_it():
 
 def test_an_incremental_snapshot_has_what_another_worker_changed(tmp_path):
     memory = SharedMemory()
-    store = LocalStore(SharedTables(memory))
+    store = LocalStore(memory)
     store.create_table(worker.CONFIG)
     table = store.tables["dim2"]
     worker.step(table, worker.HOT)
@@ -118,7 +117,7 @@ def test_closed_memory_is_given_back_at_once_and_its_files_are_closed():
     gc.collect()  # What earlier tests have left would else be counted before, and be gone after.
     open_before = _open_memory()
     memory = SharedMemory()
-    store = LocalStore(SharedTables(memory))
+    store = LocalStore(memory)
     store.create_table(worker.CONFIG)
     keys = np.arange(1, 200_001)
     store.push("dim2", keys, np.ones((len(keys), 2), np.float32), "w", 1)

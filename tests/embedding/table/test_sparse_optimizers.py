@@ -198,22 +198,17 @@ def test_a_setting_out_of_range_is_refused(kind, settings):
         kind(**settings)
 
 
-def test_settings_travel_with_the_table_or_have_the_defaults():
+def test_settings_are_part_of_a_tables_json_and_default_without_it():
     config = TableConfig("t", (2,), (0.1,), RowAdamW(beta2=0.99, weight_decay=0.0))
     assert snapshot.config_from_json(snapshot.config_to_json(config)) == config
     old = TableConfig("t", (2,), (0.1,), "adam").to_dict()
     del old["settings"]
     assert snapshot.config_from_json(json.dumps(old)).optimizer == RowAdam()
-    earlier = {**old, "initial_accumulator": 0.5, "settings": {"momentum": 0.9, "beta1": 0.5, "l1": 0.0}}
-    assert snapshot.config_from_json(json.dumps(earlier)).optimizer == RowAdam(beta1=0.5)
-    assert snapshot.config_from_json(json.dumps({**earlier, "optimizer": "ftrl"})).optimizer == RowFtrl(
-        initial_accumulator=0.5
-    )
     with pytest.raises(UserError, match="not a table's configuration"):
         snapshot.config_from_json(json.dumps({**old, "settings": {"beta3": 0.5}}))
 
 
-def test_a_snapshot_needs_its_optimizer_but_takes_other_settings(tmp_path):
+def test_a_snapshot_is_restored_with_other_settings_but_its_own_optimizer(tmp_path):
     store, config = LocalStore(), TableConfig("t", (2,), (0.1,), "adam")
     store.create_table(config)
     store.push("t", np.array([4]), np.ones((1, config.width), np.float32), "w", 1)

@@ -86,7 +86,7 @@ def test_an_index_is_half_full_at_least_however_many_keys_it_has():
     assert index.find(keys).tolist() == list(range(len(keys)))
 
 
-def test_growth_keeps_rows_in_place_or_copies_them_without_a_reservation(monkeypatch):
+def test_growth_keeps_rows_in_place_or_copies_without_a_reservation(monkeypatch):
     table = _table(dims=(4,), scales=(1.0,))
     first = np.arange(1, 1001)
     table.find_or_create(first)

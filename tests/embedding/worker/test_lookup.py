@@ -72,7 +72,7 @@ def test_weights_that_cancel_or_are_0_give_zeros(combiner):
     assert not lookup.sum_gradients(1, np.float32([[[2]]])).any()
 
 
-def test_wrong_combiners_splits_and_lengths_are_refused():
+def test_bad_combiners_splits_and_lengths_are_refused():
     with pytest.raises(ValueError, match="combiner 'max' is not one of sum, mean, sqrtn"):
         Lookup(np.zeros((1, 0), np.int64), [_bag([5], [0, 1], "max")])
     with pytest.raises(ValueError, match="column 1: the splits do not cut 2 values into 1 examples"):

@@ -7,7 +7,7 @@ from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
-from ctr_trainer.embedding.worker.row_cache import RowCache
+from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.settings.optimizers import RowAdagrad, RowAdam, RowFtrl
 from tests.row_optimizers import row_optimizer
 
@@ -15,10 +15,9 @@ KEY = np.array([1])
 LAZY = [name for name, each in OPTIMIZERS.items() if each.catch_up is None]  # Rows of the others are not copied.
 
 
-def _workers(config, merge, count=2, **options):
+def _workers(config, count=2, **options):
     store = LocalStore()
-    shares = merging.shares(config, merge, count)
-    return store, [RowCache(store, config, f"w{k}", shares=shares, **options) for k in range(count)]
+    return store, [RowCopies(store, config, f"w{k}", Group(groups=count), **options) for k in range(count)]
 
 
 def _step(cache, gradient, learning_rate=1.0):
@@ -29,37 +28,32 @@ def _row(cache):
     return cache.rows[cache.find(KEY)][0]
 
 
-def _bounds(optimizer, merge, workers):
+def _bounds(optimizer, workers):
     """Returns (least share, largest share, whether it is a slow average) for each float of a row of two weights."""
-    found = merging.shares(TableConfig("t", (2,), (0.0,), optimizer), merge, workers)
-    return found if found is None else list(zip(*found.bounds.tolist(), strict=True))
+    found = merging.Shares(TableConfig("t", (2,), (0.0,), optimizer), workers)
+    return list(zip(*found.bounds.tolist(), strict=True))
 
 
 def test_sums_go_with_the_weights_and_averages_are_averaged():
-    assert _bounds("adagrad", "sum", 4) is None
-    assert _bounds("adam", "mean", 1) is None
+    assert _bounds("adam", 1) == [(1, 1, 0)] * 8
     mean, average = (0.25, 0.25, 0), (0.25, 0.25, 1)
-    assert _bounds("adam", "sum", 4) == [(1, 1, 0)] * 2 + [mean] * 6
-    assert _bounds("rowwise_adagrad", "mean", 4) == [mean] * 3
     # m[2], v[2], c1, c2: v and its weight c2 are the slow ones.
-    assert _bounds("adam", "adaptive", 4) == [(0.25, 1, 0)] * 2 + [mean] * 2 + [average] * 2 + [mean, average]
-    assert _bounds("rowwise_adagrad", "adaptive", 4) == [(0.25, 1, 0)] * 3
-    assert _bounds("momentum", "adaptive", 4) == [mean] * 4
-    with pytest.raises(ValueError, match="merge 'max' is not one of sum, mean, adaptive"):
-        _bounds("adam", "max", 2)
+    assert _bounds("adam", 4) == [(0.25, 1, 0)] * 2 + [mean] * 2 + [average] * 2 + [mean, average]
+    assert _bounds("rowwise_adagrad", 4) == [(0.25, 1, 0)] * 3
+    assert _bounds("momentum", 4) == [mean] * 4
 
 
 @pytest.mark.parametrize(
     ("rate", "share"), [(0.0, 1.0), (1.0, 0.25), (0.5, (1 - 0.5**4) / (4 * 0.5)), (0.1, (1 - 0.9**4) / (4 * 0.1))]
 )
 def test_adaptive_sends_as_many_steps_as_one_worker_would_make(rate, share):
-    found = merging.shares(TableConfig("t", (2,), (0.0,), "adagrad"), "adaptive", 4)
+    found = merging.Shares(TableConfig("t", (2,), (0.0,), "adagrad"), 4)
     assert found.by_rates(np.float32([rate])) == pytest.approx(share, rel=1e-6)
 
 
-def test_a_slow_average_forgets_as_much_as_in_the_steps_of_the_shares():
+def test_a_slow_average_decays_as_in_the_steps_that_the_shares_represent():
     config = TableConfig("t", (1,), (0.0,), RowAdam(beta2=0.5))
-    found = merging.shares(config, "adaptive", 4)
+    found = merging.Shares(config, 4)
     # 1 step of a rare row: 4 are made, so 1 - 0.5^4 of what it was is gone, of which each worker takes a quarter.
     # 2 steps of a row that all meet: 2 are made. 2 of one in between: 0.5 * 4 * 2 = 4.
     shares = found.by_float(found.of(np.float32([1, 0.25, 0.5]), np.array([1, 2, 2])))
@@ -70,9 +64,9 @@ def test_a_slow_average_forgets_as_much_as_in_the_steps_of_the_shares():
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_adaptive_is_near_the_sum_for_rare_rows_and_the_mean_for_common_ones(codec):
+def test_rare_rows_get_nearly_the_sum_and_frequent_rows_the_mean(codec):
     config = TableConfig("t", (1,), (0.0,), RowFtrl(initial_accumulator=1e12))
-    store, (cache, *_) = _workers(config, "adaptive", count=4, codec=codec)
+    store, (cache, *_) = _workers(config, count=4, codec=codec)
     once, always = np.array([1]), np.array([2])
     sent = 0.0
     for number, rate in enumerate((0, 1 / 15, 2 / 23), start=1):  # One less than met, of one step less.
@@ -88,7 +82,7 @@ def test_adaptive_is_near_the_sum_for_rare_rows_and_the_mean_for_common_ones(cod
 
 def test_steps_beside_a_sync_are_counted_for_the_next():
     config = TableConfig("t", (1,), (0.0,), RowFtrl(initial_accumulator=1e12))
-    store, (cache, *_) = _workers(config, "adaptive", count=4)
+    store, (cache, *_) = _workers(config, count=4)
     carry_out = store.sync
 
     def and_meanwhile(*arguments):
@@ -106,18 +100,18 @@ def test_steps_beside_a_sync_are_counted_for_the_next():
     assert store.pull("t", KEY)[0, 0] == pytest.approx(1.25)  # It was met in each of 5 steps: a quarter again.
 
 
-def test_the_mean_of_two_workers_moves_is_what_both_have_after_their_syncs():
+def test_the_sum_of_two_workers_rare_moves_is_what_both_have_after_their_syncs():
     config = TableConfig("t", (1,), (0.0,), RowAdagrad(initial_accumulator=1.0))
-    store, (a, b) = _workers(config, "mean")
+    store, (a, b) = _workers(config)
     _step(a, [np.sqrt(3)])  # acc 1 + 3 = 4, w = -sqrt(3) / 2
     _step(b, [np.sqrt(8)])  # acc 1 + 8 = 9, w = -sqrt(8) / 3
     a.sync()
-    np.testing.assert_allclose(_row(a), [-np.sqrt(3) / 4, 2.5], rtol=1e-6)
+    np.testing.assert_allclose(_row(a), [-np.sqrt(3) / 2, 4], rtol=1e-6)
     b.sync()
-    merged = [-np.sqrt(3) / 4 - np.sqrt(8) / 6, 6.5]
+    merged = [-np.sqrt(3) / 2 - np.sqrt(8) / 3, 12]
     np.testing.assert_allclose(_row(b), merged, rtol=1e-6)
-    a.find_or_create(KEY)
     a.sync()
+    a.find_or_create(KEY)
     np.testing.assert_allclose(_row(a), merged, rtol=1e-6)
     np.testing.assert_array_equal(store.pull("t", KEY)[0], _row(a))
 
@@ -129,7 +123,7 @@ def test_a_repeated_sync_of_a_mean_applies_it_once():
             return super().sync(*arguments)
 
     store, config = Twice(), TableConfig("t", (1,), (0.0,), "sgd")
-    cache = RowCache(store, config, "a", shares=merging.shares(config, "mean", 4))
+    cache = RowCopies(store, config, "a", Group(groups=4))
     for _ in range(3):
         _step(cache, [8.0])
         cache.sync()
@@ -138,9 +132,9 @@ def test_a_repeated_sync_of_a_mean_applies_it_once():
 
 
 def test_adams_moments_stay_weighted_means_of_the_gradients_whoever_has_stepped():
-    """Sums of weights, averages of moments: after syncs of one, then of both, m / c1 lies between the gradients."""
+    """Averages of moments: after syncs of one, then of both, m / c1 lies between the gradients."""
     config = TableConfig("t", (1,), (0.0,), "adam")
-    store, (a, b) = _workers(config, "sum")
+    store, (a, b) = _workers(config)
     _step(a, [2.0], 0.5)
     a.sync()
     weight, m, v, c1, c2 = store.pull("t", KEY)[0]
@@ -157,15 +151,13 @@ def test_adams_moments_stay_weighted_means_of_the_gradients_whoever_has_stepped(
     assert v / c2 == pytest.approx((4 + 16) / 2, rel=0.05)
 
 
-@pytest.mark.parametrize("merge", merging.MERGES)
 @pytest.mark.parametrize("optimizer", LAZY)
-def test_long_windows_of_many_workers_leave_every_optimizer_near_the_minimum(optimizer, merge):
+def test_every_optimizer_stays_near_the_minimum_with_long_windows(optimizer):
     """min (w - 1)^2 / 2 with noise, 8 workers of which each syncs after 20 steps, in turn."""
     config = TableConfig("t", (1,), (0.0,), row_optimizer(optimizer, initial_accumulator=0.1))
-    factor = merging.gradient_factor(optimizer, merge, 8, 1.0, copies=8)
-    adam = 0.002 if merge == "sum" else 0.01  # Eight workers' steps, or one's.
-    job = {"sgd": 0.01, "momentum": 0.001, "adam": adam, "adamw": adam}.get(optimizer, 0.05)
-    store, workers = _workers(config, merge, count=8)
+    factor = merging.gradient_factor(optimizer, 8, 1.0, copies=8)
+    job = {"sgd": 0.01, "momentum": 0.001, "adam": 0.01, "adamw": 0.01}.get(optimizer, 0.05)
+    store, workers = _workers(config, count=8)
     rng = np.random.default_rng(0)
     for step in range(1, 201):
         for k, worker in enumerate(workers):
@@ -179,7 +171,7 @@ def test_long_windows_of_many_workers_leave_every_optimizer_near_the_minimum(opt
 
 def test_fp16_keeps_of_a_mean_what_rounding_takes_and_sends_it_later():
     config = TableConfig("t", (2,), (0.0,), "sgd")
-    store, (cache, _) = _workers(config, "mean", codec=CODECS["fp16"])
+    store, (cache, _) = _workers(config, codec=CODECS["fp16"])
     _step(cache, [-2.0, -2 / 3])
     cache.sync()
     third = float(np.float16(1 / 3))
@@ -192,28 +184,19 @@ def test_fp16_keeps_of_a_mean_what_rounding_takes_and_sends_it_later():
 def test_what_a_gradient_counts_for():
     # Of 4 workers that share one batch, `scale` is 1; of 4 with a batch each it is 4.
     factors = {
-        (optimizer, merge): [merging.gradient_factor(optimizer, merge, 4, scale, copies=4) for scale in (1.0, 4.0)]
+        optimizer: [merging.gradient_factor(optimizer, 4, scale, copies) for scale, copies in ((1, 4), (4, 4), (4, 1))]
         for optimizer in ("momentum", "adam")
-        for merge in merging.MERGES
     }
-    assert factors == {
-        ("momentum", "sum"): [0.25, 1],
-        ("momentum", "mean"): [1, 4],
-        ("momentum", "adaptive"): [1, 4],
-        ("adam", "sum"): [0.25, 1],
-        ("adam", "mean"): [1, 4],
-        ("adam", "adaptive"): [0.25, 1],
-    }
+    assert factors == {"momentum": [1, 4, 1], "adam": [0.25, 1, 1]}
 
 
 @pytest.mark.parametrize("optimizer", LAZY)
-def test_a_row_that_one_of_four_workers_meets_steps_as_with_one_worker(optimizer):
+def test_a_row_that_one_of_four_workers_meets_steps_as_with_all_four_batches(optimizer):
     config = TableConfig("t", (2,), (0.1,), row_optimizer(optimizer, initial_accumulator=0.1))
-    store, (worker, *_) = _workers(config, "sum", count=4)
-    alone, factor = Table(config), merging.gradient_factor(optimizer, "sum", 4, 1.0, copies=4)
+    store, (worker, *_) = _workers(config, count=4)
+    alone, factor = Table(config), merging.gradient_factor(optimizer, 4, 1.0, copies=4)
     of_own_batch = np.float32([4.0, -8.0])
-    for _ in range(3):
-        _step(worker, factor * of_own_batch)
-        alone.apply_gradients(alone.find_or_create(KEY), [of_own_batch[None] / 4], 1.0)
+    _step(worker, factor * of_own_batch)
+    alone.apply_gradients(alone.find_or_create(KEY), [of_own_batch[None] / 4], 1.0)
     worker.sync()
     np.testing.assert_allclose(store.pull("t", KEY)[:, :2], alone.rows[:, :2], rtol=1e-5)

@@ -13,7 +13,7 @@ from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.new_keys import NewKeys
-from ctr_trainer.embedding.worker.row_cache import RowCache
+from ctr_trainer.embedding.worker.row_copies import RowCopies
 
 CONFIG = TableConfig("dim2", (2, 1), (0.1, 0.0))
 FEATURES = ("user", "item", "tags", "history")
@@ -98,7 +98,7 @@ def test_a_key_that_is_not_admitted_stays_new():
     assert new_keys.shares == {"item": 0.0}
 
 
-@pytest.mark.parametrize("kind", [StoreReader, lambda store, config: RowCache(store, config, "w")])
+@pytest.mark.parametrize("kind", [StoreReader, lambda store, config: RowCopies(store, config, "w")])
 def test_rows_of_a_service_are_known_also_if_their_weights_are_zeros(kind):
     store, config = LocalStore(), dataclasses.replace(CONFIG, optimizer="adagrad")
     store.create_table(config)
@@ -113,7 +113,7 @@ def test_a_copy_of_a_services_row_is_no_new_key_to_the_training_that_pulls_it():
     store.create_table(CONFIG)
     store.push("dim2", np.arange(1, 51), np.ones((50, CONFIG.width), np.float32), "other", 0)
     new_keys = NewKeys(["item"], samples=True)
-    _step(new_keys, RowCache(store, CONFIG, "w"), range(1, 101))
+    _step(new_keys, RowCopies(store, CONFIG, "w"), range(1, 101))
     new_keys.begin_lookup(create=True)
     assert new_keys.shares == {"item": 0.5}
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.memory.growable_array import TableMemory
-from ctr_trainer.embedding.worker.cached_rows import RowFrequency
+from ctr_trainer.embedding.worker.merging import RowFrequency
 
 
 def _rows(count):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.worker import kept_row_kernels
-from ctr_trainer.embedding.worker.kept_row_kernels import IN_FLIGHT, STEPPED
+from ctr_trainer.embedding.worker import copied_row_kernels
+from ctr_trainer.embedding.worker.copied_row_kernels import IN_FLIGHT, STEPPED
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 64, 1003])
@@ -13,13 +13,13 @@ def test_stepped_rows_are_found_whatever_else_their_state_says(rows, share):
     rng = np.random.default_rng(rows)
     stepped, in_flight = (rng.random(rows) < part for part in (share, 0.3))
     state = np.where(stepped, STEPPED, 0).astype(np.uint8) | np.where(in_flight, IN_FLIGHT, 0).astype(np.uint8)
-    slots = np.full(kept_row_kernels.count_stepped(state), -1)
-    assert kept_row_kernels.find_stepped(state, slots) == len(slots)
+    slots = np.full(copied_row_kernels.count_stepped(state), -1)
+    assert copied_row_kernels.find_stepped(state, slots) == len(slots)
     assert slots.tolist() == [slot for slot in range(rows) if state[slot] & STEPPED]
 
 
 def test_no_more_stepped_rows_are_found_than_there_is_room_for():
     """Another worker may step rows after they were counted."""
     slots = np.full(10, -1)
-    assert kept_row_kernels.find_stepped(np.full(64, STEPPED), slots) == 10
+    assert copied_row_kernels.find_stepped(np.full(64, STEPPED), slots) == 10
     assert slots.tolist() == list(range(10))

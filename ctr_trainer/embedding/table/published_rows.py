@@ -1,13 +1,11 @@
-"""Observers of a table, which record the creation, change and removal of rows."""
-
-from collections.abc import Callable
+"""Tracks the changes of a table since the last epoch of its publication."""
 
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import TableMemory
-from ctr_trainer.embedding.table.changes import Changes, RemovedKeys, TrackedTable
-from ctr_trainer.embedding.table.row_limits import RowUsage
+from ctr_trainer.embedding.table.changes import RemovedKeys
 from ctr_trainer.embedding.table.row_space import Bits
+from ctr_trainer.embedding.table.row_watcher import RowWatcher, WatchedTable
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
 
@@ -15,7 +13,7 @@ from ctr_trainer.system.messages.errors import UserError
 _BLOCK_BYTES = 1 << 20
 
 
-class PublishedRows:
+class PublishedRows(RowWatcher):
     """Tracks, in three bits per row, which rows the next epoch must contain and which keys it must remove.
 
     Unlike a snapshot of `Changes`, an epoch does not show the table at one moment. It contains the rows that changed
@@ -37,29 +35,26 @@ class PublishedRows:
         self._epoch: int | None = None
         self._after: int | None = None
 
-    def before_change(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Records that the rows at `slots`, int64[U], are about to change."""
+    def before_change(self, table: WatchedTable, slots: np.ndarray) -> None:
         self._changed.reserve(len(table.keys))  # Another process may have created some of these rows.
         self._changed.add(slots)
 
     def created(self, slots: np.ndarray, size: int) -> None:
-        """Records that the slots, int64[U], have new rows; the table now has `size` slots."""
         self._changed.reserve(size)
         self._changed.add(slots)
 
-    def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None:
-        """Records that the rows at `slots`, int64[U], and their keys are about to be removed."""
+    def before_removal(self, table: WatchedTable, slots: np.ndarray) -> None:
         self._reserve(table)
         self._removed.add(table.keys[slots[self._published.among(slots)]])
         for each in self._sets:
             each.remove(slots)
 
-    def before_clear(self, table: TrackedTable) -> None:
-        """Records that all rows are about to be removed. The next epoch must contain all rows."""
+    def before_clear(self, table: WatchedTable) -> None:
+        # The next epoch must contain all rows.
         self._forget(table)
         self._epoch = self._after = None
 
-    def begin(self, table: TrackedTable, epoch: int, after: int | None) -> "Taking":
+    def begin(self, table: WatchedTable, epoch: int, after: int | None) -> "Taking":
         """Begins epoch `epoch`; `after` is the last published epoch, or None to take all rows.
 
         Raises:
@@ -88,7 +83,7 @@ class PublishedRows:
         self._removed_taken = removed[table.find_and_count(removed)[0] < 0]
         return Taking(table.config, self._taken, self._removed_taken)
 
-    def _forget(self, table: TrackedTable) -> None:
+    def _forget(self, table: WatchedTable) -> None:
         self._reserve(table)
         for each in self._sets:
             each.clear()
@@ -96,7 +91,7 @@ class PublishedRows:
         self._removed_taken = np.empty(0, np.int64)
         self._reserve(table)
 
-    def _reserve(self, table: TrackedTable) -> None:
+    def _reserve(self, table: WatchedTable) -> None:
         """Makes room for all slots of the table, because another process may have created some of them."""
         for each in self._sets:
             each.reserve(len(table.keys))
@@ -118,7 +113,7 @@ class Taking:
         self._slots, self._cursor = slots, 0
         self._most = max(_BLOCK_BYTES // (config.weights * 4), 1)
 
-    def read(self, table: TrackedTable) -> tuple[np.ndarray, np.ndarray] | None:
+    def read(self, table: WatchedTable) -> tuple[np.ndarray, np.ndarray] | None:
         """Copies the next block, (keys int64[n], weights float32[n, weights]); None at the end."""
         while True:
             slots, self._cursor = self._slots.pop(self._cursor, self._most)
@@ -127,55 +122,3 @@ class Taking:
             slots = slots[table.keys[slots] != 0]
             if len(slots):
                 return table.keys[slots], table.take(slots, self.config.weights)
-
-
-class RowWatchers:
-    """Forwards changes of a table's rows to the next snapshot, the publication, the limits and the followers.
-
-    Caveat: use it only under the table's lock.
-
-    Attributes:
-      changes: `Changes` since the last snapshot; None unless `tracked`.
-      published: `PublishedRows`; None until `keep_published`.
-    """
-
-    def __init__(self, memory: TableMemory, tracked: bool, usage: RowUsage | None) -> None:
-        self._memory, self._usage = memory, usage
-        self.changes = Changes(memory) if tracked else None
-        self.published: PublishedRows | None = None
-        self._told: list[Changes | PublishedRows] = [] if self.changes is None else [self.changes]
-        self._followers: list[Callable[[np.ndarray, int], None]] = [
-            each.created for each in (self.changes, usage) if each is not None
-        ]
-
-    def follow(self, created: Callable[[np.ndarray, int], None]) -> None:
-        """Registers `created(slots int64[U], size)`, which is called whenever new or reused slots get new rows."""
-        self._followers.append(created)
-
-    def keep_published(self) -> None:
-        """Tracks `published` from now on. Does nothing if it is already tracked."""
-        if self.published is None:
-            self.published = PublishedRows(self._memory)
-            self._told.append(self.published)
-            self.follow(self.published.created)
-
-    def created(self, first: int, size: int, reused: np.ndarray) -> None:
-        """Reports new rows in slots [first, size) and in `reused`, int64[n]; the table now has `size` slots."""
-        if self._followers:
-            slots = np.concatenate([np.arange(first, size), reused])
-            for created in self._followers:
-                created(slots, size)
-
-    def before_change(self, table: TrackedTable, slots: np.ndarray) -> None:
-        for each in self._told:
-            each.before_change(table, slots)
-        if self._usage is not None:
-            self._usage.trained(slots, len(table.keys))
-
-    def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None:
-        for each in self._told:
-            each.before_removal(table, slots)
-
-    def before_clear(self, table: TrackedTable) -> None:
-        for each in self._told:
-            each.before_clear(table)

@@ -7,13 +7,12 @@ import threading
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.embedding.worker import host_rows, kept_rows, merging
-from ctr_trainer.embedding.worker.host_rows import HostRows
+from ctr_trainer.embedding.worker import copied_rows, row_copies
+from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory needs Linux's memfd_create")
 CONFIG = TableConfig("t", (2,), (0.0,), "sgd")
@@ -44,16 +43,17 @@ def store():
     return Asked()
 
 
-def _host(store, workers=2, has_others=False, config=CONFIG, **settings):
-    """Returns the HostRows of each worker of a host, of which the first syncs."""
+def _host(store, workers=2, groups=1, config=CONFIG, **settings):
+    """Returns the copies of each worker of a host, of which the first syncs."""
     own = SharedMemory()
     memories = [own, *(SharedMemory(own.address) for _ in range(workers - 1))]
     return [
-        HostRows(
-            *(store, config, f"rank{rank}"),
+        RowCopies(
+            store,
+            config,
+            f"rank{rank}",
+            Group(groups, is_syncer=rank == 0, is_alone=False),
             memory=memory.under(config.name),
-            is_syncer=rank == 0,
-            has_others=has_others,
             **settings,
         )
         for rank, memory in enumerate(memories)
@@ -79,7 +79,7 @@ def _read(rows, keys):
     return rows.rows[slots].tolist()
 
 
-def test_a_step_counts_for_the_host_at_once_and_for_the_service_at_a_sync(store):
+def test_a_step_counts_for_the_host_at_once_and_for_the_service_after_a_sync(store):
     one, other = host = _host(store)
     _step(one, _keys(1, 2), 1.0)
     _step(other, _keys(2, 3), 10.0)
@@ -107,8 +107,8 @@ def test_a_key_is_asked_for_once_by_one_worker_of_a_lone_host(store):
 
 
 def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, monkeypatch):
-    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
-    monkeypatch.setattr(host_rows, "_MUCH", 0.0)
+    monkeypatch.setattr(copied_rows, "_TIDY_ROWS", 1)
+    monkeypatch.setattr(row_copies, "_MUCH", 0.0)
     one, other = host = _host(store)
     for worker in host:
         worker.begin()
@@ -126,13 +126,12 @@ def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, 
     assert store.keys == [[60, 200]]
 
 
-def test_a_lone_worker_drops_rows_at_a_sync_and_gets_them_back_unchanged(store, monkeypatch):
-    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
-    settings = dict(memory=TableMemory(), is_syncer=True, has_others=False, is_alone=True)
-    rows = HostRows(store, CONFIG, "rank0", **settings)
+def test_a_worker_alone_drops_rows_at_a_sync_and_pulls_them_again(store, monkeypatch):
+    monkeypatch.setattr(copied_rows, "_TIDY_ROWS", 1)
+    rows = RowCopies(store, CONFIG, "rank0")
     rows.begin()
     _step(rows, np.arange(1, 101), 1.0)
-    for _ in range(2 * kept_rows.KEPT_WINDOWS):
+    for _ in range(2 * copied_rows.KEPT_WINDOWS):
         rows.sync()
         _step(rows, _keys(50), 1.0)
     assert len(rows) == 1
@@ -141,34 +140,24 @@ def test_a_lone_worker_drops_rows_at_a_sync_and_gets_them_back_unchanged(store, 
     assert store.keys == [[7]]
 
 
-def test_rows_that_the_service_has_are_taken_from_it(store):
-    store.create_table(CONFIG)
-    store.push("t", _keys(1), np.float32([[5, 6]]), "before", 1)
-    one, other = host = _host(store)
-    for worker in host:
-        worker.begin()
-    _step(other, _keys(1), 1.0)
-    assert _read(one, _keys(1)) == [[4, 5]]
-
-
 @pytest.mark.parametrize(
     ("settings", "sent"),
     [
         (dict(), "put"),
-        (dict(has_others=True), "sync"),
+        (dict(groups=2), "sync"),
         (dict(codec=CODECS["fp16"]), "sync"),
         (dict(config=dataclasses.replace(CONFIG, ttl_steps=9)), "sync"),
     ],
 )
-def test_whole_rows_are_sent_unrounded_if_nobody_else_changes_them(store, settings, sent):
+def test_whole_rows_are_sent_if_nobody_else_changes_them_and_none_is_rounded(store, settings, sent):
     one, other = host = _host(store, **settings)
-    _step(other, _keys(1), 1.5)
+    _step(other, _keys(1), 1.5 * settings.get("groups", 1))
     _sync(host)
     assert store.sent == [sent]
     assert store.pull("t", _keys(1)).tolist() == [[-1.5, -1.5]]
 
 
-def test_a_late_answer_does_not_undo_steps_synced_meanwhile(store):
+def test_a_late_answer_does_not_undo_steps_that_were_synced_meanwhile(store):
     one, other = _host(store)
     pull_newer = store.pull_newer
 
@@ -187,10 +176,9 @@ def test_a_late_answer_does_not_undo_steps_synced_meanwhile(store):
 
 
 def test_what_one_host_changed_comes_to_both_workers_of_another_with_its_sync(store):
-    (a, b), (c, d) = (_host(store, has_others=True) for _ in range(2))
-    _step(a, _keys(1), 1.0)
-    _step(b, _keys(1), 2.0)
-    _step(c, _keys(1), 10.0)
+    (a, b), (c, d) = (_host(store, groups=2) for _ in range(2))
+    for worker, gradient in ((a, 2.0), (b, 4.0), (c, 20.0)):  # Each of the two hosts sends half of its change.
+        _step(worker, _keys(1), gradient)
     _sync((a, b))
     _sync((c, d))
     assert _read(c, _keys(1)) == _read(d, _keys(1)) == [[-13, -13]]
@@ -198,16 +186,6 @@ def test_what_one_host_changed_comes_to_both_workers_of_another_with_its_sync(st
     _sync((a, b))
     assert _read(b, _keys(1)) == [[-13, -13]]
     assert _read(a, _keys(1)) == [[-13, -13]]
-
-
-def test_two_hosts_merge_as_two_workers_whatever_the_workers_of_each(store):
-    shares = merging.shares(CONFIG, "mean", 2)
-    hosts = [_host(store, has_others=True, shares=shares) for _ in range(2)]
-    for worker, gradient in zip([*hosts[0], *hosts[1]], (1.0, 2.0, 10.0, 20.0), strict=True):
-        _step(worker, _keys(1), gradient)
-    for host in hosts:
-        _sync(host)
-    assert store.pull("t", _keys(1)).tolist() == [[-(3 + 30) / 2] * 2]
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
@@ -222,11 +200,11 @@ def test_a_flush_brings_all_of_both_workers_to_the_service_to_the_bit(store, cod
     np.testing.assert_array_equal(store.pull("t", _keys(1)), other.rows[other.find(_keys(1))])
 
 
-@pytest.mark.parametrize(("much", "left"), [(0.0, 2), (host_rows._MUCH, 100)], ids=["much", "little"])
+@pytest.mark.parametrize(("much", "left"), [(0.0, 2), (row_copies._MUCH, 100)], ids=["much", "little"])
 def test_a_flush_drops_unused_rows_if_they_take_much_memory(store, monkeypatch, much, left):
     """Else each checkpoint would cost the steps after it what it takes to pull the rows again."""
-    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
-    monkeypatch.setattr(host_rows, "_MUCH", much)
+    monkeypatch.setattr(copied_rows, "_TIDY_ROWS", 1)
+    monkeypatch.setattr(row_copies, "_MUCH", much)
     one, other = host = _host(store)
     _step(other, np.arange(1, 101), 1.0)
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Compiled loops over the rows that a worker keeps and the state of each row.
+"""Compiled loops over copies of rows and the state of each copy.
 
 A row and its base are read and written in one pass, because their memory is cold and each pass costs as much as the
 arithmetic of several passes.
@@ -12,7 +12,7 @@ from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, kernel, prefetc
 from ctr_trainer.embedding.store.versions import POSITIONS_OUT, VERSIONS, VERSIONS_OUT
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS, ROWS_OUT
 
-# The bits of a cached row's state.
+# The bits of a copy's state.
 STEPPED = np.uint8(1)
 IN_FLIGHT = np.uint8(2)
 _EIGHT_STEPPED = np.uint64(0x0101010101010101)
@@ -82,23 +82,6 @@ def find_stepped(state: np.ndarray, slots: np.ndarray) -> int:
     return count
 
 
-@kernel(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS_OUT))
-def take_changes(rows: np.ndarray, base: np.ndarray, state: np.ndarray, slots: np.ndarray, deltas: np.ndarray) -> None:
-    """Sets deltas[i] = row - base at slots[i]; row and base become base + deltas[i], as the service computes it.
-
-    The rows are then in flight.
-    """
-    for i in range(slots.size):
-        slot = slots[i]
-        for d in range(np.uint64(rows.shape[1])):
-            before = base[slot, d]
-            delta = rows[slot, d] - before
-            deltas[i, d] = delta
-            base[slot, d] = before + delta
-            rows[slot, d] = before + delta
-        state[slot] = IN_FLIGHT
-
-
 @kernel(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS, ROWS, ROWS_OUT))
 def take_shares(
     rows: np.ndarray,
@@ -109,8 +92,9 @@ def take_shares(
     shares: np.ndarray,
     deltas: np.ndarray,
 ) -> None:
-    """Takes changes as `take_changes` does, with deltas[i] = share * (row - base), and drops the rest of each change.
+    """Sets deltas[i] = share * (row - base) at slots[i], and drops the rest of each change.
 
+    Row and base become base + deltas[i], as the service computes it. The rows are then in flight.
     `bounds`, float32[3, width], belong to `merging.Shares`, and `shares`, float32[2, U], are the result of `Shares.of`.
     """
     for i in range(slots.size):

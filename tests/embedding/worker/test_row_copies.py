@@ -1,3 +1,5 @@
+"""Copies of workers that each sync alone: SGD, of whose change each of two workers sends half."""
+
 import threading
 
 import numpy as np
@@ -7,9 +9,8 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.embedding.worker import kept_rows
-from ctr_trainer.embedding.worker import row_cache as cache_module
-from ctr_trainer.embedding.worker.row_cache import RowCache
+from ctr_trainer.embedding.worker import copied_rows, row_copies
+from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.settings.optimizers import RowAdagrad
 
 CONFIG = TableConfig("t", (2,), (1.0,), "sgd")
@@ -18,6 +19,11 @@ CONFIG = TableConfig("t", (2,), (1.0,), "sgd")
 @pytest.fixture
 def store():
     return LocalStore()
+
+
+def _copies(store, worker="a", config=CONFIG, **settings):
+    """Returns the copies of one of two workers."""
+    return RowCopies(store, config, worker, Group(groups=2), **settings)
 
 
 def _keys(*keys):
@@ -31,16 +37,16 @@ def _rows(cache, keys):
 
 def _step(cache, keys, gradient, learning_rate=1.0):
     slots = cache.find_or_create(keys)
-    cache.apply_gradients(slots, [np.full((len(keys), 2), gradient, np.float32)], learning_rate)
+    cache.apply_gradients(slots, [np.full((len(keys), 2), 2 * gradient, np.float32)], learning_rate)
 
 
-def test_a_worker_sees_its_steps_at_once_and_others_after_a_sync(store):
-    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
+def test_a_worker_sees_its_own_steps_at_once_and_others_after_a_sync(store):
+    a, b = _copies(store, "a"), _copies(store, "b")
     keys = _keys(1, 2, 3)
     start = store.pull("t", keys)
     _step(a, keys, 1.0)
     _step(b, _keys(3, 4), 10.0)
-    np.testing.assert_allclose(_rows(a, keys), start - 1, rtol=1e-5)
+    np.testing.assert_allclose(_rows(a, keys), start - 2, rtol=1e-5)
     a.sync()
     np.testing.assert_allclose(_rows(a, keys), start - 1, rtol=1e-5)
     assert a.rows_pulled == 0
@@ -62,7 +68,7 @@ def test_a_worker_sees_its_steps_at_once_and_others_after_a_sync(store):
 
 
 def test_strict_sync_of_two_workers_equals_one_table_with_both_gradients(store):
-    a, b, alone = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b"), Table(CONFIG)
+    a, b, alone = _copies(store, "a"), _copies(store, "b"), Table(CONFIG)
     for step in range(1, 6):
         _step(a, _keys(1, 2), step)
         _step(b, _keys(2, 3), 2 * step)
@@ -70,14 +76,14 @@ def test_strict_sync_of_two_workers_equals_one_table_with_both_gradients(store):
             worker.flush()
         for worker in (a, b):
             worker.refresh()
-        _step(alone, _keys(1, 2), step)
-        _step(alone, _keys(2, 3), 2 * step)
+        _step(alone, _keys(1, 2), step / 2)
+        _step(alone, _keys(2, 3), step)
     for worker, keys in ((a, _keys(1, 2)), (b, _keys(2, 3))):
         np.testing.assert_allclose(_rows(worker, keys), _rows(alone, keys), rtol=1e-5)
 
 
-def test_an_unused_row_is_checked_and_sent_only_if_another_changed_it(store):
-    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
+def test_an_unused_row_is_checked_and_pulled_only_if_another_changed_it(store):
+    a, b = _copies(store, "a"), _copies(store, "b")
     _step(a, _keys(1, 2), 1.0)
     a.sync()
     _step(a, _keys(3), 1.0)
@@ -110,7 +116,7 @@ class _BeforeTheAnswer(LocalStore):
 
 def test_steps_during_a_sync_are_kept_and_go_out_with_the_next():
     store = _BeforeTheAnswer()
-    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
+    a, b = _copies(store, "a"), _copies(store, "b")
     start = store.pull("t", _keys(1, 2))
     _step(a, _keys(1, 2), 1.0)
     _step(b, _keys(1), 10.0)
@@ -119,12 +125,12 @@ def test_steps_during_a_sync_are_kept_and_go_out_with_the_next():
     def meanwhile():
         store.then = lambda: None
         _step(a, _keys(1, 2), 100.0)
-        np.testing.assert_allclose(_rows(a, _keys(1, 2)), start - 101, rtol=1e-5)
+        np.testing.assert_allclose(_rows(a, _keys(1, 2)), start - 201, rtol=1e-5)
 
     store.then = meanwhile
     a.sync()
     np.testing.assert_allclose(store.pull("t", _keys(1, 2)), start - [[11], [1]], rtol=1e-5)
-    np.testing.assert_allclose(_rows(a, _keys(1, 2)), start - [[111], [101]], rtol=1e-5)
+    np.testing.assert_allclose(_rows(a, _keys(1, 2)), start - [[211], [201]], rtol=1e-5)
     a.sync()
     np.testing.assert_allclose(store.pull("t", _keys(1, 2)), start - [[111], [101]], rtol=1e-5)
     np.testing.assert_array_equal(_rows(a, _keys(1, 2)), store.pull("t", _keys(1, 2)))
@@ -132,7 +138,7 @@ def test_steps_during_a_sync_are_kept_and_go_out_with_the_next():
 
 def test_a_pull_overtaken_by_a_sync_changes_nothing():
     store = _BeforeTheAnswer()
-    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
+    a, b = _copies(store, "a"), _copies(store, "b")
     _step(b, _keys(1), 1.0)
     b.sync()
 
@@ -153,7 +159,7 @@ def test_a_pull_overtaken_by_a_sync_changes_nothing():
 
 
 def test_rows_pulled_ahead_are_used_in_the_next_window_too_and_no_longer(store):
-    cache = RowCache(store, CONFIG, "a")
+    cache = _copies(store, "a")
     since = cache.pull_ahead(_keys(1, 2))
     cache.find_or_create(_keys(1, 2), since)
     assert (cache.hits, cache.misses, cache.pulled_ahead) == (2, 0, 2)
@@ -165,8 +171,8 @@ def test_rows_pulled_ahead_are_used_in_the_next_window_too_and_no_longer(store):
 
 
 def test_rows_unused_for_eight_windows_leave_once_there_are_many(store, monkeypatch):
-    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 100)
-    cache = RowCache(store, CONFIG, "a")
+    monkeypatch.setattr(copied_rows, "_TIDY_ROWS", 100)
+    cache = _copies(store, "a")
     _step(cache, np.arange(1, 201), 1.0)
     for _ in range(15):
         _step(cache, _keys(7, 300), 1.0)
@@ -184,7 +190,7 @@ def test_rows_unused_for_eight_windows_leave_once_there_are_many(store, monkeypa
 def test_two_workers_and_one_that_pulls_ahead_at_random_lose_no_step(store, codec):
     """Gradients are whole numbers, and new rows zero, so that sums are exact in any order."""
     config = TableConfig("u", (2,), (0.0,), "sgd")
-    workers = [RowCache(store, config, name, codec=codec) for name in "ab"]
+    workers = [_copies(store, name, config, codec=codec) for name in "ab"]
     rng, expected = np.random.default_rng(0), np.zeros((41, 2))
     for step in range(300):
         worker = workers[rng.integers(2)]
@@ -193,7 +199,7 @@ def test_two_workers_and_one_that_pulls_ahead_at_random_lose_no_step(store, code
         since = worker.pull_ahead(keys) if step % 3 == 0 else None
         if step % 5 == 0:
             worker.sync()
-        worker.apply_gradients(worker.find_or_create(keys, since), [gradient], 1.0)
+        worker.apply_gradients(worker.find_or_create(keys, since), [2 * gradient], 1.0)
         expected[keys] -= gradient
     for worker in workers:
         worker.flush()
@@ -202,7 +208,7 @@ def test_two_workers_and_one_that_pulls_ahead_at_random_lose_no_step(store, code
 
 def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
     config = TableConfig("u", (2,), (0.0,), "sgd")
-    cache, other = (RowCache(store, config, name) for name in "ab")
+    cache, other = (_copies(store, name, config) for name in "ab")
     rng, expected = np.random.default_rng(0), np.zeros((2001, 2))
     batches = [rng.choice(np.arange(1, 2001), 500, replace=False) for _ in range(200)]
     errors = []
@@ -217,7 +223,7 @@ def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
     ahead.start()
     sync = None
     for number, keys in enumerate(batches):
-        cache.apply_gradients(cache.find_or_create(keys), [np.ones((500, 2), np.float32)], 1.0)
+        cache.apply_gradients(cache.find_or_create(keys), [np.full((500, 2), 2, np.float32)], 1.0)
         expected[keys] -= 1
         if number % 3 == 0:
             _step(other, keys, 1.0)
@@ -237,9 +243,9 @@ def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
     np.testing.assert_array_equal(store.pull("u", np.arange(1, 2001)), expected[1:])
 
 
-def test_fp16_keeps_what_rounding_takes_and_sends_it_later(store, monkeypatch):
+def test_fp16_sends_rounding_errors_later_or_before_the_row_is_dropped(store, monkeypatch):
     config = TableConfig("u", (2,), (0.0,), "sgd")
-    cache = RowCache(store, config, "a", codec=CODECS["fp16"])
+    cache = RowCopies(store, config, "a", codec=CODECS["fp16"])  # Alone, it sends the whole change.
     slots = cache.find_or_create(_keys(1))
     cache.apply_gradients(slots, [np.float32([[-1.0, -1 / 3]])], 1.0)
     cache.sync()
@@ -251,7 +257,7 @@ def test_fp16_keeps_what_rounding_takes_and_sends_it_later(store, monkeypatch):
     np.testing.assert_allclose(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]), rtol=2**-22)
     cache.flush()
     np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]))
-    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
+    monkeypatch.setattr(copied_rows, "_TIDY_ROWS", 1)
     cache.apply_gradients(cache.find_or_create(_keys(2)), [np.float32([[-1.0, -1 / 3]])], 1.0)
     for _ in range(100):
         cache.sync()
@@ -260,7 +266,7 @@ def test_fp16_keeps_what_rounding_takes_and_sends_it_later(store, monkeypatch):
 
 
 def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(store):
-    cache = RowCache(store, CONFIG, "a")
+    cache = _copies(store, "a")
     _step(cache, _keys(1), 1.0)
     cache.sync()
     assert cache.find(_keys(1, 2)).tolist() == [0, -1]
@@ -269,9 +275,9 @@ def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(sto
     assert store.stats()["tables"]["t"]["rows"] == 1 and cache.rows_pulled == 0  # The worker makes new rows itself.
 
 
-def test_optimizer_state_is_merged_and_a_restarted_worker_is_accepted(store):
+def test_optimizer_state_is_merged_and_a_restarted_worker_is_heard(store):
     config = TableConfig("u", (1,), (0.0,), RowAdagrad(initial_accumulator=1.0))
-    a, b = RowCache(store, config, "a"), RowCache(store, config, "b")
+    a, b = _copies(store, "a", config), _copies(store, "b", config)
     for worker, gradient in ((a, 2.0), (b, 3.0)):
         worker.apply_gradients(worker.find_or_create(_keys(1)), [np.float32([[gradient]])], 1.0)
     for worker in (a, b):
@@ -279,15 +285,15 @@ def test_optimizer_state_is_merged_and_a_restarted_worker_is_accepted(store):
     # Accumulators 1 + 4 and 1 + 9 merge to 1 + 4 + 9; each worker stepped by its own.
     np.testing.assert_allclose(b.rows, [[-2 / np.sqrt(5) - 3 / np.sqrt(10), 14]], rtol=1e-6)
     for _ in range(2):
-        cache = RowCache(store, CONFIG, "rank0")
+        cache = _copies(store, "rank0")
         _step(cache, _keys(1), 1.0)
         cache.sync()
     assert store.tables["t"].rows[0, 0] == pytest.approx(store.tables["t"].initial_rows(_keys(1))[0, 0] - 2, rel=1e-5)
 
 
 def test_a_sync_of_several_requests_equals_one(store, monkeypatch):
-    monkeypatch.setattr(cache_module, "_REQUEST_ROWS", 3)
-    cache = RowCache(store, CONFIG, "a")
+    monkeypatch.setattr(row_copies, "_REQUEST_ROWS", 3)
+    cache = _copies(store, "a")
     keys = np.arange(1, 11)
     start = store.pull("t", keys)
     for count in (1, 2):
@@ -298,7 +304,7 @@ def test_a_sync_of_several_requests_equals_one(store, monkeypatch):
 
 
 def test_sync_without_steps_and_the_counters(store):
-    cache = RowCache(store, CONFIG, "a")
+    cache = _copies(store, "a")
     cache.sync()
     assert cache.bytes_synced == 0
     _step(cache, _keys(1, 0, 2), 1.0)
