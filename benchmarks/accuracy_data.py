@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -21,8 +20,6 @@ CONFIGS = ROOT / "configs"
 MOVIELENS = (ROOT / "examples" / "movielens", ROOT / "benchmarks" / "movielens")
 REAL_DATA = pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
 _OF_A_RUN = ("train_data", "eval_data", "model_dir", "seed")
-_SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
-_SPLITS |= dict.fromkeys(("movielens-history", "movielens-liked", "movielens-means"), _SPLITS["movielens-time"])
 _NEEDS = {"movielens": ("ratings.dat", "users.dat", "movies.dat"), "adult": ("adult.data", "adult.test")}
 
 
@@ -82,9 +79,8 @@ def train_and_test(parts: Parts, seed: int, *flags: str) -> dict[str, float]:
 def flagfile(data: str, model: str) -> pathlib.Path:
     """Returns the path of an experiment, such as benchmarks/movielens/time_deepfm.flags."""
     name, _, kind = data.partition("-")
-    if name != "movielens":
-        return CONFIGS / f"{data.replace('-', '_')}_{model}.flags"
-    return _of_movielens(f"{model}.flags" if kind == "random" else f"{kind}_{model}.flags")
+    own = CONFIGS / f"{data.replace('-', '_')}_{model}.flags"
+    return _of_movielens(f"{kind}_{model}.flags") if name == "movielens" else own
 
 
 def _of_movielens(file: str) -> pathlib.Path:
@@ -108,31 +104,23 @@ def spec_path(data: str) -> pathlib.Path:
     return own if own.is_file() else CONFIGS / "features" / f"{name}.toml"
 
 
-def movielens_file(source: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
-    """Returns the Parquet file of MovieLens's files, which the first call writes to `work`."""
-    file = work / "movielens.parquet"
-    if not file.is_file():
-        subprocess.run([sys.executable, MOVIELENS[0] / "prepare.py", source, file], check=True)
-    return file
-
-
 def prepare(data: str, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
     """Returns the parts of a data set, which the first call converts below `work`.
 
-    MovieLens is split into 80, 10 and 10 percent, at random or by time. The split by time also exists with histories of
-    liked movies or of all ratings. The training file of Adult is split at random into 90 and 10 percent. In
-    `adult-categories`, the numbers are only used as categories.
+    MovieLens is split by time into 80, 10 and 10 percent; it also exists with histories of liked movies or of all
+    ratings. The training file of Adult is split at random into 90 and 10 percent.
     """
     source, spec_file = real_data / data.partition("-")[0], spec_path(data)
     missing = [name for name in _NEEDS[source.name] if not (source / name).is_file()]
     if missing:
         sys.exit(f"{source} has no {', '.join(missing)}: download the data set there, or name its parent: --real_data")
     spec = FeatureSpec.load(spec_file)
-    if data.endswith("-categories"):
-        spec = dataclasses.replace(spec, dense=())
     output = work / data
-    if data in _SPLITS:
-        parts = converted("parquet", movielens_file(source, work), spec, output, _SPLITS[data])
+    if source.name == "movielens":
+        file = work / "movielens.parquet"
+        if not file.is_file():
+            sides.call([sys.executable, MOVIELENS[0] / "prepare.py", source, file])
+        parts = converted("parquet", file, spec, output, "time:0.8,0.1,0.1:timestamp")
     else:
         parts = converted("csv", source / "adult.data", spec, output, "random:0.9,0.1", source / "adult.test")
     if open_dataset(parts.train).spec != spec:
@@ -147,16 +135,12 @@ def converted(
     output: pathlib.Path,
     split: str,
     test_source: pathlib.Path | None = None,
-    seed: int = 2026,
 ) -> Parts:
-    """Converts files to three parts, unless `output` has them; `test_source` is a separate file of the test part.
-
-    `seed` is the seed of the split; the default is that of `convert`.
-    """
+    """Converts files to three parts, unless `output` has them; `test_source` is a separate file of the test part."""
     learn, names = (output / "learn", ("train", "test")) if test_source else (output, ("train", "valid"))
     parts = Parts(learn / names[0], learn / names[1], output / "test")
     if not (parts.test / FILE).is_file():
-        convert(form, str(source), learn, spec, split=split, split_seed=seed)
+        convert(form, str(source), learn, spec, split=split)
         if test_source:
             convert(form, str(test_source), parts.test, spec)
     return parts

@@ -15,20 +15,20 @@ import psutil
 from ctr_trainer import BatchReader, RunConfig
 from ctr_trainer.embedding.index.key_kernels import distinct
 from ctr_trainer.embedding.service.client import ServiceClient
-from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import LocalService, LocalServices
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowwiseAdagrad
+from ctr_trainer.system.files.lease import Owner
 
 DISTRIBUTIONS, ZIPF = ("uniform", "zipf"), 1.2
 CONFIG = TableConfig("bench", (16,), (0.01,), RowwiseAdagrad(initial_accumulator=0.1))
 LOAD_ROWS, REQUEST_ROWS, BATCHES, CLIENTS = 1 << 18, 20_000, 32, 2
 SYNCS = 300  # Syncs at half load, from which the percentiles are computed.
 TIMEOUT_S = 60
-LEASE = Lease.new("benchmark")
+LEASE = Owner.new("benchmark")
 # Steps of each worker before the measurement, during which the service loads its kernels and the caches fill.
 WARMUP_STEPS, BATCH_SIZE = 60, 1024
 PREFETCH_BATCHES = RunConfig().prefetch_batches

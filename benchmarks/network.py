@@ -166,9 +166,9 @@ def tables(tower: str, columns: Mapping[str, Mapping[str, Any]], percents: Perce
     }
     ways = dict.fromkeys(way for of in percents.values() for way in of)
     shown = [(tower, "place", ""), *((way, way, ".0f") for way in ways)]
-    title = f"{tower}: time for equal data, in percent of one worker's"
     rows = [{"place": place, **of} for place, of in percents.items()]
-    return ["", f"{tower}:", "", *table(largest, _ROWS), "", title, "", *sides.markdown(shown, rows)]
+    title = ["", f"{tower}: time for equal data, in percent of one worker's", ""]
+    return ["", f"{tower}:", "", *table(largest, _ROWS), *title, *sides.markdown(shown, rows)]
 
 
 def main(arguments: list[str] | None = None) -> None:

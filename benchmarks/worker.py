@@ -96,7 +96,7 @@ def write(result_dir: str, found: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    tensorflow_import.install()
+    tensorflow_import.load()
     log_lines.install(rank=log_lines.rank_of_this_process())
     own, given = arguments()
     try:

@@ -14,7 +14,9 @@ from ctr_trainer import __version__
 from ctr_trainer.commands.experiment import flags, recipes
 from ctr_trainer.commands.experiment.flags import Flag, Groups
 from ctr_trainer.launch.worker import GATE
-from ctr_trainer.ranks import last_words, notices
+from ctr_trainer.ranks import notices
+from ctr_trainer.ranks.endings import records, report
+from ctr_trainer.ranks.endings.report import EndReport
 from ctr_trainer.settings.by_flag import refusing_by_flags, replaced
 from ctr_trainer.system.messages import errors, log_lines
 from ctr_trainer.system.messages.errors import UserError, did_you_mean, masked
@@ -44,7 +46,7 @@ _ENDING_IN_ORDER = (*_WORKERS, "convert")
 # The commands that use a model that `train` has trained, and accept the flags of `train`.
 _OF_TRAINED_MODELS = ("evaluate", "predict", "export", "publish")
 # The environment variables that a user, the launcher or run.sh may set.
-_VARIABLES = ("CTR_TRAINER_THREADS", last_words.TRACEBACKS, notices.ATTEMPT, GATE)
+_VARIABLES = ("CTR_TRAINER_THREADS", report.TRACEBACKS, records.ERRORS, notices.ATTEMPT, GATE)
 _HELP = ("-h", "-help", "--help", "-helpfull", "--helpfull")
 
 
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is sys.__stdout__:
         _write_until_closed(sys.stdout)
-    tensorflow_import.install()
+    tensorflow_import.be_quiet()
     log_lines.install()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
@@ -80,10 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         rank = log_lines.rank_of_this_process() if name in _WORKERS else None
         log_lines.install(values["log_format"], rank, warnings_only=bool(rank) and values.get("log_ranks") == "0")
     _warn_of_variables()
-    words = last_words.of_this_process()
-    words.model_dir = values.get("model_dir", "")
+    ending = EndReport.of_this_process(values.get("model_dir", ""))
     run = refusing_by_flags()(command.run)
-    return words.run(lambda: run(*taken), takes_signals=name in _ENDING_IN_ORDER)
+    return ending.run(lambda: run(*taken), takes_signals=name in _ENDING_IN_ORDER)
 
 
 def _write_until_closed(stream: Any) -> None:

@@ -8,8 +8,7 @@ import pytest
 from ctr_trainer.system.processes import tensorflow_import
 from tests import graphs, object_store
 
-# An import of TensorFlow takes half the time then.
-tensorflow_import.install()
+tensorflow_import.load()
 # Until `pytest_collection_finish`: the imports of 300 modules make a million objects that stay.
 gc.disable()
 

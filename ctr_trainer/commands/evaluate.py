@@ -19,6 +19,7 @@ from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import tensorflow_import
 
 GROUPS = (Experiment, MetricsConfig, CheckpointFlags, SavedModelFlags, PredictFlags)
 TAKES = (*OF_MODELS, *OF_DATA, "exact_auc", "group_by", "saved_model", "format", "max_bad_rows", "output")
@@ -81,6 +82,8 @@ def _of_checkpoint(
     given: frozenset[str], experiment: Experiment, metrics: MetricsConfig, checkpoint: CheckpointFlags
 ) -> dict[str, Any]:
     from ctr_trainer.commands.experiment.as_trained import as_trained
+
+    tensorflow_import.load()
     from ctr_trainer.commands.experiment.build import make_estimator, progress, reader
 
     experiment = as_trained(given, experiment)

@@ -7,6 +7,7 @@ from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.flags import OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import CheckpointFlags, ExportFlags, ExportRows
+from ctr_trainer.system.processes import tensorflow_import
 
 GROUPS = (Experiment, CheckpointFlags, ExportFlags, ExportRows)
 TAKES = (*OF_MODELS, "export_dir", "export_rows")
@@ -26,6 +27,8 @@ def run(
     require_model(experiment.model)
 
     from ctr_trainer.commands.experiment.as_trained import as_trained
+
+    tensorflow_import.load()
     from ctr_trainer.commands.experiment.build import make_estimator
     from ctr_trainer.ranks import distributed
 

@@ -17,7 +17,6 @@ from ctr_trainer.commands.experiment import flags as train_flags
 from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.models.registry import require_known
-from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.settings.training_configs import EvaluationConfig
@@ -57,18 +56,15 @@ def _as_here(argument: str) -> str:
 def run(arguments: list[str], flags: LaunchFlags) -> None:
     """Supervises a training with these flags of `train`."""
     from ctr_trainer.launch.hosts import ReachableHosts, open_hosts
-    from ctr_trainer.launch.output import Outlet
     from ctr_trainer.launch.supervisor import Supervisor
 
     experiment = _experiment(arguments)
     log_lines.install(experiment.log.log_format)
     model_dir = experiment.model.model_dir
     command = [sys.executable, "-m", "ctr_trainer.launch.worker", *arguments]
-    last_words.of_this_process().model_dir = model_dir
     grace_seconds = experiment.run.grace_secs + _ENDING_SECONDS
     with contextlib.closing(ReachableHosts(open_hosts(flags), flags.ssh_port)) as hosts:
-        with contextlib.closing(Outlet()) as outlet, log_lines.written_to(outlet.of(sys.stderr)):
-            Supervisor(flags, hosts, command, _environment(), model_dir, grace_seconds, outlet).run()
+        Supervisor(flags, hosts, command, _environment(), model_dir, grace_seconds).run()
 
 
 def _experiment(arguments: list[str]) -> Experiment:

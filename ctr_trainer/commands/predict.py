@@ -13,6 +13,7 @@ from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import CheckpointFlags, PredictFlags
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.files.paths import Path, path_of
+from ctr_trainer.system.processes import tensorflow_import
 
 GROUPS = (Experiment, CheckpointFlags, PredictFlags)
 TAKES = (*OF_MODELS, *OF_DATA, "max_bad_rows", "output")
@@ -39,6 +40,8 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
     require_data(data.eval_data, experiment)
 
     from ctr_trainer.commands.experiment.as_trained import as_trained
+
+    tensorflow_import.load()
     from ctr_trainer.commands.experiment.build import make_estimator, progress, reader
     from ctr_trainer.ranks import distributed
 

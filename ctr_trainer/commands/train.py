@@ -22,7 +22,7 @@ from ctr_trainer.settings.command_flags import ExportFlags
 from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files.paths import is_local, path_of
-from ctr_trainer.system.processes import hardware
+from ctr_trainer.system.processes import hardware, tensorflow_import
 
 GROUPS = TRAINING
 MAIN = (
@@ -108,6 +108,7 @@ def _train(
     services: LocalServices,
 ) -> None:
     """Trains with settings that `run` has checked."""
+    tensorflow_import.load()
     from ctr_trainer.checkpoint import model_directory
     from ctr_trainer.checkpoint.evaluations import without_nan
     from ctr_trainer.commands.experiment import build, data_recipe

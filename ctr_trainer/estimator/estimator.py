@@ -24,7 +24,8 @@ from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training, open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.models.estimator_spec import session_hooks
-from ctr_trainer.ranks import dense_exchange, distributed, last_words
+from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.settings.schedule import check_plateau
 from ctr_trainer.system.files.staging import staged
@@ -107,14 +108,14 @@ class Estimator(TrainedModel):
                 warm_start=self._warm_start or self.config.warm_start,
                 services=self._services,
             )
-            words = last_words.of_this_process()
-            words.model_dir = job.staging.path
-            words.resume_text = functools.partial(resume_text, self.model_dir)
+            ending = report.running()
+            ending.directory = job.staging.path
+            ending.resume_text = functools.partial(resume_text, self.model_dir)
             try:
                 self.last_training = self._train(job, hooks, evaluation)
                 return self
             except ServiceLost as error:
-                raise ServiceLost(f"{str(error).rstrip()}. {words.resume_text()}") from None
+                raise ServiceLost(f"{str(error).rstrip()}. {ending.resume_text()}") from None
             finally:
                 tf1.summary.FileWriterCache.clear()  # Closes the event files.
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from ctr_trainer.ranks import distributed, liveness
-from ctr_trainer.ranks.liveness import LOST_SECONDS as SECONDS
-from ctr_trainer.ranks.liveness import Heartbeat, SignsOfLife
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.endings.states import LOST_SECONDS, RankStates, StateFile
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import Lost, UserError
@@ -83,24 +82,24 @@ def observed_phases(clock: Clock, model_dir: str, input_ends: InputEnds) -> Iter
         yield
         return
     watchdog, size = distributed.watchdog(), distributed.size()
-    heart = None
+    state = None
     try:
         with watchdog.waiting(f"the file system of {model_dir}"):
-            heart = Heartbeat(model_dir, distributed.rank(), clock, shared=distributed.local_size() != size)
+            state = StateFile(model_dir, distributed.rank(), clock, shared=distributed.local_size() != size)
     except OSError as error:
         _log.warning("rank %d cannot say what it is doing: %s", distributed.rank(), error)
     input_ends.begin()
-    # After this barrier, no rank reads a heartbeat or a notice of an earlier run.
-    distributed.barrier("heartbeats")
-    watchdog.explain = lambda: liveness.describe_missing(model_dir, size, distributed.rank())
-    signs = SignsOfLife(model_dir, size, min(SECONDS, watchdog.timeout))
-    watchdog.hopeless = lambda: _error_of(UserError, input_ends.problem()) or _error_of(Lost, signs.problem())
+    # After this barrier, no rank reads a state or a notice of an earlier run.
+    distributed.barrier("states")
+    states = RankStates(model_dir, size, distributed.rank(), min(LOST_SECONDS, watchdog.timeout))
+    watchdog.explain = states.describe_missing
+    watchdog.hopeless = lambda: _error_of(UserError, input_ends.problem()) or _error_of(Lost, states.lost())
     try:
         yield
     finally:
         watchdog.explain = watchdog.hopeless = None
-        if heart is not None:
-            heart.close()
+        if state is not None:
+            state.close()
 
 
 def _error_of(kind: type[BaseException], problem: str) -> BaseException | None:

@@ -16,7 +16,6 @@ from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
 from ctr_trainer.embedding.memory.memory_limits import tightest
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service.client import ServiceClient
-from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import LocalServices, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
@@ -24,6 +23,7 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import reach
 
@@ -232,7 +232,7 @@ def _leased(
 ) -> Iterator[ServiceClient]:
     """Yields a client that writes under a lease that all workers share. A collective."""
 
-    def opened(lease: Lease) -> contextlib.closing[ServiceClient]:
+    def opened(lease: Owner) -> contextlib.closing[ServiceClient]:
         return contextlib.closing(
             ServiceClient(
                 addresses,
@@ -248,12 +248,12 @@ def _leased(
     lease, client = None, None
     with contextlib.ExitStack() as stack:
         if distributed.is_chief():
-            lease = Lease.new(model_dir, Placement.of_this_process().job)
+            lease = Owner.new(model_dir, Placement.of_this_process().job)
             client = stack.enter_context(opened(lease))
             stack.callback(client.release)  # Also after an error, so that a resumed training need not wait.
         values = distributed.broadcast_object(lease and dataclasses.asdict(lease), "embedding_service_lease")
         if client is None:
-            client = stack.enter_context(opened(Lease(**values)))
+            client = stack.enter_context(opened(Owner(**values)))
         yield client
         # Other ranks may still be using the service that rank 0 is about to release or stop.
         distributed.barrier("embedding_service_close")

@@ -17,7 +17,8 @@ from ctr_trainer.estimator.inputs import GivenReader
 from ctr_trainer.features.columns import FORM
 from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.models.estimator_spec import EstimatorSpec
-from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.endings.report import EndReport
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
@@ -157,4 +158,4 @@ def run_program(main: Callable[[], Any]) -> int:
     Args:
       main: f(), which does all the work of the process.
     """
-    return last_words.of_this_process().run(main)
+    return EndReport.of_this_process().run(main)

@@ -11,7 +11,8 @@ from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.estimator.training_hooks import TrainingHooks
 from ctr_trainer.models.layers.dropout import micro_batch
-from ctr_trainer.ranks import distributed, last_words, stop_signals
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.endings import report, stop_signals
 from ctr_trainer.ranks.meetings import StopRequest, Told
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 
@@ -67,8 +68,7 @@ class TrainingSteps:
         training.saves.begin()
         for extension in self._extensions:
             extension.begin(session, self.step)
-        self._stop.explain = distributed.watchdog().explanation
-        last_words.of_this_process().signals.hand_to(self._stop, training.job.config.grace_secs)
+        report.running().signals.hand_to(self._stop, training.job.config.grace_secs)
 
     def train_step(self, session: tf1.train.MonitoredSession, unhooked: tf1.Session) -> None:
         """Trains one step: reads, looks up, runs the graph, trains the rows, then does whatever is due.
@@ -126,14 +126,14 @@ class TrainingSteps:
         told = training.meetings.meet(self.step, self._stop.asked, is_over=False)
         if told.signal:
             self.error = StoppedInOrder(self._stopped_text(told), told.signal)
-            last_words.of_this_process().stops_in_order(self.error)  # Before a signal would end the process.
+            report.running().stops_in_order(self.error)  # Before a signal would end the process.
         elif self._evaluation:
             self._evaluation.finish(session, self.step)
-        last_words.of_this_process().signals.keep()
+        report.running().signals.keep()
 
     def close(self) -> None:
         """Lets signals end the process again. Also called after an error."""
-        last_words.of_this_process().signals.keep()
+        report.running().signals.keep()
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:

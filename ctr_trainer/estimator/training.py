@@ -25,7 +25,8 @@ from ctr_trainer.estimator.periods import EventClock, EverySeconds, EverySteps
 from ctr_trainer.estimator.row_schedule import RowSchedule
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.models.params import params_of_training
-from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.mean_optimizer import average_of_ranks
 from ctr_trainer.ranks.meetings import Meetings
 from ctr_trainer.settings.run_config import RunConfig
@@ -228,12 +229,12 @@ def begin_graph(stack: contextlib.ExitStack, config: RunConfig) -> None:
 
 
 def begin_feed(stack: contextlib.ExitStack, feed: Feed) -> None:
-    """Starts reading and looking up ahead. Until the stack is closed, an error claims the last words of this process.
+    """Starts reading and looking up ahead. Until the stack is closed, an error is recorded at once.
 
     Lookups ahead read rows, so the store must already have the rows of the checkpoint.
     """
     feed.rewind()
-    stack.enter_context(last_words.of_this_process().claimed_on_error())
+    stack.enter_context(report.running().recording_errors())
 
 
 def _restore_rows(store: Store, job: TrainingJob) -> None:

@@ -14,9 +14,10 @@ from typing import BinaryIO, TextIO
 
 import psutil
 
+from ctr_trainer.launch.ending import Ending, Output
 from ctr_trainer.launch.hosts import Host, listed, slots
-from ctr_trainer.launch.output import Ending, Outlet, Output
 from ctr_trainer.launch.worker import GATE, StartingGate
+from ctr_trainer.ranks.endings.records import ERRORS, EndRecord, read_records
 from ctr_trainer.ranks.notices import ATTEMPT
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import UserError
@@ -38,6 +39,7 @@ class Attempt:
         attribute.
       hosts: the hosts, each with as many slots as workers. Also an attribute.
       environment: complete environment of each worker.
+      errors: directory in which the workers of this host write why they end.
       gate: the gate at which the workers wait until `release`; None if they begin immediately.
 
     Attributes:
@@ -55,10 +57,10 @@ class Attempt:
         command: Sequence[str],
         flags: LaunchFlags,
         environment: Mapping[str, str],
-        outlet: Outlet,
+        errors: str,
         gate: StartingGate | None = None,
     ) -> None:
-        self.hosts, self.workers, self._outlet = hosts, slots(hosts), outlet
+        self.hosts, self.workers, self._errors = hosts, slots(hosts), errors
         self.lost_at: float | None = None
         self._lost_since: float | None = None
         self.name, self._command, self.output, self._gate = name, command, Output(), gate
@@ -67,7 +69,13 @@ class Attempt:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [*_horovodrun(hosts, flags), *command],
-            env={**environment, ATTEMPT: name, "PYTHONUNBUFFERED": "1", **({GATE: gate.address} if gate else {})},
+            env={
+                **environment,
+                ATTEMPT: name,
+                ERRORS: errors,
+                "PYTHONUNBUFFERED": "1",
+                **({GATE: gate.address} if gate else {}),
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -87,9 +95,9 @@ class Attempt:
     def release(self) -> None:
         """Releases the workers that wait at the gate."""
         with self._lock:
-            for stream, line in self._held or ():
-                self._outlet.write(stream, line)
-            self._held = None
+            held, self._held = self._held, None
+        for stream, line in held or ():
+            _write(stream, line)
         if self._gate is not None:
             self._gate.open()
 
@@ -107,11 +115,11 @@ class Attempt:
         """Waits for the end, kills the remaining processes on this host, and returns the `Ending`.
 
         Args:
-          seconds: longest time to wait; at most 3 s after a worker has reported why it ends, because it has then saved.
+          seconds: longest time to wait; at most 3 s after a worker has written why it ends, because it has then saved.
         """
         deadline = time.monotonic() + seconds
         while not self.has_ended and time.monotonic() < deadline:
-            if self.output.said:
+            if self.records():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(_CLOSING_SECONDS)
                 break
@@ -122,7 +130,11 @@ class Attempt:
         if self._gate is not None:
             self._gate.close()
         with self._lock:
-            return self.output.ending(self._process.returncode)
+            return self.output.ending(self._process.returncode, self.records())
+
+    def records(self) -> list[EndRecord]:
+        """Returns the records of the workers that have ended with an error or by a signal."""
+        return read_records(self._errors, self.name)
 
     @property
     def seconds_since_loss(self) -> float:
@@ -164,10 +176,10 @@ class Attempt:
                 if self._held is not None:
                     self._held.append((stream, line))
                     continue
-                self._outlet.write(stream, line)
                 self.output.take(line.decode(errors="replace").rstrip("\n"))
                 if self.output.exits and self.lost_at is None:
                     self.lost_at, self._lost_since = time.time(), time.monotonic()
+            _write(stream, line)
 
 
 class Standby:
@@ -203,6 +215,12 @@ class Standby:
         if self._attempt is not None:
             self._attempt.end(0.0)
             self._attempt = None
+
+
+def _write(stream: TextIO, line: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):  # If the reader has ended, the training continues.
+        stream.buffer.write(line)
+        stream.buffer.flush()
 
 
 def _horovodrun(hosts: tuple[Host, ...], flags: LaunchFlags) -> list[str]:

@@ -4,21 +4,21 @@ import contextlib
 import dataclasses
 import logging
 import re
-import threading
 import time
 
 from ctr_trainer.launch.attempt import Attempt
 from ctr_trainer.launch.hosts import Host, listed, slots
-from ctr_trainer.ranks import liveness
+from ctr_trainer.ranks.endings.states import read_state
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.files.staging import local_directory
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.waiting import call_within
 
 _SUMMARY = "train_summary.json"  # The same name as in `commands.train`.
 _KEY = "restarts"
 _log = logging.getLogger(__name__)
-# Seconds between two requests to a store, and the longest wait for a store after the workers have ended.
-_STORE_PERIOD_SECONDS, _STORE_SECONDS = 2.0, 5.0
+# Seconds between two requests to a store, and the longest wait for its answer.
+_STORE_PERIOD_SECONDS, _STORE_SECONDS = 2.0, 3.0
 # The names of checkpoint files are repeated here, so that the launcher does not import TensorFlow.
 _CHECKPOINTS, _MANIFEST, _STEP = "checkpoints", "manifest.json", re.compile(r"step-(\d{10})")
 
@@ -115,69 +115,54 @@ class Saved:
 class Reached:
     """The progress of the training since a start of its workers.
 
-    A thread looks for checkpoints in a store, so that a store that hangs does not block the launcher.
-
     Attributes:
       saved: the newest checkpoint; at first, the newest checkpoint before this start.
-      trained: the last step that a rank has completed according to the heartbeats; 0 for none.
-      trained_at: time of the latest heartbeat for `trained`, in seconds since 1970.
+      trained: the last step that a rank has completed according to the ranks' states; 0 for none.
+      trained_at: time at which this was noticed, in seconds since 1970.
     """
 
     def __init__(self, model_dir: str, attempt: Attempt, saved: Saved) -> None:
         self._model_dir, self._attempt, self.saved = model_dir, attempt, saved
         self.trained, self.trained_at = 0, 0.0
-        self._trains_since: float | None = None  # By the ranks' clocks, which the heartbeats use.
-        self._trains_from: float | None = None
-        self._asking: threading.Thread | None = None
-        self._found: Saved | None = None
+        self._trains_since: float | None = None
         self._is_known = True  # Whether the last `look` could determine the newest checkpoint.
-        self._asked_at = 0.0
+        self._next_look = 0.0
 
     def look(self, is_last: bool = False) -> bool:
         """Updates the progress. Returns whether there is a new checkpoint.
 
         Args:
-          is_last: whether the workers have ended; if so, waits a few seconds for a store.
+          is_last: whether the workers have ended.
         """
-        found = [liveness.read_beat(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers)]
-        # Ignore heartbeats of an earlier start, and heartbeats before the first step, which have step 0.
-        own = (beat for beat in found if beat and beat.attempt == self._attempt.name)
-        beats = [beat for beat in own if beat.step and beat.phase != "start"]
-        if beats:
-            last = max(beats, key=lambda beat: (beat.step, beat.alive))
-            self.trained, self.trained_at = max(last.step - 1, 0), last.alive
-            self._trains_since = self._trains_since or last.since
-            self._trains_from = self._trains_from or time.monotonic()
+        found = (read_state(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers))
+        # States of an earlier start, and states before the first step, do not count.
+        own = [state for state in found if state and state.attempt == self._attempt.name]
+        steps = [state.step - 1 for state in own if state.step and state.phase != "start"]
+        if steps:
+            self._trains_since = self._trains_since or time.time()
+            if max(steps) > self.trained:
+                self.trained, self.trained_at = max(steps), time.time()
         before, self.saved = self.saved, self._newest(is_last) or self.saved
         return self.saved.step > before.step
 
     def _newest(self, is_last: bool) -> Saved | None:
-        """Returns the newest checkpoint; None if it is not yet known."""
+        """Returns the newest checkpoint; None if it is unknown. A store is asked every two seconds."""
         if is_local(self._model_dir):
             found = Saved.newest(self._model_dir)
-            self._is_known = found is not None
-            return found
-        if is_last and self._asking is not None:
-            self._asking.join(_STORE_SECONDS)  # Its result may predate the last checkpoint, so run it again.
-        is_asking = self._asking is not None and self._asking.is_alive()
-        if not is_asking and (is_last or time.monotonic() >= self._asked_at + _STORE_PERIOD_SECONDS):
-            self._asked_at = time.monotonic()
-            self._asking = threading.Thread(target=self._ask, name="checkpoints", daemon=True)
-            self._asking.start()
-            if is_last:
-                self._asking.join(_STORE_SECONDS)
-        if is_last and self._asking is not None and self._asking.is_alive():
-            self._is_known = False
-        found, self._found = self._found, None
+        elif is_last or time.monotonic() >= self._next_look:
+            try:
+                found = call_within(_STORE_SECONDS, lambda: Saved.newest(self._model_dir))
+            except TimeoutError:
+                found = None
+            self._next_look = time.monotonic() + _STORE_PERIOD_SECONDS
+        else:
+            return None
+        self._is_known = found is not None
         return found
-
-    def _ask(self) -> None:
-        self._found = Saved.newest(self._model_dir)
-        self._is_known = self._found is not None
 
     def trains_for(self, seconds: float) -> bool:
         """Returns whether the workers have been training for at least this time."""
-        return self._trains_from is not None and time.monotonic() - self._trains_from > seconds
+        return self._trains_since is not None and time.time() - self._trains_since > seconds
 
     def restart(self, reason: str, hosts: tuple[Host, ...]) -> Restart:
         """Returns the `Restart` on these hosts that follows this start."""

@@ -1,18 +1,20 @@
 """Keeps a training running: starts its workers, decides whether and when to restart them, and on which hosts."""
 
+import collections
 import contextlib
 import logging
 import secrets
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 
 from ctr_trainer.launch.attempt import Attempt, Standby
+from ctr_trainer.launch.ending import Ending, Kind
 from ctr_trainer.launch.hosts import Host, ReachableHosts, filled, host_of, listed, slots
-from ctr_trainer.launch.output import Ending, Kind, Outlet
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 from ctr_trainer.launch.worker import StartingGate
-from ctr_trainer.ranks import stop_signals
+from ctr_trainer.ranks.endings import records, stop_signals
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 from ctr_trainer.system.processes import child, reach
@@ -23,13 +25,10 @@ _POLL_SECONDS = 0.1
 _ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
 # A host that has not answered for this time counts as lost.
 _SILENT_SECONDS = 3.0
+# A host with so many failures is used only if the other hosts have too few slots.
+_MOST_FAILURES = 2
 # A training that ends sooner does not need standby workers.
 _STANDBY_SECONDS = 10.0
-
-
-def _growing(failures: int, first: float, longest: float) -> float:
-    """Returns seconds that double with each failure: 0, 0, `first`, 2 `first`, 4 `first` and so on, up to `longest`."""
-    return 0.0 if failures < 2 else min(first * 2 ** (failures - 2), longest)
 
 
 class Patience:
@@ -53,7 +52,7 @@ class Patience:
 
         A lost store or service may need minutes to come back.
         """
-        return _growing(self._fruitless, 5.0, 60.0)
+        return 0.0 if self._fruitless < 2 else min(5.0 * 2 ** (self._fruitless - 2), 60.0)
 
     def why_not(self, ending: Ending) -> str:
         """Counts a restart. Returns a sentence that explains why the workers are not restarted; "" if they are."""
@@ -66,36 +65,6 @@ class Patience:
         if self._fruitless > self._most:
             return f"Not restarted: --max_restarts={self._most} restarts in a row produced no new checkpoint"
         return ""
-
-
-class LeftOut:
-    """Counts the failures of each host.
-
-    After its first failure, a host is used again. After further consecutive failures, it is left out for 10 s, 20 s,
-    40 s and so on, at most 10 minutes. A new checkpoint of a training with this host resets the count.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._failures: dict[str, int] = {}
-        self._until: dict[str, float] = {}
-
-    def failed(self, name: str) -> float:
-        """Counts a failure, and returns the number of seconds for which the host is left out."""
-        self._failures[name] = self._failures.get(name, 0) + 1
-        seconds = _growing(self._failures[name], 10.0, 600.0)
-        self._until[name] = self._clock() + seconds
-        return seconds
-
-    def took_part(self, hosts: Iterable[Host]) -> None:
-        """Resets the counts of hosts that took part in training until a new checkpoint."""
-        for host in hosts:
-            self._failures.pop(host.name, None)
-
-    def others(self, hosts: Iterable[Host]) -> tuple[Host, ...]:
-        """Returns the hosts that are not currently left out."""
-        now = self._clock()
-        return tuple(host for host in hosts if self._until.get(host.name, now) <= now)
 
 
 class Supervisor:
@@ -114,16 +83,17 @@ class Supervisor:
         environment: Mapping[str, str],
         model_dir: str,
         grace_seconds: float,
-        outlet: Outlet,
     ) -> None:
-        self._outlet = outlet
         self._flags, self._hosts, self._command, self._environment = flags, hosts, command, environment
         self._model_dir, self._grace_seconds = model_dir, grace_seconds
-        self._patience, self._left_out = Patience(flags.max_restarts), LeftOut()
+        self._patience = Patience(flags.max_restarts)
+        # The failures of each host since it took part in a training that wrote a checkpoint.
+        self._failures: collections.Counter[str] = collections.Counter()
         self._restarts: list[Restart] = []
         self._asked: int | None = None
         self._standby = Standby(self._start)
         self._job = secrets.token_hex(16)
+        self._errors = tempfile.TemporaryDirectory(prefix="ctr_trainer-errors-")
 
     def run(self) -> None:
         """Runs the training to its end; call it in the main thread.
@@ -133,7 +103,7 @@ class Supervisor:
           StoppedInOrder: the workers have ended because of SIGTERM or SIGINT.
         """
         summary, saved = summary_stamp(self._model_dir), Saved.newest(self._model_dir) or Saved()
-        with child.handling_signals(self._take_signal), contextlib.closing(self._standby):
+        with child.handling_signals(self._take_signal), self._errors, contextlib.closing(self._standby):
             placed = self._wait_for_slots(self._flags.np)
             while True:
                 attempt = self._standby.take(placed) or self._start(placed)
@@ -145,8 +115,9 @@ class Supervisor:
                     raise UserError(f"{ending.reason.rstrip('.')}. {why_not}")
                 if ending.rank is not None and len(attempt.hosts) > 1:
                     name = host_of(attempt.hosts, ending.rank)
-                    if seconds := self._left_out.failed(name):
-                        _log.warning("%s has failed again: left out for %.0f s if the others are enough", name, seconds)
+                    self._failures[name] += 1
+                    if self._failures[name] == _MOST_FAILURES:
+                        _log.warning("%s has failed again: left out from now on if the others are enough", name)
                 self._pause(self._patience.pause_seconds)
                 placed = self._wait_for_slots(self._flags.fewest)
                 self._restarts.append(reached.restart(ending.reason, placed))
@@ -157,14 +128,14 @@ class Supervisor:
     def _start(self, hosts: tuple[Host, ...], gate: StartingGate | None = None) -> Attempt:
         """Returns an `Attempt`. If its workers wait at a gate, its name contains the number of the next restart."""
         name = f"{self._job}.{len(self._restarts) + (gate is not None)}"
-        return Attempt(name, hosts, self._command, self._flags, self._environment, self._outlet, gate)
+        return Attempt(name, hosts, self._command, self._flags, self._environment, self._errors.name, gate)
 
     def _watch(self, attempt: Attempt, reached: Reached) -> Ending:
         """Waits until all processes of the attempt on this host have ended, and returns the `Ending`."""
         while not attempt.has_ended:
             self._end_if_asked(attempt)
             # Without the lost rank, the other ranks cannot save, so a long wait is useless.
-            is_known = attempt.lost_at is not None and attempt.output.said
+            is_known = attempt.lost_at is not None and attempt.records()
             seconds = _KNOWN_SECONDS if is_known else _ENDING_SECONDS
             if attempt.seconds_since_loss > seconds:
                 break
@@ -190,7 +161,8 @@ class Supervisor:
         is_new = reached.look(is_last)
         if is_new:
             self._patience.new_checkpoint()
-            self._left_out.took_part(attempt.hosts)
+            for host in attempt.hosts:
+                self._failures.pop(host.name, None)
         last: Restart | None = self._restarts[-1] if self._restarts else None
         if last and last.seconds_to_train_again is None and reached.trained > (last.step or 0):
             last.seconds_to_train_again = round(reached.trained_at - last.lost_at, 1)
@@ -199,7 +171,7 @@ class Supervisor:
 
     def _prepare_standby(self) -> None:
         """Prepares standby workers on this host, for the failure of a worker on this host or of all other hosts."""
-        here = [host for host in self._left_out.others(self._hosts.now()) if reach.is_here(host.name)]
+        here = [host for host in self._reliable(self._hosts.now()) if reach.is_here(host.name)]
         placed = filled(here, self._flags.most)
         if slots(placed) >= self._flags.fewest:
             self._standby.prepare(placed)
@@ -223,11 +195,15 @@ class Supervisor:
         """Returns hosts for at least `workers` workers, each with its number of workers as its slots; () if too few."""
         hosts = self._hosts.now()
         # If the remaining hosts are not enough, the hosts that are left out are used as well.
-        for some in (self._left_out.others(hosts), hosts):
+        for some in (self._reliable(hosts), hosts):
             placed = filled(some, self._flags.most)
             if slots(placed) >= workers:
                 return placed
         return ()
+
+    def _reliable(self, hosts: Iterable[Host]) -> tuple[Host, ...]:
+        """Returns the hosts that have not failed repeatedly."""
+        return tuple(host for host in hosts if self._failures[host.name] < _MOST_FAILURES)
 
     def _pause(self, seconds: float) -> None:
         """Waits before the next start, so that a lost store or service can come back."""
@@ -267,6 +243,8 @@ class Supervisor:
             attempt.terminate()
             if attempt.end(self._grace_seconds).kind is Kind.FINISHED:
                 return
-        said = attempt.output.said if attempt is not None else ""
+            for record in attempt.records():
+                if record.kind is records.Kind.IN_ORDER:
+                    raise StoppedInOrder(record.message, self._asked)
         text = f"stopped by {stop_signals.name_of(self._asked)}. {where_it_resumes(self._model_dir)}"
-        raise StoppedInOrder(said or text, self._asked)
+        raise StoppedInOrder(text, self._asked)

@@ -66,7 +66,7 @@ def main() -> None:
     for name in ("CTR_TRAINER_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
     if gate := os.environ.pop(GATE, ""):
-        tensorflow_import.install()
+        tensorflow_import.load()
         importlib.import_module(
             "ctr_trainer.commands.experiment.build"
         )  # Imports TensorFlow, Horovod and the kernels, too.

@@ -1,1 +1,1 @@
-"""The ranks of a job: their start, communication, gradient exchange, heartbeats and end."""
+"""The ranks of a job: their start, communication, gradient exchange and end."""

@@ -1,4 +1,4 @@
-"""Waits for all ranks at the start of a job, and checks that package, flags, clocks and machines are consistent."""
+"""Waits for all ranks at the start of a job, and checks that package, flags and machines are consistent."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,7 @@ import os
 import pathlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -23,17 +23,44 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 _TELL_SECONDS = 30.0
 _NAMED = 8
-# A rank whose heartbeat is older than 5 s is reported as dead (`liveness`). The clocks of the hosts must differ by less
-# than half of this time.
-MOST_SECONDS_APART = 2.0
 _LOOPBACK_NAMES = ("localhost", "127.")
 _NAMED_FLAGS = 4
-_CLOCK_LOOKS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Introduction:
+    """The properties of a rank that all ranks compare.
+
+    Attributes:
+      started_as: name of the host in `horovodrun -H`.
+      machine: identifies the machine; "" if unknown.
+      package: version and fingerprint of this package; "" if all ranks are on one host.
+      flags: settings, name -> value, that must be equal on all ranks.
+      place: `host:port` at which the other hosts can try to connect to this host; "" if they need not.
+    """
+
+    rank: int
+    host: str
+    started_as: str
+    machine: str
+    package: str
+    flags: dict[str, str]
+    place: str = ""
+    is_first_of_host: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "Introduction":
+        """Parses an introduction. Fields that another version of the package lacks are None."""
+        values = json.loads(text)
+        found: dict[str, Any] = {field.name: values.get(field.name) for field in dataclasses.fields(cls)}
+        return cls(**found)
 
 
 @contextlib.contextmanager
-def meeting(notices: Notices, placement: Placement, interface: str | None, seconds: float) -> Iterator[list[int]]:
-    """Waits for all ranks. The first rank of each host checks that it can reach the other hosts.
+def meeting(
+    notices: Notices, placement: Placement, interface: str | None, seconds: float, flags: dict[str, str]
+) -> Iterator[list[int]]:
+    """Waits for all ranks, and compares them. The first rank of each host checks that it can reach the other hosts.
 
     Within the block, the other hosts can check this host. Without notices, this function neither waits nor checks.
 
@@ -41,9 +68,11 @@ def meeting(notices: Notices, placement: Placement, interface: str | None, secon
 
     Args:
       interface: network interface by which Horovod connects the ranks.
+      flags: settings, name -> value, that must be equal on all ranks.
 
     Raises:
       Lost: a rank does not start, or a rank or `horovodrun` cannot be reached. The message names the host if known.
+      UserError: the ranks are inconsistent.
     """
     if placement.size == 1 or not notices.address:
         yield [0] if placement.size == 1 else []
@@ -51,21 +80,35 @@ def meeting(notices: Notices, placement: Placement, interface: str | None, secon
     if not notices.is_here() and (why := reach.why_not(notices.address)):
         raise Lost(f"horovodrun at {notices.address} cannot be reached: {why}")
     here, own = socket.gethostname(), _address_of(interface)
-    looks = placement.is_first_of_host and not placement.is_on_one_host and own
     with contextlib.ExitStack() as resources:
         place = ""
-        if looks:
+        if placement.is_first_of_host and not placement.is_on_one_host and own:
             server = resources.enter_context(socket.create_server((own, 0), backlog=placement.size))
             place = f"{own}:{server.getsockname()[1]}"
-        notices.put(f"ready.{placement.rank}", json.dumps([here, place, placement.is_first_of_host]))
-        hosts, first_ranks = _all_hosts(notices, placement.rank, placement.size, seconds)
-        if looks:
-            _look_for(hosts, place)
-        yield first_ranks
+        introduction = Introduction(
+            rank=placement.rank,
+            host=here,
+            started_as=os.environ.get("HOROVOD_HOSTNAME", here),
+            machine=hardware.machine_id(),
+            package="" if placement.is_on_one_host else package_version(),
+            flags=flags,
+            place=place,
+            is_first_of_host=placement.is_first_of_host,
+        )
+        notices.put(f"ready.{placement.rank}", json.dumps(dataclasses.asdict(introduction)))
+        met = _met(notices, placement.rank, placement.size, seconds)
+        if met["fault"]:
+            raise UserError(met["fault"])
+        if place:
+            _look_for(met["hosts"], place)
+        yield met["first_ranks"]
 
 
-def _all_hosts(notices: Notices, rank: int, size: int, seconds: float) -> tuple[list[list[str]], list[int]]:
-    """Waits for all ranks. Returns [name, `host:port` to connect to] of each host, and the first ranks of the hosts."""
+def _met(notices: Notices, rank: int, size: int, seconds: float) -> dict[str, Any]:
+    """Waits for all ranks. Returns what rank 0 has found.
+
+    These are `fault`, see `fault`; `hosts`, the [name, `host:port` to connect to] of each host; and `first_ranks`.
+    """
     began = told = time.monotonic()
     came: dict[int, str] = {}
     while True:
@@ -73,10 +116,13 @@ def _all_hosts(notices: Notices, rank: int, size: int, seconds: float) -> tuple[
             missing = [each for each in range(size) if each not in came]
             came |= {each: text for each in missing if (text := notices.get(f"ready.{each}")) is not None}
             if len(came) == size:
-                said = {each: json.loads(text) for each, text in came.items()}
-                hosts = [[host, place] for host, place, _ in said.values() if place]
-                notices.put("met", json.dumps([hosts, sorted(each for each, (*_, first) in said.items() if first)]))
-        if text := notices.get("met"):
+                ranks = [Introduction.parse(came[each]) for each in range(size)]
+                hosts = [[each.host, each.place] for each in ranks if each.place]
+                first_ranks = [each.rank for each in ranks if each.is_first_of_host]
+                met = {"fault": fault(ranks), "hosts": hosts, "first_ranks": first_ranks}
+                notices.put("met", json.dumps(met))
+                return met
+        elif text := notices.get("met"):
             return json.loads(text)
         waited = time.monotonic() - began
         if rank == 0 and time.monotonic() - told > _TELL_SECONDS:
@@ -110,39 +156,6 @@ def _address_of(interface: str | None) -> str:
     return next((each.address for each in addresses if each.family == socket.AF_INET), "")
 
 
-@dataclasses.dataclass(frozen=True)
-class Introduction:
-    """The properties of a rank that all ranks compare.
-
-    Attributes:
-      started_as: name of the host in `horovodrun -H`.
-      package: version and fingerprint of this package; "" if all ranks are on one host.
-      clock: time of the host's clock, in seconds since 1970.
-    """
-
-    rank: int
-    host: str
-    started_as: str
-    machine: str
-    package: str
-    flags: dict[str, str]
-    clock: float
-
-    @classmethod
-    def of_this_process(cls, rank: int, has_other_hosts: bool, flags: dict[str, str]) -> "Introduction":
-        """Returns the introduction of this process."""
-        host = socket.gethostname()
-        package = package_version() if has_other_hosts else ""
-        started_as = os.environ.get("HOROVOD_HOSTNAME", host)
-        return cls(rank, host, started_as, hardware.machine_id(), package, flags, time.time())
-
-    @classmethod
-    def parse(cls, values: dict[str, Any]) -> "Introduction":
-        """Makes an introduction from a dict of fields. Fields that another version of the package lacks are None."""
-        found: dict[str, Any] = {field.name: values.get(field.name) for field in dataclasses.fields(cls)}
-        return cls(**found)
-
-
 def package_version() -> str:
     """Returns the version of this package, with a fingerprint of its sources."""
     found, root = hashlib.blake2b(digest_size=4), pathlib.Path(__file__).parents[1]
@@ -151,38 +164,9 @@ def package_version() -> str:
     return f"{__version__} (sources {found.hexdigest()})"
 
 
-def agree(introductions: Callable[[], list[Introduction]]) -> None:
-    """Raises UserError if the ranks are inconsistent. A collective if `introductions` is a collective.
-
-    Args:
-      introductions: f() -> the `Introduction` of each rank, all made at about the same time.
-    """
-    ranks = introductions()
-    for _ in range(_CLOCK_LOOKS):
-        if not are_apart(ranks):
-            break
-        ranks = introductions()  # On a busy machine, a rank may have been delayed.
-    if found := fault(ranks):
-        raise UserError(found)
-
-
 def fault(ranks: list[Introduction]) -> str:
     """Describes an inconsistency of the ranks, with advice; "" if there is none."""
-    return _of_packages(ranks) or _of_machines(ranks) or _of_flags(ranks) or _of_clocks(ranks)
-
-
-def are_apart(ranks: list[Introduction]) -> bool:
-    """Whether the clocks of the hosts seem too far apart. Delayed ranks can also cause this."""
-    clocks = _clocks(ranks).values()
-    return max(clocks) - min(clocks) > MOST_SECONDS_APART
-
-
-def _clocks(ranks: list[Introduction]) -> dict[str, float]:
-    """Returns, for each host, the earliest time of its ranks, because a delayed rank reads the clock later."""
-    clocks: dict[str, float] = {}
-    for each in ranks:
-        clocks[each.host] = min(each.clock, clocks.get(each.host, each.clock))
-    return clocks
+    return _of_packages(ranks) or _of_machines(ranks) or _of_flags(ranks)
 
 
 def _of_packages(ranks: list[Introduction]) -> str:
@@ -220,21 +204,6 @@ def _of_flags(ranks: list[Introduction]) -> str:
         named.append(f"{len(differing) - _NAMED_FLAGS} more settings differ")
     every = "; ".join(named)
     return f"the ranks of this job have different settings: {every}. Use the same command and files for all ranks"
-
-
-def _of_clocks(ranks: list[Introduction]) -> str:
-    if not are_apart(ranks):
-        return ""
-    of_hosts = _clocks(ranks)
-    first = min(of_hosts.values())
-    clocks = ", ".join(
-        f"{host} {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(clock))}" for host, clock in of_hosts.items()
-    )
-    return (
-        f"the clocks of the hosts are {max(of_hosts.values()) - first:.0f} s apart, and {MOST_SECONDS_APART:g} s is "
-        f"the most: {clocks}. Certificates and the detection of missing ranks depend on the clocks: synchronize them "
-        "by NTP (timedatectl set-ntp true)"
-    )
 
 
 def _by_value(ranks: list[Introduction], values: list[str]) -> str:

@@ -5,12 +5,8 @@ on the rank. If a rank does not reach a collective, the job ends after the `stal
 names the collective.
 """
 
-import dataclasses
-import functools
-import json
 import math
 import os
-import secrets
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +15,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.ranks import agreement, last_words
-from ctr_trainer.ranks.agreement import Introduction, meeting
+from ctr_trainer.ranks.agreement import meeting
 from ctr_trainer.ranks.collectives import Collectives, OneWorker, import_horovod
 from ctr_trainer.ranks.device_config import config_proto
+from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.processes import hardware
 from ctr_trainer.system.processes.waiting import Watchdog
@@ -65,7 +61,7 @@ def init(
         each cycle.
 
     Raises:
-      UserError: the ranks cannot reach each other, see `meeting`, or are inconsistent, see `agreement`; or there are
+      UserError: the ranks cannot reach each other, or are inconsistent, see `meeting`; or there are
         several ranks, and Horovod is not installed.
     """
     global _watchdog, _all_cores, _gpus_each, _first_ranks
@@ -79,29 +75,19 @@ def init(
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
     if deterministic and placement.size > 2:
         os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
-    # The watchdog, not Horovod, warns about stalls, and `LastWords` reports lost connections.
+    # The watchdog, not Horovod, warns about stalls, and `EndReport` reports lost connections.
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
-    with meeting(Notices.of_this_job(), placement, os.environ.get("HOROVOD_GLOO_IFACE"), stall_timeout) as first_ranks:
+    notices, interface = Notices.of_this_job(), os.environ.get("HOROVOD_GLOO_IFACE")
+    with meeting(notices, placement, interface, stall_timeout, flags or {}) as first_ranks:
         # Adding the set later would need HOROVOD_DYNAMIC_PROCESS_SETS, with which all ranks negotiate process sets in
         # each cycle.
         has_set = sums_by_host and 1 < len(first_ranks) < placement.size
         _first_ranks = _hvd.ProcessSet(first_ranks) if has_set else None
         _hvd.init(process_sets=[_first_ranks] if has_set else None)
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
-    speak = last_words.of_this_process().say
-    _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, speak)
-    if size() > 1:
-        agreement.agree(functools.partial(_introductions, flags or {}))
-        last_words.of_this_process().sign(broadcast_object(secrets.token_hex(), "secret_of_notices"))
-
-
-def _introductions(flags: dict[str, str]) -> list[Introduction]:
-    """Returns the `Introduction` of each rank, all made at about the same time."""
-    barrier("introductions")
-    own = Introduction.of_this_process(rank(), size() != local_size(), flags)
-    line = json.dumps(dataclasses.asdict(own)) + "\n"
-    lines = all_gather(np.frombuffer(line.encode(), np.uint8), "introductions").tobytes().decode()
-    return [Introduction.parse(json.loads(line)) for line in lines.splitlines()]
+    ending = report.running()
+    _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, ending.say)
+    ending.explain = _watchdog.explanation
 
 
 def watchdog() -> Watchdog:

@@ -15,10 +15,7 @@ class StopRequest:
 
     Attributes:
       asked: number of the signal that asks this rank to stop; 0 for none.
-      explain: f() -> the ranks that this rank waits for, in parentheses; "" if none is known.
     """
-
-    explain: Callable[[], str] = staticmethod(lambda: "")
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,16 +1,12 @@
-"""Shares short texts among ranks through horovodrun's server, and detects ranks that ended without an error message."""
+"""Shares short texts among ranks through horovodrun's server."""
 
 import contextlib
 import dataclasses
 import functools
-import hmac
 import http.client
 import os
-import socket
 import time
 import urllib.parse
-
-import psutil
 
 from ctr_trainer.system.processes import reach
 
@@ -19,10 +15,7 @@ ATTEMPT = "CTR_TRAINER_ATTEMPT"
 _SCOPE = "ctr_trainer"
 # With a shorter timeout, connections to a busy server would break, and the server would print tracebacks.
 _SECONDS, _SILENT_SECONDS = 10.0, 30.0
-_SIGNED = "hmac-sha256:"
-_ANSWER_SECONDS = 1.5
-_POLL_SECONDS = 0.1
-_WITHOUT_MESSAGE = "without an error message: it was killed, as the system does when memory runs out, or it crashed"
+_MOST_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +58,8 @@ class Notices:
     The rendezvous server of `horovodrun` stores the texts; a request takes about a millisecond. If the server does not
     answer in time, no text is stored or found for 30 s. With another launcher, no text is ever stored.
 
-    The server accepts texts from any program. Therefore, once the ranks share a secret, they sign their texts and
-    ignore texts without a valid signature.
-
-    Caveat: any program that reaches the server can still remove or replace a text, which is then missing.
+    Caveat: the server accepts and changes texts for any program that reaches it. Therefore texts only describe why a
+    job cannot start or has ended. No text changes what is trained or saved.
 
     Args:
       address: `host:port` of the server; "" for none. Also an attribute.
@@ -76,7 +67,7 @@ class Notices:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._silent_until, self._secret = 0.0, b""
+        self._silent_until = 0.0
 
     @classmethod
     def of_this_job(cls) -> "Notices":
@@ -84,46 +75,29 @@ class Notices:
         address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{what}", "") for what in ("ADDR", "PORT"))
         return _of(f"{address}:{port}" if address and port else "")
 
-    def sign(self, secret: str) -> None:
-        """Signs all further texts with a secret that all ranks share, and ignores other texts."""
-        self._secret = secret.encode()
-
     def is_here(self) -> bool:
         """Whether the server runs on this host; True without a server."""
         return not self.address or reach.is_here(self.address.rpartition(":")[0])
 
     def put(self, key: str, text: str) -> None:
         """Stores a text under `key`, replacing an earlier text."""
-        signed = f"{_SIGNED}{self._signature(key, text)} {text}" if self._secret else text
         with contextlib.suppress(OSError):
-            self._ask("PUT", key, signed.encode())
+            self._ask("PUT", key, text.encode())
 
     def get(self, key: str) -> str | None:
-        """Returns the text under `key`; None if there is no text, or if it has no valid signature."""
+        """Returns the text under `key`; None if there is none, if it is too long, or if the server does not answer."""
         try:
             found = self._ask("GET", key)
         except OSError:
             return None
-        if found is None:
-            return None
-        text = found.decode(errors="replace")
-        is_signed = text.startswith(_SIGNED)
-        signature, _, signed = text.removeprefix(_SIGNED).partition(" ")
-        if not self._secret:  # Another rank may have received the secret earlier.
-            return signed if is_signed else text
-        if not is_signed or not hmac.compare_digest(signature.encode(), self._signature(key, signed).encode()):
-            return None
-        return signed
+        return None if found is None or len(found) > _MOST_BYTES else found.decode(errors="replace")
 
     def is_missing(self, key: str) -> bool:
-        """Whether the server has no text under `key`, signed or not; False if the server does not answer."""
+        """Whether the server has no text under `key`; False if the server does not answer."""
         try:
             return self._ask("GET", key) is None
         except OSError:
             return False
-
-    def _signature(self, key: str, text: str) -> str:
-        return hmac.digest(self._secret, f"{key}\0{text}".encode(), "sha256").hex()
 
     def _ask(self, method: str, key: str, body: bytes | None = None) -> bytes | None:
         """Sends a request and returns the server's answer; None if it has no text under `key`.
@@ -140,7 +114,7 @@ class Notices:
                     connection.request(method, path, body)
                     answer = connection.getresponse()
                     if answer.status in (http.client.OK, http.client.NOT_FOUND):
-                        return answer.read() if answer.status == http.client.OK else None
+                        return answer.read(_MOST_BYTES + 1) if answer.status == http.client.OK else None
             except TimeoutError:
                 self._silent_until = time.monotonic() + _SILENT_SECONDS  # Another request would time out as well.
                 raise
@@ -154,87 +128,3 @@ class Notices:
 @functools.cache
 def _of(address: str) -> Notices:
     return Notices(address)
-
-
-class RollCall:
-    """Distinguishes ranks that were killed from ranks that end because of them.
-
-    Each rank writes its process id and its host into the job's notices. A rank that notices the end of the job writes
-    that it ends, and names the ranks of its host whose processes ended without writing this. It kills stopped processes
-    (SIGSTOP), which cannot end themselves.
-    """
-
-    def __init__(self, notices: Notices, placement: Placement) -> None:
-        self._notices, self._placement = notices, placement
-        self.introduce()
-
-    def introduce(self) -> None:
-        """Writes the process id and the host of this rank."""
-        if self._placement.size > 1:
-            self._notices.put(f"process.{self._placement.rank}", f"{os.getpid()} {socket.gethostname()}")
-
-    def leave(self) -> None:
-        """Writes that this rank ends."""
-        self._notices.put(f"ends.{self._placement.rank}", "")
-
-    def end(self) -> None:
-        """Writes that this rank ends, and the ranks of its host that have ended without an error message."""
-        self.leave()
-        self._name_those_gone(kills_stopped=True)
-
-    def is_one_lost(self) -> bool:
-        """Whether a rank has ended without an error message. Call it only while no rank may end in order."""
-        self._name_those_gone()
-        return bool(self._ranks_of("lost"))
-
-    def lost(self) -> str:
-        """Returns a sentence that names the ranks that ended without an error message, or "". Call it after `end`."""
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while not (lost := self._ranks_of("lost")):
-            if time.monotonic() > deadline or len(self._ranks_of("ends")) == self._placement.size:
-                return ""
-            time.sleep(_POLL_SECONDS)
-        hosts: dict[str, list[str]] = {}
-        for rank in lost:
-            hosts.setdefault(self._process(rank)[1], []).append(str(rank))
-        named = [f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)} on {host}" for host, ranks in hosts.items()]
-        return f"{' and '.join(named)} ha{'ve' if len(lost) > 1 else 's'} ended {_WITHOUT_MESSAGE}"
-
-    def unheard(self) -> str:
-        """Returns a sentence that names the ranks that have never written a text; "" if there are none."""
-        others = [rank for rank in range(self._placement.size) if rank != self._placement.rank]
-        # Unsigned texts count, because this rank may have received the secret before another one.
-        unheard = [str(rank) for rank in others if self._notices.is_missing(f"process.{rank}")]
-        if not unheard:
-            return ""
-        ranks = f"rank{'s' * (len(unheard) > 1)} {', '.join(unheard)}"
-        return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"
-
-    def _name_those_gone(self, kills_stopped: bool = False) -> None:
-        """Writes which ranks of this host ended without an error message, after killing stopped ranks if requested."""
-        for rank in self._placement.host_ranks:
-            process, host = self._process(rank)
-            if host != socket.gethostname():
-                continue
-            is_gone = not psutil.pid_exists(int(process)) or kills_stopped and _kill_if_stopped(int(process), rank)
-            if is_gone and self._notices.get(f"ends.{rank}") is None:
-                self._notices.put(f"lost.{rank}", "")
-
-    def _ranks_of(self, kind: str) -> list[int]:
-        """Returns the ranks that have a notice of this kind."""
-        return [rank for rank in range(self._placement.size) if self._notices.get(f"{kind}.{rank}") is not None]
-
-    def _process(self, rank: int) -> tuple[str, str]:
-        """Returns a rank's process id, as text, and its host; each is "" if unknown."""
-        process, _, host = (self._notices.get(f"process.{rank}") or "").partition(" ")
-        return process, host
-
-
-def _kill_if_stopped(process: int, rank: int) -> bool:
-    """Kills the process of a rank if it is stopped, for example by SIGSTOP; returns whether it was stopped."""
-    with contextlib.suppress(psutil.Error):
-        found = psutil.Process(process)
-        if found.status() == psutil.STATUS_STOPPED and found.environ().get("HOROVOD_RANK") == str(rank):
-            found.kill()
-            return True
-    return False

@@ -13,11 +13,14 @@ from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.worker.row_copies import Group
 from ctr_trainer.estimator import EmbeddingConfig, open_rows
 from ctr_trainer.estimator.embeddings import open_embeddings
-from ctr_trainer.estimator.hooks.sync_hooks import RowSyncHook
 from ctr_trainer.estimator.open_rows import RowPlan
 from ctr_trainer.estimator.open_store import copies_of_hosts
+from ctr_trainer.estimator.row_schedule import RowSchedule
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING
+from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -170,32 +173,17 @@ def test_two_workers_with_fp16_have_the_same_rows_after_a_flush(store):
     np.testing.assert_array_equal(store.pull(table, np.array([1, 2])), np.full((2, 2), 6))
 
 
-class _Counting:
-    def __init__(self):
-        self.synced_at, self.hook = [], None
-
-    def look(self):
-        pass
-
-    def sync(self):
-        self.synced_at.append(self.hook.step)
-
-
-@pytest.mark.parametrize(
-    ("every", "offset", "expected"), [(1, 0, [1, 2, 3, 4, 5, 6, 7]), (3, 0, [3, 6]), (3, 1, [2, 5]), (3, 2, [1, 4, 7])]
-)
-def test_syncs_are_staggered_by_the_offset(every, offset, expected):
-    counting = _Counting()
-    counting.hook = RowSyncHook(counting, every, offset)
-    for _ in range(7):
-        counting.hook.after_run(None, None)
-    assert counting.synced_at == expected
-
-
-@pytest.mark.parametrize(("every", "offset"), [(0, 0), (3, 3), (3, -1)])
-def test_an_offset_or_interval_that_is_none_is_refused(every, offset):
-    with pytest.raises(ValueError, match="must be"):
-        RowSyncHook(None, every, offset)
+@pytest.mark.parametrize(("rank", "expected"), [(0, [3, 6]), (1, [2, 5]), (2, [1, 4, 7])])
+def test_the_syncs_of_the_ranks_are_spread_over_the_steps(monkeypatch, rank, expected):
+    synced = []
+    monkeypatch.setattr(distributed, "rank", lambda: rank)
+    monkeypatch.setattr(distributed, "size", lambda: 3)
+    rows = types.SimpleNamespace(is_strict=False, rows={}, look=lambda: None, sync=lambda: synced.append(step))
+    schedule = RowSchedule(rows, None, RunConfig(embedding=EmbeddingConfig(sync_steps=3)), None)
+    for step in range(1, 8):
+        schedule.sync_if_due(step, Clock())
+    assert synced == expected
+    assert schedule.wait_ms is not None
 
 
 def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):

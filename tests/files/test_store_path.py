@@ -1,5 +1,6 @@
 """Paths in a store: what they list, read and write, and what their errors say. The store is moto's server."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from ctr_trainer.data.source import list_files
 from ctr_trainer.export import directory
 from ctr_trainer.system.files import lease
-from ctr_trainer.system.files.lease import StoreLease
+from ctr_trainer.system.files.lease import Lease, Owner, StorePlace
 from ctr_trainer.system.files.outputs import FileList, refuse_overlap
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -171,9 +172,9 @@ def test_a_lock_is_held_by_one_process_and_ends_with_it(store):
 def test_a_lock_of_another_machine_is_waited_for_and_one_that_was_lost_is_said(store):
     path = path_of("s3://tests/lock/y")
     path.write_json({"token": "other", "process": 1, "host": "away", "machine": "another", "since": "then"})
-    lock = StoreLease(path, seconds=2.0)  # Which is not renewed.
+    lock = Lease(StorePlace(path), seconds=2.0)  # Which is not renewed.
     path.write_json({"token": "third", "process": 2, "host": "away", "machine": "another", "since": "now"})
-    lock._renewal._thread.join(10)
+    lock._thread.join(10)
     with pytest.raises(UserError, match="process 2 on host away since now has taken the lock"):
         lock.check()
     lock.close()
@@ -181,11 +182,11 @@ def test_a_lock_of_another_machine_is_waited_for_and_one_that_was_lost_is_said(s
 
 
 def test_an_owner_has_ended_only_if_it_is_known_to_be_of_this_machine(monkeypatch):
-    ended = {**lease.new_owner(), "process": 2**30}
-    assert lease.has_ended(ended) and not lease.has_ended({**ended, "process": os.getpid()})
-    assert not lease.has_ended({**ended, "machine": "another"})
+    ended = dataclasses.replace(Owner.new(), process=2**30)
+    assert ended.has_ended() and not Owner.new().has_ended()
+    assert not dataclasses.replace(ended, machine="another").has_ended()
     monkeypatch.setattr(lease.hardware, "machine_id", lambda namespace: "")
-    assert not lease.has_ended({**ended, "machine": ""})
+    assert not dataclasses.replace(ended, machine="").has_ended()
 
 
 def test_an_export_in_a_store_replaces_an_earlier_one_and_no_other_file(store):

@@ -1,104 +1,78 @@
 """Why workers ended, and whether they are started again."""
 
 import json
-import logging
-import sys
 import time
 import types
 
 import pytest
 
-from ctr_trainer.launch.output import Ending, Kind, Output
+from ctr_trainer.launch.ending import Ending, Kind, Output
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 from ctr_trainer.launch.supervisor import Patience
-from ctr_trainer.ranks.last_words import LastWords
-from ctr_trainer.ranks.liveness import Heartbeat
-from ctr_trainer.ranks.notices import ATTEMPT, Notices, Placement
+from ctr_trainer.ranks.endings import records
+from ctr_trainer.ranks.endings.records import EndRecord
+from ctr_trainer.ranks.endings.states import StateFile
+from ctr_trainer.ranks.notices import ATTEMPT
 from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.messages import log_lines
-from ctr_trainer.system.messages.errors import UserError
 
 KILLED = "rank 1 on a has ended without an error message: it was killed"
 
 
-def _ending(*lines, status=1):
+def _record(rank, message, kind=records.Kind.CAUSE, status=75, writer=None, time=0.0):
+    writer = rank if writer is None else writer
+    return EndRecord(message, kind, status, time, rank, writer, "a", 7, True)
+
+
+def _ending(exits, *written, status=1, more=()):
     output = Output()
-    for line in lines:
+    for line in (*(f"Process {rank} exit with status code {code}." for rank, code in exits), *more):
         output.take(line)
-    return output.ending(status)
+    return output.ending(status, written)
+
+
+SIGNAL, OTHER = records.Kind.SIGNAL, records.Kind.OTHER_RANK
+STOPPED = "stopped by SIGTERM to rank 1 after step 7; the checkpoint x is saved"
 
 
 @pytest.mark.parametrize(
-    ("lines", "ending"),
+    ("exits", "written", "ending"),
     [
         # horovodrun stops rank 0 because of rank 1.
         (
-            [
-                "Process 1 exit with status code 137.",
-                "Terminating remaining workers after failure of Process 1.",
-                f"[0]<stderr>:error: {KILLED}",
-                "Process 0 exit with status code 143.",
-            ],
+            [(1, 137), (0, 143)],
+            [_record(0, "stopped by SIGTERM", SIGNAL, 143), _record(1, KILLED, writer=0)],
             Ending(Kind.LOST, KILLED, 1),
         ),
-        # Rank 0 notices before horovodrun does.
+        # No rank has a cause: rank 3 was killed on a host of its own.
+        ([(0, 75), (3, 137)], [_record(0, "a connection", OTHER)], Ending(Kind.LOST, "rank 3 ended by SIGKILL", 3)),
+        ([(2, 139)], [], Ending(Kind.LOST, "rank 2 ended by SIGSEGV", 2)),
+        ([(2, 255)], [], Ending(Kind.LOST, "rank 2 ended with status 255", 2)),
+        ([(3, 75)], [_record(3, "the service is gone")], Ending(Kind.LOST, "the service is gone")),
+        # The earliest cause counts.
         (
-            [
-                f"[0]<stderr>:error: {KILLED}",
-                "Process 0 exit with status code 75.",
-                "Process 1 exit with status code 137.",
-            ],
-            Ending(Kind.LOST, KILLED, 1),
+            [(0, 1), (1, 70)],
+            [_record(0, "no such file", status=1, time=2.0), _record(1, "KeyError: 'x'", status=70, time=1.0)],
+            Ending(Kind.FAILED, "KeyError: 'x'", 1),
         ),
-        # Nobody says anything.
-        (["Process 2 exit with status code 139."], Ending(Kind.LOST, "rank 2 ended by SIGSEGV", 2)),
-        (["Process 2 exit with status code 255."], Ending(Kind.LOST, "rank 2 ended with status 255", 2)),
-        (
-            [f"[3]<stderr>:{json.dumps({'level': 'ERROR', 'file': 'last_words.py', 'message': 'the service is gone'})}"]
-            + ["Process 3 exit with status code 75."],
-            Ending(Kind.LOST, "the service is gone"),
-        ),
-        (
-            ["[1]<stderr>:error: data set x: no such directory", "Process 1 exit with status code 1."]
-            + ["Process 0 exit with status code 143."],
-            Ending(Kind.REFUSED, "data set x: no such directory", 1),
-        ),
-        (
-            ["[0]<stderr>:error: KeyError: 'x'; its traceback is in f", "Process 0 exit with status code 70."],
-            Ending(Kind.FAILED, "KeyError: 'x'; its traceback is in f", 0),
-        ),
-        (["ssh: no route"], Ending(Kind.LOST, "horovodrun ended with status 1: ssh: no route")),
+        ([(1, 1), (0, 143)], [_record(1, "no such file", status=1)], Ending(Kind.REFUSED, "no such file", 1)),
         # Preempted: all ranks have stopped because one was asked to.
         (
-            ["[0]<stderr>:stopped by SIGTERM to rank 1 after step 7; the checkpoint x is saved"]
-            + ["Process 1 exit with status code 143.", "Process 0 exit with status code 143."],
-            Ending(Kind.LOST, "stopped by SIGTERM to rank 1 after step 7; the checkpoint x is saved", 1),
+            [(1, 143), (0, 143)],
+            [_record(rank, STOPPED, records.Kind.IN_ORDER, 143) for rank in (0, 1)],
+            Ending(Kind.LOST, STOPPED),
         ),
-        (["Process 0 exit with status code 143."], Ending(Kind.LOST, "rank 0 ended by SIGTERM", 0)),
+        ([(0, 143)], [], Ending(Kind.LOST, "rank 0 ended by SIGTERM", 0)),
+        ([], [], Ending(Kind.LOST, "horovodrun ended with status 1: it printed nothing")),
     ],
 )
-def test_the_reason_is_that_of_the_first_that_ended_by_itself(lines, ending):
-    assert _ending(*lines) == ending
+def test_the_reason_is_that_of_the_first_that_ended_by_itself(exits, written, ending):
+    assert _ending(exits, *written) == ending
 
 
-def test_in_json_an_error_of_the_log_is_no_reason_and_the_last_words_are(capsys, monkeypatch):
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(log_lines._Json(0))
-    monkeypatch.setattr(log_lines, "_installed", lambda: handler)
-    handler.handle(
-        logging.makeLogRecord({"levelname": "ERROR", "filename": "delivery.py", "msg": "it restarts in 1 s"})
-    )
-    LastWords(Notices(""), Placement(0, 1, range(1))).of(UserError("the service is gone"))
-    logged, said = (f"[0]<stderr>:{line}" for line in capsys.readouterr().err.splitlines())
-    killed = "Process 1 exit with status code 137."
-    assert _ending(logged, killed) == Ending(Kind.LOST, "rank 1 ended by SIGKILL", 1)
-    assert _ending(logged, said, killed) == _ending(said, logged, killed) == Ending(Kind.LOST, "the service is gone", 1)
-
-
-def test_a_finished_training_has_no_reason_to_restart():
-    assert _ending("[0]<stderr>:error: no matter", status=0).kind is Kind.FINISHED
-    assert _ending("[0]<stdout>:Process 1 exit with status code 1.", "[0]<stderr>:{not JSON").kind is Kind.LOST
-    assert _ending("[0]<stdout>:Process 1 exit with status code 1.").rank is None
+def test_a_finished_training_has_no_reason_and_lines_of_workers_do_not_count():
+    assert _ending([], _record(0, "no matter"), status=0).kind is Kind.FINISHED
+    more = ("[0]<stdout>:Process 1 exit with status code 1.", "ssh: no route")
+    assert _ending([], more=more) == Ending(Kind.LOST, "horovodrun ended with status 1: ssh: no route")
 
 
 def test_what_would_end_the_same_way_is_not_started_again():
@@ -112,7 +86,7 @@ def test_what_would_end_the_same_way_is_not_started_again():
     assert not patience.why_not(Ending(Kind.FAILED, "KeyError: 'y'"))
 
 
-def test_restarts_without_a_checkpoint_are_counted_and_pause_longer():
+def test_restarts_without_a_checkpoint_are_counted_and_pause_longer_each_time():
     patience, lost = Patience(2), Ending(Kind.LOST, KILLED, 1)
     assert not patience.why_not(lost)
     patience.new_checkpoint()
@@ -158,16 +132,17 @@ def test_a_store_that_is_gone_ends_no_launcher(monkeypatch, caplog):
     assert where_it_resumes(gone).startswith(f"{gone} cannot be read now")
 
 
-def test_heartbeats_count_by_the_start_of_their_workers_and_not_by_clocks(tmp_path, monkeypatch):
+def test_states_count_by_the_start_of_their_workers_and_not_by_clocks(tmp_path, monkeypatch):
     now = time.time()
     for start, hours, trained in (("job.0", 1, 0), ("job.1", -1, 11)):  # The clock of the workers' host is set back.
         monkeypatch.setenv(ATTEMPT, start)
-        monkeypatch.setattr("time.time", lambda hours=hours: now + 3600 * hours)
         clock = Clock()
         clock.step = 12
         clock.enter("session")
-        heart = Heartbeat(tmp_path, 0, clock, period=60.0)
+        with monkeypatch.context() as host:
+            host.setattr("time.time", lambda hours=hours: now + 3600 * hours)
+            file = StateFile(tmp_path, 0, clock, period=60.0)
         reached = Reached(str(tmp_path), types.SimpleNamespace(name="job.1", workers=1, lost_at=None), Saved())
         reached.look()
         assert (reached.trained, reached.trains_for(-1.0)) == (trained, bool(trained))
-        heart.close()
+        file.close()

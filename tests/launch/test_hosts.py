@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from ctr_trainer.launch.hosts import Host, filled, host_of, open_hosts, parse_lines
-from ctr_trainer.launch.supervisor import LeftOut
+from ctr_trainer.launch.hosts import Host, Hosts, filled, host_of, open_hosts, parse_lines
+from ctr_trainer.launch.supervisor import Supervisor
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import UserError
 from tests.parallel import launch
@@ -70,18 +70,10 @@ def test_the_first_hosts_are_filled_first_and_ranks_go_by_hosts():
     assert [host_of(filled((A, B), 6), rank) for rank in range(6)] == ["a"] * 4 + ["b"] * 2
 
 
-def test_a_host_that_fails_again_is_excluded_for_a_growing_time():
-    now = [0.0]
-    left_out = LeftOut(lambda: now[0])
-    assert left_out.failed("a") == 0
-    assert left_out.others((A, B)) == (A, B)
-    assert left_out.failed("a") == 10
-    assert left_out.others((A, B)) == (B,)
-    now[0] = 10.0
-    assert left_out.others((A, B)) == (A, B)
-    assert left_out.failed("a") == 20
-    assert [left_out.failed("a") for _ in range(6)][-1] == 600
-    now[0] = 610.0
-    assert left_out.others((A, B)) == (A, B)
-    left_out.took_part((A,))
-    assert left_out.failed("a") == 0
+def test_a_host_that_has_failed_twice_is_used_only_if_the_others_are_too_few():
+    supervisor = Supervisor(LaunchFlags(np=8, min_np=4, hosts="a:4,b:4"), Hosts([A, B]), [], {}, "", 0.0)
+    supervisor._failures["a"] = 1
+    assert supervisor._choose(4) == (A, B)
+    supervisor._failures["a"] = 2
+    assert supervisor._choose(4) == (B,)
+    assert supervisor._choose(8) == (A, B)

@@ -168,14 +168,12 @@ def test_an_error_that_a_person_can_mend_is_said_last_and_not_tried_again(tmp_pa
 
 
 def _forge_notices(environment):
-    """Puts notices as another user of this host can: that a rank is lost, was asked to stop, or says the last word."""
+    """Puts notices as another user of this host can: that a rank is lost, or has said the last word."""
     address = ":".join(environment[f"HOROVOD_GLOO_RENDEZVOUS_{what}"] for what in ("ADDR", "PORT"))
     stranger = Notices(address)
-    for key in ("lost.0", "lost.1", "ends.0", "ends.1", "last_words", "process.0"):
+    for key in ("end.0", "end.1", "said", "process.0"):
         stranger.put(key, "1 elsewhere")
         assert stranger.get(key) == "1 elsewhere"
-    for number in range(3):
-        stranger.put(f"stopping/{number}", "1")
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

@@ -80,7 +80,7 @@ def test_what_a_command_says_at_its_end_has_the_form_of_the_log(tmp_path, form):
     else:
         values = json.loads(line)
         assert values["message"].startswith(said)
-        assert (values["level"], values["file"], values["rank"]) == ("ERROR", "last_words.py", 0)
+        assert (values["level"], values["file"], values["rank"]) == ("ERROR", "report.py", 0)
 
 
 @pytest.mark.parametrize("form", ["plain", "json"])

@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> None:
     if not path:
         from ctr_trainer.system.processes import tensorflow_import
 
-        tensorflow_import.install()
+        tensorflow_import.load()
         run_program(arguments)
     else:
         _end_as(path, arguments, sys.executable)

@@ -253,12 +253,14 @@ def test_workers_that_share_rows_resume_when_one_is_killed(killed, after, how):
 def test_the_local_service_ends_with_a_job_that_fails(after):
     directory, said = after
     rank, line = launch.last_line(said)
-    error = directory / "failing" / "model" / "error-rank1.txt"
+    error = directory / "failing" / "model" / "error-rank1.json"
     assert rank == 1
     assert re.match(
         r"error: RuntimeError: failing on purpose \(\S+job\.py:\d+\); its traceback is in " + str(error), line
     )
     assert line.endswith(": the same command starts from the beginning")
     assert "Traceback" not in said
-    assert 'raise RuntimeError("failing on purpose")' in error.read_text()
+    assert any(
+        'raise RuntimeError("failing on purpose")' in line for line in json.loads(error.read_text())["traceback"]
+    )
     launch.wait_until(lambda: not launch.services(directory / "failing" / "model"), "the service to end", 30)

@@ -16,8 +16,8 @@ TRAIN = ("-m", "ctr_trainer", "train")
 
 _WAITING = """
 import os, pathlib, sys, time
-from ctr_trainer.ranks import last_words
-words = last_words.of_this_process()
+from ctr_trainer.ranks.endings.report import EndReport
+words = EndReport.of_this_process()
 words.resume_text = lambda: "The same command resumes from step 7"
 
 def main():

@@ -146,7 +146,7 @@ def _import() -> None:
     from tests import graphs
 
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # Not for the forks: each gets its own environment.
-    tensorflow_import.install()
+    tensorflow_import.load()
     for name in IMPORTED:
         with contextlib.suppress(ModuleNotFoundError):  # Horovod may be missing.
             importlib.import_module(name)

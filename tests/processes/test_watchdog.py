@@ -104,12 +104,12 @@ def test_the_end_is_named_too_and_an_explanation_that_fails_does_not_stop_it(dog
 
 _WAITING = """
 import os, sys, time
-from ctr_trainer.ranks import liveness
+from ctr_trainer.ranks.endings.states import RankStates
 from ctr_trainer.system.processes.waiting import Watchdog
 
 model_dir, full_pipe = sys.argv[1], len(sys.argv) > 2
 dog = Watchdog("rank 0", timeout=0.5, period=0.1, warning=0.2)
-dog.explain = lambda: liveness.describe_missing(model_dir, 2)
+dog.explain = RankStates(model_dir, 2, own=0).describe_missing
 if full_pipe:
     os.set_blocking(2, False)
     try:

@@ -136,7 +136,7 @@ def test_a_second_publisher_is_refused_and_takes_over_from_a_suspended_one(url, 
         deliver_all(tmp_path / "a", target)
         with pytest.raises(UserError, match=rf"process {os.getpid()} on host .* publishes there now"):
             ClusterTarget(url, RedisFiles(), lease_secs=LEASE)
-        target._fence._renewal._ended.set()  # As if it was killed: nobody renews the lease.
+        target._fence._lease._ended.set()  # As if it was killed: nobody renews the lease.
         began = time.monotonic()
         with target_of(url) as other:
             assert time.monotonic() - began < LEASE + 20

@@ -1,4 +1,5 @@
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -6,11 +7,12 @@ import pytest
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.ranks import agreement, distributed
 from ctr_trainer.ranks.agreement import Introduction
+from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.settings.by_flag import alike
 from ctr_trainer.system.messages.errors import UserError
 
 RANKS = [
-    Introduction(rank, f"host-{1 + rank // 2}", f"host-{1 + rank // 2}", f"machine {rank // 2}", "1.0", {}, 1e9)
+    Introduction(rank, f"host-{1 + rank // 2}", f"host-{1 + rank // 2}", f"machine {rank // 2}", "1.0", {})
     for rank in range(4)
 ]
 
@@ -32,7 +34,6 @@ def test_ranks_that_agree_are_one_job():
     ("ranks", "values", "told"),
     [
         ((2, 3), {"package": "1.1"}, "versions of ctr_trainer: 1.0 on host-1 (ranks 0, 1), 1.1 on host-2 (ranks 2, 3)"),
-        ((2, 3), {"clock": 1e9 + 3}, "3 s apart, and 2 s is the most: host-1 2001-09-09 01:46:40 UTC, host-2 2001"),
         ((2, 3), {"host": "host-1", "machine": "machine 0"}, "the workers of host-1 and of host-2 all on host-1"),
     ],
 )
@@ -40,7 +41,7 @@ def test_what_keeps_ranks_from_being_one_job_names_the_hosts(ranks, values, told
     assert told in agreement.fault(_changed(ranks, **values))
 
 
-def test_different_flags_are_named_with_both_values_except_a_hosts_own():
+def test_flags_that_differ_are_named_and_those_of_a_host_may_differ():
     ranks = [dataclasses.replace(each, flags={"seed": "1", "sync_steps": "30"}) for each in RANKS]
     ranks[3] = dataclasses.replace(ranks[3], flags={"seed": "1", "sync_steps": "10"})
     told = "sync_steps is 30 on host-1 (ranks 0, 1), 30 on host-2 (rank 2), 10 on host-2 (rank 3). Use"
@@ -51,7 +52,7 @@ def test_different_flags_are_named_with_both_values_except_a_hosts_own():
 
 
 def test_a_rank_of_another_version_is_told_whatever_it_says_of_itself():
-    other = Introduction.parse({"rank": 3, "host": "host-2", "package": "2.0", "colour": "blue"})
+    other = Introduction.parse('{"rank": 3, "host": "host-2", "package": "2.0", "colour": "blue"}')
     assert "2.0 on host-2 (rank 3)" in agreement.fault([*RANKS[:3], other])
 
 
@@ -64,26 +65,24 @@ def test_a_changed_source_is_another_version(tmp_path, monkeypatch):
     assert agreement.package_version() != before
 
 
-def test_a_rank_that_was_held_up_is_no_clock_of_its_own():
-    """The first of its host's ranks to look says what the host's clock is."""
-    assert agreement.fault(_changed((1,), clock=1e9 + 3)) == ""
-    assert "host-1 2001-09-09 01:46:40 UTC, host-2 2001-09-09 01:46:43 UTC" in agreement.fault(
-        [dataclasses.replace(each, clock=1e9 + (0, 9, 9, 3)[each.rank]) for each in RANKS]
-    )
+@pytest.mark.parametrize("steps", ["30", "10"])
+def test_ranks_meet_and_all_are_told_what_is_wrong(address, steps):
+    found = {}
 
+    def meet(rank, flags):
+        try:
+            with agreement.meeting(Notices(address), Placement(rank, 3, range(3)), None, 60.0, flags) as first_ranks:
+                found[rank] = first_ranks
+        except UserError as error:
+            found[rank] = str(error).partition(" on ")[0]
 
-def test_clocks_are_looked_at_again_before_they_are_called_apart():
-    late, looks = _changed((2, 3), clock=1e9 + 3), []
-
-    def introductions(*found):
-        found = iter(found)
-        return lambda: looks.append(1) or next(found)
-
-    agreement.agree(introductions(late, late, RANKS))
-    assert len(looks) == 3
-    with pytest.raises(UserError, match="the clocks of the hosts are 3 s apart"):
-        agreement.agree(introductions(*[late] * 5))
-    assert len(looks) == 3 + 5
+    threads = [threading.Thread(target=meet, args=(rank, {"sync_steps": steps if rank else "30"})) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    told = "the ranks of this job have different settings: sync_steps is 30"
+    assert [found[rank] for rank in range(3)] == 3 * ([[0]] if steps == "30" else [told])
 
 
 def test_hosts_whose_machines_are_unknown_are_not_one_machine(monkeypatch):

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.service.client import ServiceClient
-from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import LocalService
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.system.files.lease import Owner
 from tests.parallel import launch
 
 TIMEOUT = 60.0
 TOKEN = "the token of the tests"
-LEASE = Lease.new("tests")
+LEASE = Owner.new("tests")
 CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "sgd", seed=5)
 
 

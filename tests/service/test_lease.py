@@ -14,8 +14,9 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.embedding.service.client import ServiceClient
-from ctr_trainer.embedding.service.lease import Lease, LeaseBook, LeaseHeld
+from ctr_trainer.embedding.service.lease import LeaseBook, LeaseHeld
 from ctr_trainer.embedding.service.service import Service
+from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
@@ -52,7 +53,7 @@ def trainer(open_client):
     return client
 
 
-def test_a_client_without_the_lease_reads_and_copies_only(trainer, open_client, service, tmp_path):
+def test_a_client_without_the_lease_may_only_read_and_copy(trainer, open_client, service, tmp_path):
     reader, before = open_client(None), trainer.pull("t", KEYS)
     files = trainer.save(tmp_path / "saved", 1)
     writes = {
@@ -62,6 +63,7 @@ def test_a_client_without_the_lease_reads_and_copies_only(trainer, open_client, 
         "advance": lambda: reader.advance(9),
         "save": lambda: reader.save(tmp_path / "other", 1),
         "restore": lambda: reader.restore(tmp_path / "saved", files),
+        "clear": lambda: reader.clear(),
     }
     np.testing.assert_array_equal(reader.pull("t", KEYS), before)
     for name, write in writes.items():
@@ -91,16 +93,16 @@ def test_a_reader_that_comes_first_does_not_say_which_shard_a_service_is(open_cl
     assert service._hello(body)["incarnation"] == str(service.incarnation)
 
 
-def test_a_second_training_is_refused_until_the_lease_is_returned(trainer, open_client):
-    with pytest.raises(UserError, match=rf"is used by the training of tests \(process {LEASE.pid} on .*, started 2"):
+def test_a_second_training_is_refused_until_the_first_gives_its_lease_back(trainer, open_client):
+    with pytest.raises(UserError, match=rf"by the training of tests \(process {LEASE.process} on host .* since 2"):
         begin = time.monotonic()
         while time.monotonic() < begin + TIMEOUT:  # The first is at work, and the second looks after a second.
-            _beside(lambda: open_client(Lease.new("second")), lambda: trainer.push("t", KEYS, ones(3), "w", 1))
+            _beside(lambda: open_client(Owner.new("second")), lambda: trainer.push("t", KEYS, ones(3), "w", 1))
     assert trainer.stats()["tables"]["t"]["rows"] == 3
     trainer.release()
     with pytest.raises(UserError, match="`push` refused: this client only reads.*no training holds the lease now"):
         trainer.push("t", KEYS, ones(3), "w", 2)
-    open_client(Lease.new("second")).create_table(CONFIG)
+    open_client(Owner.new("second")).create_table(CONFIG)
 
 
 def _beside(call, other):
@@ -120,10 +122,11 @@ def _beside(call, other):
         thread.join()
 
 
-def test_the_lease_of_a_killed_training_expires_and_the_next_one_waits(service, caplog):
+def test_the_lease_of_a_killed_training_ends_while_the_next_one_waits(service, caplog):
     code = (
-        "import time; from ctr_trainer.embedding.service import client, lease;"
-        f"client = client.ServiceClient(['127.0.0.1:{service.port}'], 60, lease=lease.Lease.new('killed'));"
+        "import time; from ctr_trainer.embedding.service import client;"
+        "from ctr_trainer.system.files.lease import Owner;"
+        f"client = client.ServiceClient(['127.0.0.1:{service.port}'], 60, lease=Owner.new('killed'));"
         "print('here', flush=True); time.sleep(600)"
     )
     first = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -134,18 +137,18 @@ def test_the_lease_of_a_killed_training_expires_and_the_next_one_waits(service, 
         first.communicate()
     begin = time.monotonic()
     with caplog.at_level(logging.WARNING):
-        client = ServiceClient([f"127.0.0.1:{service.port}"], TIMEOUT, lease=Lease.new("next"))
+        client = ServiceClient([f"127.0.0.1:{service.port}"], TIMEOUT, lease=Owner.new("next"))
     client.close()
     assert time.monotonic() - begin < 10
     assert f"was used by the training of killed (process {first.pid} on" in caplog.text
 
 
-def test_a_silent_training_continues_unless_another_took_the_lease(trainer, open_client):
-    trainer._renewal.close()
+def test_a_silent_training_continues_unless_another_has_taken_over(trainer, open_client):
+    trainer._lease.close()
     time.sleep(2.2)
     trainer.push("t", KEYS, ones(3), "w", 2)  # The lease had ended, and nobody wanted it.
     time.sleep(2.2)
-    open_client(Lease.new("second"))
+    open_client(Owner.new("second"))
     for call in (
         lambda: trainer.push("t", KEYS, ones(3), "w", 3),
         lambda: trainer.sync("t", KEYS, ones(3), "w", 3),
@@ -156,7 +159,8 @@ def test_a_silent_training_continues_unless_another_took_the_lease(trainer, open
             call()
 
 
-def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(trainer, open_client, tmp_path):
+@pytest.mark.parametrize("how", ["restore", "clear"])
+def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(trainer, open_client, how, tmp_path):
     files = trainer.save(tmp_path / "saved", 1)
     other, reader = open_client(LEASE), open_client(None)
     other.create_table(CONFIG)
@@ -166,7 +170,8 @@ def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(
         trainer.restore(tmp_path / "damaged", [damaged])
     saved = other.pull("t", KEYS, missing="zeros")
     other.push("t", KEYS, ones(3), "x", 1)
-    trainer.restore(tmp_path / "saved", files)
+    trainer.restore(tmp_path / "saved", files) if how == "restore" else trainer.clear()
+    expected = saved if how == "restore" else np.zeros_like(saved)
     for call in (
         lambda: other.push("t", KEYS, ones(3), "x", 2),
         lambda: other.sync("t", KEYS, ones(3), "x", 3),
@@ -174,16 +179,16 @@ def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(
         lambda: other.pull_newer("t", KEYS, np.zeros(3, np.uint32)),
         lambda: reader.pull("t", KEYS),
     ):
-        with pytest.raises(ServiceLost, match="has other rows now: the training of tests .* has restored"):
+        with pytest.raises(ServiceLost, match=f"has other rows now: the training of tests .* has {how}"):
             call()
-    np.testing.assert_array_equal(trainer.pull("t", KEYS, missing="zeros"), saved)
+    np.testing.assert_array_equal(trainer.pull("t", KEYS, missing="zeros"), expected)
     other.reopen()
     other.push("t", KEYS, ones(3), "x", 4)
 
 
-def test_restarted_workers_take_over_the_lease_of_their_job_at_once():
+def test_a_restart_of_the_workers_takes_the_lease_over_at_once():
     book = LeaseBook(seconds=60)
-    first, second, other = (Lease.new("model", job) for job in ("job", "job", "other"))
+    first, second, other = (Owner.new("model", job) for job in ("job", "job", "other"))
     assert book.take(first)
     with pytest.raises(LeaseHeld):
         book.take(other)
@@ -192,4 +197,4 @@ def test_restarted_workers_take_over_the_lease_of_their_job_at_once():
         book.renew(first.token, "push")
     book.renew(second.token, "push")
     with pytest.raises(LeaseHeld):
-        book.take(Lease.new("model"))  # Of a training without a launcher.
+        book.take(Owner.new("model"))  # Of a training without a launcher.

@@ -7,11 +7,11 @@ import pytest
 
 from ctr_trainer.embedding.memory import memory_limits
 from ctr_trainer.embedding.service.client import ServiceClient
-from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import LocalService
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import SecurityFiles
+from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.messages.errors import UserError
 from tests import checkpoints, small
 from tests.models import every
@@ -38,7 +38,7 @@ def test_evaluating_and_predicting_leave_running_shards_as_they_are(data, tmp_pa
         expected = alone.evaluate(lambda: every.once("lr", data))
 
         # A training of another process, further on than its checkpoint.
-        trainer = ServiceClient([service.address], TIMEOUT, security, Lease.new(tmp_path / "model"))
+        trainer = ServiceClient([service.address], TIMEOUT, security, Owner.new(tmp_path / "model"))
         with contextlib.closing(trainer):
             (layout,) = trainer.tables()
             table, keys = layout["name"], saved["keys"]

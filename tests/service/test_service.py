@@ -161,7 +161,7 @@ def _peak_mib(pid):
         ("create_table", {"config": "{}"}, "not a table's configuration"),
         ("save", {"path": "a", "step": 1}, "say hello first"),
         ("hello", {"shard": 2, "shards": 2}, "no shard 2 of 2"),
-        ("hello", {"shard": 0, "shards": 1, "lease": {"token": "x"}}, "not a lease, which has token, host"),
+        ("hello", {"shard": 0, "shards": 1, "lease": {"token": "x"}}, "not a lease, which has token, process"),
         ("save", {"path": "a", "step": 1, "lease": "x"}, "`save` refused: this client only reads"),
     ],
 )

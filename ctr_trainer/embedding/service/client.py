@@ -11,7 +11,7 @@ import numpy as np
 from ctr_trainer.embedding.index.key_kernels import shard_of
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.lease import LEASE_SECONDS, Lease
+from ctr_trainer.embedding.service.lease import LEASE_SECONDS, ServicePlace
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.service.shard import Shard
 from ctr_trainer.embedding.snapshot import snapshot
@@ -20,7 +20,7 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.lease import LeaseRenewal
+from ctr_trainer.system.files.lease import Lease, Owner
 from ctr_trainer.system.files.paths import AnyPath, path_of
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 
@@ -42,7 +42,7 @@ class ServiceClient(Store):
         addresses: Sequence[str],
         timeout: float,
         security: ClientSecurity = ClientSecurity(),  # noqa: B008, it is frozen
-        lease: Lease | None = None,
+        lease: Owner | None = None,
         ended: Sequence[Callable[[], str | None] | None] = (),
         host_memory: SharedMemory | None = None,
         by_socket: bool = False,
@@ -52,7 +52,7 @@ class ServiceClient(Store):
         Args:
           addresses: sequence of `host:port`, the same in the same order on every worker.
           timeout: maximum seconds for a request, including retries.
-          lease: `Lease`; None to only read.
+          lease: `Owner` of the lease; None to only read.
           ended: for each service, a function that returns None, or a text if its process has ended; then requests fail
             at once. () if this is not known.
           host_memory: see `Store`.
@@ -72,12 +72,10 @@ class ServiceClient(Store):
         ]
         self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None
         self._widths: dict[str, int] = {}
-        self._lease, self._renewal, self.host_memory = lease, None, host_memory
+        self._owner, self._lease, self.host_memory = lease, None, host_memory
         try:
-            self._shards[0].hello()  # First: if two trainings start concurrently, one gets all shards.
             if lease is not None:
-                name = "lease of the embedding service"
-                self._renewal = LeaseRenewal(LEASE_SECONDS, self._renew, name, renewals=10)
+                self._lease = Lease(ServicePlace(self._shards), lease, LEASE_SECONDS, renewals=10)
             self._on_all(lambda shard: shard.hello())
         except BaseException:
             self.release()
@@ -203,20 +201,15 @@ class ServiceClient(Store):
         return max(shard.silent_seconds for shard in self._shards)
 
     def close(self) -> None:
-        if self._renewal:
-            self._renewal.close()
+        if self._lease:
+            self._lease.close()
         if self._threads:
             self._threads.shutdown()
         for shard in self._shards:
             shard.close()
 
-    def _renew(self) -> bool:
-        for shard in self._shards:
-            shard.renew()
-        return True
-
     def _width(self, table: str) -> int:
-        if table not in self._widths and self._lease is None:
+        if table not in self._widths and self._owner is None:
             self._widths = {layout["name"]: layout["width"] for layout in self.tables()}
         if table not in self._widths:
             raise UserError(f"no table {table!r}: this client has not created it")

@@ -1,15 +1,11 @@
 """The lease of a shard, which lets only the workers of one training write at a time."""
 
-from __future__ import annotations
-
-import dataclasses
-import os
-import secrets
-import socket
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
+from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.messages.errors import UserError
 
 # Another training may take a lease after this number of seconds without a request from its holder: long enough for a
@@ -17,52 +13,36 @@ from ctr_trainer.system.messages.errors import UserError
 LEASE_SECONDS = 20.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Lease:
-    """The proof that the workers of one training send to a shard with each request; a client without it may only read.
+class ServicePlace:
+    """The shards of a service as the place of a lease that all workers of a training share.
 
-    Attributes:
-      token: a unique identifier of this lease.
-      host, pid: the process that requested it.
-      model_dir: the directory of the training.
-      started: local time of the request, for example `2026-01-31 12:00:00`.
-      job: a unique identifier of the training. Workers that `launch` restarts take the lease over at once, because
-        `launch` has ended the previous workers. "" without `launch`.
+    Its first process returns it explicitly (`ServiceClient.release`), because the other workers may end later.
+
+    Args:
+      shards: objects with the methods `hello`, which takes the lease, and `renew`.
     """
 
-    token: str
-    host: str
-    pid: int
-    model_dir: str
-    started: str
-    job: str = ""
+    def __init__(self, shards: Sequence[Any]) -> None:
+        self._shards = shards
 
-    @staticmethod
-    def new(model_dir: str | os.PathLike, job: str = "") -> Lease:
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        return Lease(secrets.token_hex(16), socket.gethostname(), os.getpid(), str(model_dir), now, job)
+    def take(self, owner: Owner, seconds: float) -> None:
+        """Takes the lease of the first shard: if two trainings start concurrently, one of them gets all shards."""
+        self._shards[0].hello()
 
-    @staticmethod
-    def parse(values: Any) -> Lease:
-        """Returns the lease of a dict that `dataclasses.asdict` made; raises UserError if the dict is not a lease."""
-        try:
-            lease = Lease(**values)
-        except TypeError:
-            lease = None
-        if lease is None or not (isinstance(lease.token, str) and lease.token):
-            fields = ", ".join(field.name for field in dataclasses.fields(Lease))
-            raise UserError(f"not a lease, which has {fields}: {values!r}")
-        return lease
+    def renew(self, owner: Owner, seconds: float) -> Owner | None:
+        for shard in self._shards:
+            shard.renew()
+        return None
 
-    def __str__(self) -> str:
-        return f"the training of {self.model_dir} (process {self.pid} on {self.host}, started {self.started})"
+    def give_back(self, owner: Owner) -> None:
+        """Does nothing."""
 
 
 class LeaseHeld(Exception):
     """Another training holds the lease.
 
     Attributes:
-      holder: the holder's `Lease`, as text.
+      holder: the `Owner` that holds it, as text.
       heard: the time of the holder's last request by the shard's monotonic clock.
       left: seconds until another training may take the lease, if the holder sends no further request.
     """
@@ -82,25 +62,25 @@ class LeaseBook:
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._lease: Lease | None = None
+        self._owner: Owner | None = None
         self._heard = 0.0
 
     @property
-    def holder(self) -> Lease | None:
-        return self._lease
+    def holder(self) -> Owner | None:
+        return self._owner
 
-    def take(self, lease: Lease) -> bool:
-        """Makes `lease` the lease of this shard, or renews it. Returns whether the lease is new to the shard.
+    def take(self, owner: Owner) -> bool:
+        """Gives the lease of this shard to `owner`, or renews it. Returns whether the lease is new to the shard.
 
         Raises LeaseHeld if another training holds the shard's lease.
         """
         with self._lock:
-            now, before = time.monotonic(), self._lease
-            is_new = before is None or before.token != lease.token
-            is_succeeded = before is not None and lease.job != "" and before.job == lease.job
+            now, before = time.monotonic(), self._owner
+            is_new = before is None or before.token != owner.token
+            is_succeeded = before is not None and owner.job != "" and before.job == owner.job
             if is_new and not is_succeeded and before is not None and now - self._heard < self._seconds:
                 raise LeaseHeld(str(before), self._heard, self._heard + self._seconds - now)
-            self._lease, self._heard = lease, now
+            self._owner, self._heard = owner, now
             return is_new
 
     def renew(self, token: str | None, what: str) -> None:
@@ -109,8 +89,8 @@ class LeaseBook:
         Raises UserError if `token`, None for a client that only reads, is not the token of the lease.
         """
         with self._lock:
-            if token is None or self._lease is None or token != self._lease.token:
-                holder = f"{self._lease} holds it" if self._lease else "no training holds the lease now"
+            if token is None or self._owner is None or token != self._owner.token:
+                holder = f"{self._owner} holds it" if self._owner else "no training holds the lease now"
                 raise UserError(
                     f"`{what}` refused: this client only reads, as it does not hold this service's lease; {holder}"
                 )
@@ -118,5 +98,5 @@ class LeaseBook:
 
     def release(self, token: str | None) -> None:
         with self._lock:
-            if self._lease is not None and self._lease.token == token:
-                self._lease = None
+            if self._owner is not None and self._owner.token == token:
+                self._owner = None

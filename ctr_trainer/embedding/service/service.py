@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import os
 import threading
@@ -14,13 +15,14 @@ from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.incarnation import Incarnation, Replaced, Restarted
-from ctr_trainer.embedding.service.lease import Lease, LeaseBook, LeaseHeld
+from ctr_trainer.embedding.service.lease import LeaseBook, LeaseHeld
 from ctr_trainer.embedding.service.row_requests import ReceivedColumns, RowRequests
 from ctr_trainer.embedding.service.security import Gate, ServerSecurity
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.files.paths import AnyPath, Path, path_of
 from ctr_trainer.system.measuring.resources import resident_bytes
 from ctr_trainer.system.messages.errors import UserError, is_loss
@@ -146,21 +148,24 @@ class Service(flight.FlightServerBase):
         place = (int(body["shard"]), int(body["shards"]))
         if not 0 <= place[0] < place[1]:
             raise UserError(f"hello: no shard {place[0]} of {place[1]}; they are counted from 0")
-        lease = None if body.get("lease") is None else Lease.parse(body["lease"])
+        owner = Owner.parse(body.get("lease"))
+        if owner is None and body.get("lease") is not None:
+            fields = ", ".join(field.name for field in dataclasses.fields(Owner))
+            raise UserError(f"not a lease, which has {fields}: {body['lease']!r}")
         with self._place_lock:
             if self._place is not None and self._place != place:
                 raise UserError(
                     f"this service is shard {self._place[0]} of {self._place[1]} (counted from 0), not {place[0]} of "
                     f"{place[1]}: name the same addresses in the same order on every worker, or restart the services"
                 )
-            if lease is not None:
+            if owner is not None:
                 self._place = place
                 self._store.take_place(*place)
                 if self._directory_lock is None:
                     self._directory_lock = self._lock_directory(*place)
-                if self._leases.take(lease):
+                if self._leases.take(owner):
                     self._columns.forget()
-                    with self.incarnation.replaced(f"{lease} has taken this service over"):
+                    with self.incarnation.replaced(f"{owner} has taken this service over"):
                         pass
         return {"incarnation": str(self.incarnation)}
 

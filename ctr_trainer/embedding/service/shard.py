@@ -13,10 +13,11 @@ from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.answers import Silence, first_line, meanings
-from ctr_trainer.embedding.service.lease import Lease, LeaseHeld
+from ctr_trainer.embedding.service.lease import LeaseHeld
 from ctr_trainer.embedding.service.row_requests import SentColumns
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
+from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from ctr_trainer.system.processes import reach
 
@@ -60,7 +61,7 @@ class Shard:
         shards: int,
         timeout: float,
         security: ClientSecurity,
-        lease: Lease | None = None,
+        lease: Owner | None = None,
         ended: Callable[[], str | None] | None = None,
         by_socket: bool = False,
     ) -> None:

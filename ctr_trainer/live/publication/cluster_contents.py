@@ -3,7 +3,6 @@
 Each bucket has a mark: the epoch up to which its rows were written. A node that loses rows also loses their marks.
 """
 
-import contextlib
 import dataclasses
 import json
 import time
@@ -14,7 +13,7 @@ from ctr_trainer.live.publication.cluster import CONTROL, Cluster, ClusterChange
 from ctr_trainer.live.publication.cluster_keys import BUCKETS, control_name, mark_name
 from ctr_trainer.live.publication.reading import RowsLost
 from ctr_trainer.live.publication.records import Record
-from ctr_trainer.system.files.lease import LeaseRenewal, has_ended, new_owner, owner_name
+from ctr_trainer.system.files.lease import UNKNOWN, Lease, Owner
 from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
 
@@ -44,23 +43,24 @@ class ClusterFence:
 
     def __init__(self, cluster: Cluster, lease_secs: float) -> None:
         self._cluster, self.lease_ms = cluster, int(lease_secs * 1000)
-        self.name = control_name(cluster.name, "fence")
-        self.token = json.dumps(new_owner())
-        self._take()
-        self._renewal = LeaseRenewal(lease_secs, self._renew, "publication fence")
+        self.name, owner = control_name(cluster.name, "fence"), Owner.new()
+        self.token = owner.to_json()
+        self._lease = Lease(self, owner, lease_secs)
 
     def refusal(self, token: str | bytes) -> UserError:
         return UserError(
-            f"{self._cluster.url}: {owner_name(_token_values(token))} publishes there now; wait until it ends, or "
+            f"{self._cluster.url}: {_owner(token)} publishes there now; wait until it ends, or "
             "publish under another name"
         )
 
     def close(self) -> None:
-        self._renewal.close()
-        with contextlib.suppress(UserError), self._cluster.told():
+        self._lease.close()
+
+    def give_back(self, owner: Owner) -> None:
+        with self._cluster.told():
             self._cluster.client.eval(_GIVE_BACK, 1, self.name, self.token)
 
-    def _take(self) -> None:
+    def take(self, owner: Owner, seconds: float) -> None:
         from redis.exceptions import OutOfMemoryError
 
         client = self._cluster.client
@@ -75,7 +75,7 @@ class ClusterFence:
                     full = error
                 before, left = left, client.pttl(self.name)
                 holder = client.get(self.name)
-                is_free = holder is None or has_ended(_token_values(holder))
+                is_free = holder is None or _owner(holder).has_ended()
                 if full is not None and is_free:
                     raise full
                 if holder is not None and is_free:
@@ -86,19 +86,18 @@ class ClusterFence:
                 raise self.refusal(holder)
             time.sleep(_LOOK_SECONDS)
 
-    def _renew(self) -> bool:
+    def renew(self, owner: Owner, seconds: float) -> Owner | None:
         with self._cluster.told():
             self._cluster.client.eval(_RENEW, 1, self.name, self.token, self.lease_ms)
-        return True
+        return None  # The scripts that write check the lease.
 
 
-def _token_values(token: str | bytes) -> dict[str, Any]:
-    """Returns the values in a token, or {} if this package did not write it."""
-    with contextlib.suppress(ValueError):
-        values = json.loads(token)
-        if isinstance(values, dict):
-            return values
-    return {}
+def _owner(token: str | bytes) -> Owner:
+    """Returns the owner in a token, or UNKNOWN if this package did not write it."""
+    try:
+        return Owner.parse(json.loads(token)) or UNKNOWN
+    except ValueError:
+        return UNKNOWN
 
 
 def run_on_marks(

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ctr_trainer.system.files import durable_file, lease
+from ctr_trainer.system.files import durable_file, file_lease
 from ctr_trainer.system.files.durable_file import DirectFile
 from ctr_trainer.system.messages.errors import UserError
 
@@ -138,15 +138,15 @@ class LocalPath(pathlib.PosixPath):
         Raises:
           BlockingIOError: another process has the lock.
         """
-        return lease.lock(self)
+        return file_lease.lock(self)
 
-    def hold(self, refusal: Callable[[str], str]) -> lease.FileLease:
-        """Takes the lease of this file. For `refusal`, see `lease.FileLease`.
+    def hold(self, refusal: Callable[[str], str]) -> file_lease.FileLease:
+        """Takes the lease of this file. For `refusal`, see `FileLease`.
 
         Raises:
           UserError: another process has the lease.
         """
-        return lease.FileLease(self, refusal)
+        return file_lease.FileLease(self, refusal)
 
     def copy_from(self, source: Any) -> None:
         """Copies `source`, a path of the same kind, to this path."""

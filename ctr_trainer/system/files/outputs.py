@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
 from ctr_trainer.system.files import durable_file
-from ctr_trainer.system.files.lease import StoreLease
+from ctr_trainer.system.files.lease import Lease
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -113,7 +113,7 @@ class Unfinished:
     for the next process unless `finish` removes it. At the end of the block, a directory without files is removed.
 
     Caveat: hosts see each other's locks only if their file system supports this, see `lease.lock`. For a store, see
-    `StoreLease`.
+    `StorePlace`.
 
     Args:
       path: path or URL of the directory, which is created if there is none. It must be empty, or contain only files on
@@ -165,7 +165,7 @@ class Unfinished:
         """Removes the list, but not the files."""
         self.files.marker.unlink()
 
-    def _locked(self) -> TextIO | StoreLease:
+    def _locked(self) -> TextIO | Lease:
         """Returns the hidden file, open and locked."""
         try:
             return (self.path / UNFINISHED).lock()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ctr_trainer.system.files import durable_file
-from ctr_trainer.system.files.lease import StoreLease
+from ctr_trainer.system.files.lease import Lease, StorePlace
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.store_url import PureStorePath, Root, advice, is_url, opened
 from ctr_trainer.system.files.temporary import temporary_directory
@@ -170,12 +170,12 @@ class StorePath(PureStorePath):
     def lock_name(self) -> str:
         return f"{self.name}.lock"
 
-    def lock(self) -> StoreLease:
-        return StoreLease(self.with_name(self.lock_name))
+    def lock(self) -> Lease:
+        return Lease(StorePlace(self.with_name(self.lock_name)))
 
-    def hold(self, refusal: Callable[[str], str]) -> StoreLease:
+    def hold(self, refusal: Callable[[str], str]) -> Lease:
         try:
-            return StoreLease(self)
+            return Lease(StorePlace(self))
         except BlockingIOError as error:
             raise UserError(refusal(str(error.strerror))) from None
 

@@ -20,7 +20,7 @@ _FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that th
 
 @contextlib.contextmanager
 def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[PathLease]:
-    """Locks a directory within the block by its file `.lock`. For `refusal`, see `lease.FileLease`.
+    """Locks a directory within the block by its file `.lock`. For `refusal`, see `FileLease`.
 
     Creates the directory if there is none. A directory that was created here is removed at the end if it is empty.
 

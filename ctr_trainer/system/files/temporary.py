@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from ctr_trainer.system.files.lease import lock
+from ctr_trainer.system.files.file_lease import lock
 from ctr_trainer.system.messages.errors import UserError
 
 _DIRECTORY, _LOCK = "tmp-", ".lock"

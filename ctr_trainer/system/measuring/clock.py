@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
 
 from ctr_trainer.system.measuring.latency import Latency
 
@@ -17,7 +16,7 @@ class Phase:
     Times are in seconds in the summary, in milliseconds in tables, and in microseconds in the log and in traces.
 
     Attributes:
-      name: name in `phase_seconds` of the summary, in traces and in heartbeats.
+      name: name in `phase_seconds` of the summary, in traces and in `RankState`.
       title: name in tables and in the summary's lines.
       step_name: name in `phases` of --phase_steps and in the benchmarks; None for a phase outside of steps.
       log_name: name of the phase's percentiles in the log; "" for no percentiles.
@@ -79,8 +78,8 @@ class Clock:
 
     The thread is always in exactly one phase: entering a phase pauses the enclosing phase. Therefore the seconds of all
     phases add up to the time since the clock was created. All reports of time use this clock: rates, percentiles, the
-    summary, traces, heartbeats and the phases of a step. A stretch is the time from when the thread enters or returns
-    to a phase until it leaves the phase.
+    summary, traces, the states of ranks and the phases of a step. A stretch is the time from when the thread enters or
+    returns to a phase until it leaves the phase.
 
     Only one thread may enter phases; other threads may read.
 
@@ -92,7 +91,6 @@ class Clock:
       last: dict of phase -> (began, ended) of its last completed stretch.
       latencies: list of `Latency`, the percentiles of the stretches of each phase with a `log_name`.
       spans: list to which each completed stretch is appended as (phase, began, ended); None to keep no stretches.
-      follow: f(phase, step), called at each change of the phase; None for no call.
     """
 
     def __init__(self) -> None:
@@ -103,7 +101,6 @@ class Clock:
         self._latencies = {name: Latency(phase.log_name) for name, phase in PHASES.items() if phase.log_name}
         self.latencies = list(self._latencies.values())
         self.spans: list[tuple[str, float, float]] | None = None
-        self.follow: Callable[[str, int], None] | None = None
 
     def enter(self, phase: str) -> str:
         """Ends the current phase and enters another; returns the name of the phase that ended."""
@@ -115,8 +112,6 @@ class Clock:
         if self.spans is not None:
             self.spans.append((before, began, now))
         self.phase, self.began = phase, now
-        if self.follow is not None:
-            self.follow(phase, self.step)
         return before
 
     def within(self, phase: str) -> contextlib.AbstractContextManager[None]:

@@ -1,8 +1,7 @@
 """What Python runs first in each worker of a test of several hosts.
 
-`CLOCK_AHEAD=host-2:60` puts the clock of that host's workers forward by so many seconds. With `ROWS_SEEN=DIRECTORY` a
-worker notes what it trains: a line of `DIRECTORY/RANK`, under `launch` of `DIRECTORY/START/RANK`, is a batch, the names
-of its rows (`rows.names`).
+With `ROWS_SEEN=DIRECTORY` a worker notes what it trains: a line of `DIRECTORY/RANK`, under `launch` of
+`DIRECTORY/START/RANK`, is a batch, the names of its rows (`rows.names`).
 """
 
 import importlib.abc
@@ -51,10 +50,6 @@ def _note(module):
     module.BatchReader.__iter__ = noted
 
 
-host, _, seconds = os.environ.get("CLOCK_AHEAD", "").partition(":")
-if host and host == os.environ.get("HOROVOD_HOSTNAME"):
-    clock = time.time
-    time.time = lambda: clock() + float(seconds)
 if "HOROVOD_RANK" in os.environ and "ROWS_SEEN" in os.environ:
     if _READER in sys.modules:  # In a fork of a process that has imported it.
         _note(sys.modules[_READER])

@@ -21,10 +21,11 @@ import tensorflow as tf
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.program import run_program
 from ctr_trainer.features.columns import TableLimits
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.training_configs import PublishConfig
 from tests import checkpoints
 from tests.constant import CONSTANT
@@ -163,4 +164,4 @@ trainings = [
 ]
 first = trainings[0]
 distributed.init(first.stall_timeout, stall_warning=first.stall_warning, steps_exchange=False)  # As `train` does.
-sys.exit(last_words.of_this_process().run(main))
+sys.exit(run_program(main))

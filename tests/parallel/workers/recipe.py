@@ -8,7 +8,7 @@ import sys
 
 from ctr_trainer.system.processes import tensorflow_import
 
-tensorflow_import.install()  # As `train` does, before the first import of TensorFlow.
+tensorflow_import.load()  # As `train` does.
 
 import horovod.tensorflow as hvd  # noqa: E402
 import tensorflow as tf  # noqa: E402

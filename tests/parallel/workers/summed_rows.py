@@ -16,9 +16,10 @@ import numpy as np
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.program import run_program
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks import distributed
 from tests import checkpoints
 from tests.constant import CONSTANT
 from tests.parallel.side_by_side import joined
@@ -79,4 +80,4 @@ def main():
 
 distributed.init(deterministic=True)
 os.makedirs(out, exist_ok=True)
-sys.exit(last_words.of_this_process().run(main))
+sys.exit(run_program(main))

@@ -14,8 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.estimator import Estimator, RunConfig
+from ctr_trainer.estimator.program import run_program
 from ctr_trainer.models.estimator_spec import EstimatorSpec
-from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 BATCH = 8
@@ -72,4 +73,4 @@ def main():
 
 if __name__ == "__main__":
     distributed.init()
-    sys.exit(last_words.of_this_process().run(main))
+    sys.exit(run_program(main))

@@ -1,5 +1,6 @@
 """Ranks that end, as real processes: what they say, and that an abort in one thread leaves another time to say it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,15 +8,17 @@ import sys
 import time
 
 import pytest
-from horovod.runner.http.http_server import RendezvousServer
 
-from ctr_trainer.ranks import stop_signals
-from ctr_trainer.ranks.last_words import TRACEBACKS
+from ctr_trainer.ranks.endings import stop_signals
+from ctr_trainer.ranks.endings.records import ERRORS, EndRecord, Kind, first_cause, read_records
+from ctr_trainer.ranks.endings.report import TRACEBACKS
+from ctr_trainer.ranks.notices import ATTEMPT
 
 _RANK = """
 import signal, sys, threading, time
 from ctr_trainer.system.files import durable_file
-from ctr_trainer.ranks import last_words
+from ctr_trainer.ranks.endings import report
+from ctr_trainer.ranks.endings.report import EndReport
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Ignored where the tests run in a shell's background.
@@ -27,7 +30,7 @@ def sleep():
 def fail(error):
     print("ready", flush=True)
     sys.stdin.readline()
-    with words.claimed_on_error():
+    with words.recording_errors():
         raise error
 
 def bug():
@@ -48,9 +51,6 @@ class Training:
         if self.first.acquire(blocking=False):
             print("asked", flush=True)
 
-    def explain(self):
-        return " (rank 1 on host-b is missing)"
-
 def train():
     words.signals.hand_to(Training(), float(sys.argv[3]))
     print("ready", flush=True)
@@ -70,13 +70,17 @@ def stopped():
     fail(stopped_by)
 
 def stopped_late():
-    # The system holds this rank up, between its look for a claim and its own claim.
-    put, last_words._SETTLE_SECONDS = words._notices.put, 3.0
-    words._notices.put = lambda key, text: (time.sleep(0.5), put(key, text))
+    time.sleep(1.0)
     fail(stopped_by)
 
+def watched():
+    print("ready", flush=True)
+    sys.stdin.readline()
+    words.say("rank 0 has waited 12 s for step 8")
+    sys.exit(75)
+
 def stopped_alone():
-    last_words._PATIENCE_SECONDS = 0.5
+    report._PATIENCE_SECONDS = 0.5
     fail(stopped_by)
 
 def closing():
@@ -86,8 +90,8 @@ def closing():
     print("closed", flush=True)
     raise stopped_by
 
-words = last_words.of_this_process()
-words.model_dir = sys.argv[2]
+words = EndReport.of_this_process(sys.argv[2])
+words.explain = lambda: " (rank 1 on host-b is missing)"
 words.resume_text = lambda: "The last checkpoint is of step 7: the same command resumes from it"
 sys.exit(words.run(globals()[sys.argv[1]]))
 """
@@ -114,27 +118,18 @@ class _Rank:
         return self.process.returncode, said.splitlines()
 
 
-@pytest.fixture
-def port():
-    server = RendezvousServer()
-    port = server.start()
-    server.init([])
-    yield port
-    server.stop()
-
-
 GOING_ON = "The last checkpoint is of step 7: the same command resumes from it"
 
 
 @pytest.mark.parametrize(
     ("number", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped by SIGTERM")], ids=["INT", "TERM"]
 )
-def test_a_stopped_lone_worker_says_where_it_resumes_and_removes_drafts(tmp_path, number, said):
+def test_a_lone_worker_that_is_stopped_says_where_it_resumes_and_removes_drafts(tmp_path, number, said):
     assert _Rank("write", tmp_path).end(number) == (128 + number, [f"error: {said}. {GOING_ON}"])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_first_signal_stops_a_training_and_a_second_one_ends_it(tmp_path):
+def test_the_first_signal_asks_a_training_to_stop_and_a_second_one_ends_it(tmp_path):
     rank = _Rank("train", tmp_path)
     for _ in range(2):  # As where a scheduler and horovodrun both send it.
         rank.process.send_signal(signal.SIGTERM)
@@ -144,7 +139,7 @@ def test_a_first_signal_stops_a_training_and_a_second_one_ends_it(tmp_path):
     assert rank.end(signal.SIGTERM) == (143, [f"error: stopped by SIGTERM. {GOING_ON}"])
 
 
-def test_a_training_that_does_not_stop_in_time_names_the_rank_it_waits_for(tmp_path):
+def test_a_training_that_does_not_stop_in_time_names_who_it_waits_for(tmp_path):
     status, (line,) = _Rank("train", tmp_path, grace_secs=0.5).end(signal.SIGINT)
     assert status == 130
     late = "the training did not end within grace_secs=0.5 (rank 1 on host-b is missing)"
@@ -152,12 +147,14 @@ def test_a_training_that_does_not_stop_in_time_names_the_rank_it_waits_for(tmp_p
     assert _Rank("train", tmp_path, grace_secs=0).end(signal.SIGTERM)[0] == 143
 
 
-def test_an_unexpected_errors_traceback_is_kept_in_a_file(tmp_path):
+def test_a_traceback_is_kept_in_a_file_and_only_the_reason_is_said(tmp_path):
     status, (line,) = _Rank("bug", tmp_path).end()
-    kept = tmp_path / "error-rank0.txt"
+    kept = tmp_path / "error-rank0.json"
     assert status == 70
     assert line == f"error: KeyError: 'a name'; its traceback is in {kept}. {GOING_ON}"
-    assert "in fail" in kept.read_text()
+    record = json.loads(kept.read_text())
+    assert record["message"] == "KeyError: 'a name'" and "in fail" in "".join(record["traceback"])
+    assert {"kind", "status", "time", "host", "rank", "pid", "attempt"} < set(record)
     status, lines = _Rank("bug", tmp_path / "nowhere").end()
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[-1] == f"error: KeyError: 'a name'; its traceback is above. {GOING_ON}"
@@ -168,28 +165,53 @@ def test_an_unexpected_errors_traceback_is_kept_in_a_file(tmp_path):
     assert line.startswith("error: Exception: /full/disk; No space left on device; its traceback is in")
 
 
-def test_of_a_killed_rank_one_of_the_others_speaks(tmp_path, port):
-    ranks = [_Rank("sleep", tmp_path, rank, 3, port) for rank in range(3)]
-    assert ranks[1].end(signal.SIGKILL) == (-9, [])
-    for rank in (0, 2):
-        ranks[rank].process.terminate()  # As horovodrun does.
-    said = [ranks[rank].end() for rank in (0, 2)]
+def _go(rank):
+    rank.process.stdin.write("go\n")
+    rank.process.stdin.flush()
+
+
+KILLED = "has ended without an error message: it was killed, as the system does when memory runs out, or it crashed"
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_one_rank_reports_a_killed_rank_and_the_launcher_finds_its_record(tmp_path, port, killed):
+    variables = {ERRORS: str(tmp_path), ATTEMPT: "job.1"}
+    ranks = [_Rank("sleep", tmp_path, rank, 3, port, **variables) for rank in range(3)]
+    assert ranks[killed].end(signal.SIGKILL) == (-9, [])
+    others = [rank for number, rank in enumerate(ranks) if number != killed]
+    for rank in others:
+        rank.process.terminate()  # As horovodrun does.
+    said = [rank.end() for rank in others]
     assert [status for status, _ in said] == [143, 143]
     (line,) = [line for _, lines in said for line in lines]
-    assert line.startswith("error: rank 1 on ")
-    assert line.endswith(
-        "has ended without an error message: it was killed, as the system does when memory runs out, or it crashed. "
-        f"{GOING_ON}"
-    )
+    assert line.startswith(f"error: rank {killed} on ") and line.endswith(f"{KILLED}. {GOING_ON}")
+    first = first_cause(read_records(str(tmp_path), "job.1"))
+    assert (first.rank, first.kind, first.status, first.is_of_killed) == (killed, Kind.CAUSE, 75, True)
+    assert first.message in line
+    assert read_records(str(tmp_path), "job.0") == []
 
 
-def test_a_rank_left_alone_keeps_silent_where_the_other_one_speaks(tmp_path, port):
-    other, failing = (_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("other_rank", "full_disk")))
+@pytest.mark.parametrize("does", ["other_rank", "watched", "sleep"])
+def test_a_rank_is_silent_if_another_one_has_the_cause(tmp_path, port, does):
+    other, failing = (_Rank(each, tmp_path, rank, 2, port) for rank, each in enumerate((does, "full_disk")))
     assert failing.end() == (1, ["error: the disk is full"])
     _go(other)
+    time.sleep(0.3)
     status, said = other.end(signal.SIGTERM)
-    assert status in (75, 143) and said == []  # It ended by itself, as a rank that lost another, or was stopped.
+    assert status in (75, 143) and said == []  # It ended by itself, or horovodrun ended it.
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_has_lost_a_connection_says_so_if_no_rank_has_a_cause(tmp_path, port):
+    ranks = [_Rank("other_rank", tmp_path, rank, 2, port) for rank in range(2)]
+    for rank in ranks:
+        _go(rank)
+    said = [ranks[0].end(), ranks[1].end(signal.SIGTERM)]  # As horovodrun does, once a rank has ended.
+    assert said[0] == (75, [f"error: the connection to another rank is lost: {LOST_PART}. {GOING_ON}"])
+    assert said[1][1] == []
+
+
+LOST_PART = "rank 1 has ended, and rank 0 waits for its part of a sum"
 
 
 def test_ranks_that_are_stopped_together_say_so_once(tmp_path, port):
@@ -200,37 +222,32 @@ def test_ranks_that_are_stopped_together_say_so_once(tmp_path, port):
     assert lines == [f"error: stopped by SIGTERM: Ctrl-C at horovodrun, a scheduler, or by hand. {GOING_ON}"]
 
 
+def test_a_rank_that_was_never_heard_is_named(tmp_path, port):
+    rank = _Rank("sleep", tmp_path, 0, 2, port)
+    (line,) = rank.end(signal.SIGTERM)[1]
+    assert line.startswith("error: nothing was heard of rank 1, whose host may not reach horovodrun at 127.0.0.1:")
+
+
 STOPPED = "stopped by SIGTERM to rank 1 after step 7"
 
 
-def _go(rank):
-    rank.process.stdin.write("go\n")
-    rank.process.stdin.flush()
-
-
-def test_of_ranks_that_have_stopped_in_order_rank_0_says_so_however_late_it_is(tmp_path, port):
-    ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("stopped_late", "stopped"))]
-    _go(ranks[0])
-    said = [ranks[1].end(), ranks[0].end(signal.SIGTERM)]  # As horovodrun does, once a rank has ended.
-    assert said == [(143, []), (143, [STOPPED])]
-
-
-def test_a_stopped_rank_ends_after_rank_0_has_closed_its_files(tmp_path, port):
-    ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("closing", "stopped"))]
+@pytest.mark.parametrize("first", ["stopped_late", "closing"])
+def test_rank_0_reports_a_stop_in_order_and_ends_first_however_late_it_is(tmp_path, port, first):
+    ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate((first, "stopped"))]
     _go(ranks[1])
     time.sleep(1.0)
     assert ranks[1].process.poll() is None
     assert [rank.end() for rank in ranks] == [(143, [STOPPED]), (143, [])]
 
 
-def test_a_stopped_rank_waits_for_rank_0_no_longer_than_its_patience(tmp_path, port):
+def test_a_rank_that_has_stopped_in_order_waits_for_rank_0_a_limited_time(tmp_path, port):
     ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("closing", "stopped_alone"))]
     assert ranks[1].end() == (143, [STOPPED])
     ranks[0].process.terminate()  # As horovodrun does.
     assert ranks[0].end() == (143, [])
 
 
-def test_a_rank_told_to_end_after_the_save_says_so_and_closes_its_files(tmp_path, port):
+def test_a_rank_that_is_told_to_end_after_saving_closes_its_files(tmp_path, port):
     ranks = [_Rank(does, tmp_path, rank, 2, port) for rank, does in enumerate(("closing", "sleep"))]
     assert ranks[1].end(signal.SIGKILL) == (-9, [])
     ranks[0].process.terminate()
@@ -240,9 +257,14 @@ def test_a_rank_told_to_end_after_the_save_says_so_and_closes_its_files(tmp_path
     assert ranks[0].end() == (143, [])
 
 
+@pytest.mark.parametrize("text", [None, "", "x", "[]", "7", '{"message": "x"}', '{"message": 7, "kind": 9}'])
+def test_a_text_of_another_program_is_no_record(text):
+    assert EndRecord.parse(text) is None
+
+
 ABORTS = """
 import ctypes, os, sys, threading, time
-from ctr_trainer.ranks import stop_signals
+from ctr_trainer.ranks.endings import stop_signals
 stop_signals.delay_abort()
 threading.Thread(target=ctypes.CDLL(None).abort, daemon=True).start()
 time.sleep(1)
@@ -254,7 +276,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["ends"], 75), ([], -signal.SIGABRT)])
-def test_one_thread_speaks_while_another_aborts(arguments, status):
+def test_while_one_thread_aborts_another_one_reports_and_ends_the_process(arguments, status):
     before = time.monotonic()
     done = subprocess.run([sys.executable, "-c", ABORTS, *arguments], capture_output=True, text=True, timeout=30)
     assert (done.stdout, done.returncode) == ("the last words\n", status), done.stderr

@@ -15,19 +15,17 @@ from ctr_trainer.system.processes.child import END_SIGNALS
 ABORT_SECONDS = int(signal.SIGABRT)
 # Signals within this time count as one request, because both a scheduler and horovodrun may forward the same request.
 _SAME_SECONDS = 1.0
-_WARN_SECONDS, _LOOK_SECONDS = 4.0, 0.25
-_CLOSING_SECONDS = 3.0
+_LOOK_SECONDS, _CLOSING_SECONDS = 0.25, 3.0
 
 
 def delay_abort() -> None:
     """Delays an abort of this process by 6 s, during which its other threads continue.
 
-    If a rank is lost during an exchange, another rank may receive the rest of one message followed by the next message.
-    A thread of Gloo then raises `gloo::EnforceNotMet`, which is not caught, and C++ aborts the process. Meanwhile
-    `horovodrun` asks the ranks to end, and within the 6 s `LastWords` reports the lost rank.
+    If a rank is killed during an exchange, a thread of Gloo in another rank may find half of a message, and C++ then
+    aborts that process. Within the 6 s, `horovodrun` asks the process to end, and it reports the killed rank.
 
-    The handler of SIGABRT is `sleep` of the C library, which takes no lock and runs no Python, so that it cannot hang,
-    whatever the cause of the abort. Its argument, the number of seconds, is the signal number, 6.
+    The handler is `sleep` of the C library, because a handler in Python would run only after the abort. Its argument,
+    the number of seconds, is the signal number, 6.
     """
     library = ctypes.CDLL(None)
     library.signal.argtypes, library.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -49,8 +47,7 @@ class StopSignals:
 
     Args:
       say: f(number, late), which reports why the process ends; `late` is "", or says that a training took too long.
-      warn: f(), called if a training has not stopped after 4 s.
-      is_one_lost: f() -> whether a rank was lost. If so, horovodrun ends the other ranks, which cannot stop in order.
+      is_one_lost: f() -> whether a rank was killed. If so, horovodrun ends the other ranks, which cannot stop in order.
       is_ignored_after: whether SIGTERM is ignored after the block of `handled`.
 
     Attributes:
@@ -61,18 +58,13 @@ class StopSignals:
     def __init__(
         self,
         say: Callable[[int, str], None],
-        warn: Callable[[], None],
         is_one_lost: Callable[[], bool],
         is_ignored_after: bool,
     ) -> None:
-        self._say, self._warn, self._is_one_lost, self._is_ignored_after = say, warn, is_one_lost, is_ignored_after
-        self._stopping: StopRequest | None = None
-        self._grace_secs = 0.0
-        self._begin()
-
-    def _begin(self) -> None:
+        self._say, self._is_one_lost, self._is_ignored_after = say, is_one_lost, is_ignored_after
+        self._request: StopRequest | None = None
+        self._grace_secs = self._since = 0.0
         self._first: int | None = None
-        self._since = 0.0
         self._has_raised = self.has_failed = self.is_saved = False
 
     @property
@@ -86,7 +78,6 @@ class StopSignals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._begin()
         # Python runs handlers in the main thread, which may be busy in TensorFlow. But it immediately writes the
         # signal's number to the pipe, which a thread reads.
         read, write = os.pipe()
@@ -105,22 +96,19 @@ class StopSignals:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.close(write)
 
-    def hand_to(self, stopping: StopRequest, grace_secs: float) -> None:
-        """Makes the first signal ask `stopping` to stop; does nothing if `grace_secs` is 0."""
-        if not grace_secs:
-            return
-        self._stopping, self._grace_secs = stopping, grace_secs
-        if self._first is not None:  # The signal came during the previous training, which then lost its service.
-            stopping.ask(self._first)
+    def hand_to(self, request: StopRequest, grace_secs: float) -> None:
+        """Makes the first signal ask a training to stop; does nothing if `grace_secs` is 0."""
+        if grace_secs:
+            self._request, self._grace_secs = request, grace_secs
 
     def keep(self) -> None:
         """Makes signals end the process. Call it after the training is saved or has failed."""
-        self._stopping = None
+        self._request = None
 
     def _in_main_thread(self, number: int, frame: FrameType | None) -> None:
-        stopping = self._stopping
-        if stopping is not None:
-            stopping.ask(number)
+        request = self._request
+        if request is not None:
+            request.ask(number)
         elif not (self.has_failed or self.is_saved or self._has_raised):
             self._has_raised = True
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated
@@ -132,31 +120,26 @@ class StopSignals:
         os.close(read)
 
     def _came(self, number: int) -> None:
-        now, stopping = time.monotonic(), self._stopping
+        now, request = time.monotonic(), self._request
         if self._first is not None:
             if now - self._since > _SAME_SECONDS:
                 self._end(number, seconds=_CLOSING_SECONDS if self.is_saved else 0.0)
             return
         self._first, self._since = number, now
-        if stopping is not None:
-            stopping.ask(number)
-            threading.Thread(target=self._end_late, args=[number, stopping], name="grace", daemon=True).start()
+        if request is not None:
+            request.ask(number)
+            threading.Thread(target=self._end_late, args=[number, request], name="grace", daemon=True).start()
         elif self.has_failed:
             self._end(number)
         elif number == signal.SIGTERM or self.is_saved:
             threading.Thread(target=self._end, args=[number, "", _CLOSING_SECONDS], name="end", daemon=True).start()
 
-    def _end_late(self, number: int, stopping: StopRequest) -> None:
-        is_warned = False
+    def _end_late(self, number: int, request: StopRequest) -> None:
         while (seconds := time.monotonic() - self._since) < self._grace_secs:
-            if self._stopping is stopping and self._is_one_lost():
+            if self._request is request and self._is_one_lost():
                 self._end(number)
-            if seconds > _WARN_SECONDS and not is_warned:
-                is_warned = True
-                self._warn()
             time.sleep(min(_LOOK_SECONDS, self._grace_secs - seconds))
-        late = f"the training did not end within grace_secs={self._grace_secs:g}{stopping.explain()}"
-        self._end(number, late)
+        self._end(number, f"the training did not end within grace_secs={self._grace_secs:g}")
 
     def _end(self, number: int, late: str = "", seconds: float = 0.0) -> None:
         try:

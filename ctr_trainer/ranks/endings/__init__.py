@@ -1,0 +1,1 @@
+"""Why a job ends: each rank records its error, and one of them reports the first cause in one sentence."""

@@ -1,0 +1,82 @@
+"""Exchanges the records of the ranks that end, and notices ranks that were killed."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import psutil
+
+from ctr_trainer.ranks.endings.records import ERRORS, EndRecord, Kind
+from ctr_trainer.ranks.notices import Notices, Placement
+
+# Ranks that fail at the same time write their records within the first time, and further ranks within the second.
+SETTLE_SECONDS = 0.5
+_ANSWER_SECONDS = 1.5
+_POLL_SECONDS = 0.1
+# The maximum number of requests per second that all ranks together send to the server of the notices.
+_ASKED_A_SECOND = 200
+
+
+class RecordExchange:
+    """The records of the ranks of a job, which the notices share among all hosts.
+
+    Each rank also writes the records that it knows into the directory of the environment variable ERRORS if its host
+    has it, so that the launcher finds the records of ranks on other hosts.
+    """
+
+    def __init__(self, notices: Notices, placement: Placement) -> None:
+        self._notices, self._placement, self._size = notices, placement, placement.size
+        self.poll_seconds = max(_POLL_SECONDS, self._size / _ASKED_A_SECOND)
+
+    def introduce(self) -> None:
+        """Writes the process id and the host of this rank."""
+        self._notices.put(f"process.{self._placement.rank}", f"{os.getpid()} {socket.gethostname()}")
+
+    def put(self, record: EndRecord) -> None:
+        """Writes a record for the other ranks and for the launcher."""
+        if self._size > 1:
+            self._notices.put(f"end.{record.rank}", record.without_traceback().to_json())
+        self.pass_on(record)
+
+    def pass_on(self, record: EndRecord) -> None:
+        """Writes a record for the launcher."""
+        if directory := os.environ.get(ERRORS):
+            record.write(directory)
+
+    def all(self, own: EndRecord) -> list[EndRecord]:
+        """Returns the records of all ranks, as soon as they contain a cause, or have had the time to be written.
+
+        Args:
+          own: the record of this rank.
+        """
+        if self._size == 1:
+            return [own]
+        time.sleep(SETTLE_SECONDS)
+        deadline = time.monotonic() + (0.0 if own.kind is Kind.CAUSE else _ANSWER_SECONDS)
+        while True:
+            for rank, pid in self.killed():
+                self.put(own.of_killed(rank, pid))
+            found = [EndRecord.parse(self._notices.get(f"end.{rank}")) for rank in range(self._size)]
+            records = {record.rank: record for record in found if record is not None} | {own.rank: own}
+            is_known = len(records) == self._size or any(each.kind is Kind.CAUSE for each in records.values())
+            if is_known or time.monotonic() > deadline:
+                return list(records.values())
+            time.sleep(self.poll_seconds)
+
+    def killed(self) -> Iterator[tuple[int, int]]:
+        """Yields (rank, process id) of the ranks of this host whose processes have ended without a record."""
+        for rank in self._placement.host_ranks:
+            process, _, host = (self._notices.get(f"process.{rank}") or "").partition(" ")
+            if rank == self._placement.rank or not process.isdecimal() or host != socket.gethostname():
+                continue
+            if not psutil.pid_exists(int(process)) and self._notices.get(f"end.{rank}") is None:
+                yield rank, int(process)
+
+    def unheard(self) -> str:
+        """Returns a sentence that names the ranks that have never written a notice; "" if there are none."""
+        unheard = [str(rank) for rank in range(self._size) if self._notices.is_missing(f"process.{rank}")]
+        if not unheard:
+            return ""
+        ranks = f"rank{'s' * (len(unheard) > 1)} {', '.join(unheard)}"
+        return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"

@@ -1,0 +1,275 @@
+"""Reports why a job ends: one sentence from one rank, without the tracebacks of the others."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+from ctr_trainer.ranks.endings import stop_signals
+from ctr_trainer.ranks.endings.exchange import SETTLE_SECONDS, RecordExchange
+from ctr_trainer.ranks.endings.records import EndRecord, Kind, first_cause
+from ctr_trainer.ranks.endings.stop_signals import StopSignals, Terminated
+from ctr_trainer.ranks.notices import Notices, Placement
+from ctr_trainer.system.messages import errors, log_lines
+from ctr_trainer.system.messages.errors import StoppedInOrder, end_of, reason
+from ctr_trainer.system.processes.waiting import call_within
+
+TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
+_SAID, _CLOSED = "said", "closed"
+_RESUME_TEXT_SECONDS = 1.5
+# horovodrun kills a process 5 s after SIGTERM.
+_SAY_SECONDS = 4.5
+_PATIENCE_SECONDS = 15.0
+_OF_ANOTHER_RANK = re.compile(r"Horovod has been shut down|HorovodInternalError|gloo/transport|rank \d+ has ended, and")
+
+
+class EndReport:
+    """Reports once why a job ends.
+
+    A rank that fails writes an `EndRecord` when its error is raised, for the other ranks, and for `launch` if it has
+    started the job. The earliest record whose cause is not another rank is reported by its rank. The other ranks do
+    not report, and wait until `horovodrun` ends them. A rank that was killed has no record: another rank of its host
+    notices that its process is gone, and writes the record for it. The first rank on the host of `horovodrun` reports
+    this record, because the output of ranks on other hosts would be lost.
+
+    If a training has stopped in order, rank 0 reports this, and ends first, because `horovodrun` ends all ranks when
+    one has ended.
+
+    Args:
+      directory: directory for `error-rankR.json`, the record of an unexpected error with its traceback. If it does not
+        exist, the traceback is printed. Also an attribute, which a training sets.
+
+    Attributes:
+      resume_text: f() -> a sentence that says what the same command would do next; None if there is nothing to resume.
+      explain: f() -> the ranks that this rank waits for, in parentheses; "" if none is known.
+      signals: the `StopSignals` of this process.
+    """
+
+    def __init__(self, notices: Notices, placement: Placement, directory: str = "") -> None:
+        self._notices, self._placement, self._rank, self._size = notices, placement, placement.rank, placement.size
+        self._exchange = RecordExchange(notices, placement)
+        # If there are several ranks, signals after the end of the work come from horovodrun. They are ignored, because
+        # the reason was already reported.
+        self.signals = StopSignals(self._say_of_signal, self.is_one_lost, is_ignored_after=self._size > 1)
+        self.directory = directory
+        self.resume_text: Callable[[], str] | None = None
+        self.explain: Callable[[], str] = str
+        self._own: EndRecord | None = None
+        self._speaks: bool | None = None
+        self._is_complete = self._is_over = False
+        self._lock = threading.RLock()
+
+    @classmethod
+    def of_this_process(cls, directory: str = "") -> "EndReport":
+        """Returns an `EndReport` with rank and size from the environment of `horovodrun`."""
+        return cls(Notices.of_this_job(), Placement.of_this_process(), directory)
+
+    def run(self, function: Callable[[], object], takes_signals: bool = True) -> int:
+        """Calls a function. If it raises, or if a signal ends the process, reports why the process ends.
+
+        Args:
+          takes_signals: whether `StopSignals` handles SIGTERM and SIGINT; False if the function handles them.
+
+        Returns:
+          the exit status: 0, or a status of `messages.errors`.
+        """
+        if self._size > 1:
+            stop_signals.delay_abort()
+            self._exchange.introduce()
+        _running.append(self)
+        try:
+            with self.signals.handled() if takes_signals else contextlib.nullcontext():
+                try:
+                    function()
+                except Terminated:
+                    self._say_of_signal(signal.SIGTERM)
+                    return errors.TERMINATED
+                except (Exception, KeyboardInterrupt) as error:
+                    return self._end_by(error)
+        finally:
+            _running.remove(self)
+        if self._size > 1:
+            self._exchange.put(self._record("finished", Kind.FINISHED, 0))
+        return 0
+
+    @contextlib.contextmanager
+    def recording_errors(self) -> Iterator[None]:
+        """Records an error as soon as the block raises it, while the connections to other ranks are still open."""
+        try:
+            yield
+        except Exception as error:
+            self._note(error)
+            if self._is_in_order and self._rank == 0:
+                self._say_in_order()  # This process still has files to close, and horovodrun may end it before that.
+            raise
+
+    def stops_in_order(self, error: StoppedInOrder) -> None:
+        """Makes signals report this error, which the process will raise after closing its files.
+
+        All ranks call this method after the training has stopped and is saved, and before any of them may end.
+        """
+        self._own = self._record_of(error)
+        self.signals.is_saved = True
+
+    def say(self, text: str) -> None:
+        """Records and reports a sentence, followed by `resume_text`, unless the cause is in another rank."""
+        self._set(self._record(text, Kind.CAUSE, errors.LOST))
+        if not self._report():
+            time.sleep(2 * SETTLE_SECONDS)  # The rank that reports ends first.
+
+    def is_one_lost(self) -> bool:
+        """Whether a rank of this host has been killed. Call it only while no rank may end in order."""
+        return any(True for _ in self._exchange.killed())
+
+    def _end_by(self, error: BaseException) -> int:
+        """Reports the exception that ends this process; returns the exit status."""
+        if os.environ.get(TRACEBACKS):
+            traceback.print_exception(error)
+        record = self._note(error)
+        if self._is_in_order:
+            self._wait_until_closed()
+            self._say_in_order()
+            self._notices.put(_CLOSED, "")
+        elif not self._report() and not self.signals.have_come:  # Otherwise horovodrun already ends this rank.
+            time.sleep(_PATIENCE_SECONDS)
+        return record.status
+
+    def _note(self, error: BaseException) -> EndRecord:
+        """Writes the record of the first error of this process, and returns it."""
+        with self._lock:
+            if self._own is None or self._is_in_order:  # The closing of files may fail after a stop in order.
+                self._set(self._record_of(error))
+            assert self._own is not None
+            return self._own
+
+    def _record_of(self, error: BaseException) -> EndRecord:
+        end = end_of(error)
+        if end.is_in_order:
+            return self._record(end.told, Kind.IN_ORDER, end.status)
+        if isinstance(error, KeyboardInterrupt):
+            return self._record("interrupted", Kind.SIGNAL, errors.INTERRUPTED)
+        if end.told:
+            self._is_complete = True
+            return self._record(end.told, Kind.CAUSE, end.status)
+        if self._size > 1 and _OF_ANOTHER_RANK.search(str(error)):
+            text = f"the connection to another rank is lost: {reason(error)}"
+            return self._record(text, Kind.OTHER_RANK, errors.LOST)
+        lines = traceback.format_exception(error)
+        text = f"{type(error).__name__}: {reason(error)}{_place(error)}"
+        record = self._record(text, Kind.CAUSE, end.status, tuple("".join(lines).splitlines()))
+        path = record.write(self.directory)
+        if not path:
+            print("".join(lines), end="", file=sys.stderr)
+        return dataclasses.replace(record, message=f"{text}; its traceback is {f'in {path}' if path else 'above'}")
+
+    @property
+    def _is_in_order(self) -> bool:
+        return self._own is not None and self._own.kind is Kind.IN_ORDER
+
+    def _record(self, message: str, kind: Kind, status: int, lines: tuple[str, ...] = ()) -> EndRecord:
+        return EndRecord.new(message, kind, status, self._rank, self._notices.is_here(), lines)
+
+    def _set(self, record: EndRecord) -> None:
+        """Makes a record the record of this process, and writes it."""
+        self._own = record
+        self.signals.has_failed = record.kind < Kind.SIGNAL
+        self._exchange.put(record)
+
+    def _report(self) -> bool:
+        """Finds the first cause, and reports it if this rank is the one that reports; returns whether it is."""
+        with self._lock:
+            if self._speaks is not None or self._own is None:
+                return bool(self._speaks)
+            records = self._exchange.all(self._own)
+            first = first_cause(records)
+            if first.kind is Kind.CAUSE and not first.is_of_killed:
+                speaker = first.rank
+            else:
+                living = [each for each in records if not each.is_of_killed and each.kind is not Kind.FINISHED]
+                speaker = min(living, key=lambda record: (not record.is_here, record.rank)).rank
+            if first is not self._own:
+                self._exchange.pass_on(first)  # Its rank may be on another host than the launcher.
+            self._speaks = speaker == self._rank
+            if self._speaks:
+                unheard = self._exchange.unheard() if first.kind is Kind.SIGNAL and self._size > 1 else ""
+                text = unheard or first.message
+                self._say(text if self._is_complete else self._with_resume_text(text))
+            return self._speaks
+
+    def _say(self, text: str, level: int = logging.ERROR) -> None:
+        """Prints the sentence, unless this or another rank has printed one."""
+        if self._is_over or self._size > 1 and self._notices.get(_SAID) is not None:
+            return
+        self._is_over = True
+        self._notices.put(_SAID, str(self._rank))
+        with contextlib.suppress(OSError):  # horovodrun was killed, so the output is lost.
+            print(log_lines.last_line(text, level), file=sys.stderr, flush=True)
+
+    def _say_in_order(self) -> None:
+        with self._lock:
+            assert self._own is not None
+            self._say(self._own.message, logging.INFO)
+
+    def _wait_until_closed(self) -> None:
+        """Waits at most 15 s until rank 0, which reports a stop in order, has closed its files."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS * (self._rank > 0)
+        while time.monotonic() < deadline and self._notices.get(_CLOSED) is None:
+            time.sleep(self._exchange.poll_seconds)
+
+    def _with_resume_text(self, text: str) -> str:
+        if self.resume_text is None:
+            return text
+        try:
+            return f"{text}. {call_within(_RESUME_TEXT_SECONDS, self.resume_text)}"
+        except Exception:  # `resume_text` may fail with the same disk error that ends the job.
+            return text
+
+    def _say_of_signal(self, number: int, late: str = "") -> None:
+        call_within(_SAY_SECONDS, lambda: self._of_signal(number, late))
+
+    def _of_signal(self, number: int, late: str) -> None:
+        with self._lock:
+            if self._own is None:
+                self._set(self._record(self._stopped(number, late), Kind.SIGNAL, 128 + number))
+            if not self._is_in_order:
+                self._report()
+                return
+            time.sleep(SETTLE_SECONDS * (self._rank > 0))
+            self._say_in_order()
+
+    def _stopped(self, number: int, late: str) -> str:
+        how = f"stopped by {stop_signals.name_of(number)}"
+        if late:
+            return f"{how}; {late}{self.explain()}"
+        if self._size == 1 or number == signal.SIGINT:
+            return how
+        how = f"{how}: Ctrl-C at horovodrun, a scheduler, or by hand"
+        return how if self._placement.is_on_one_host else f"{how}; or a worker of another host has ended"
+
+
+_running: list[EndReport] = []
+
+
+def running() -> EndReport:
+    """Returns the `EndReport` whose `run` is active in this process.
+
+    A program that does not use `run` has one too, which only the watchdog reports with."""
+    return _running[-1] if _running else _of_this_process()
+
+
+_of_this_process = functools.cache(EndReport.of_this_process)
+
+
+def _place(error: BaseException) -> str:
+    """Returns ` (FILE:LINE)` for the last line of the traceback outside libraries; "" if there is none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    places = [frame for frame in frames if not re.search(r"^<|site-packages|lib/python", frame.filename)]
+    return f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
