@@ -1,33 +1,25 @@
-"""Code that the parts of `model_quality.py` and `leaderboard.py` share: real data, training, testing and results.
-
-The data sets are logs that are converted once. The libraries that are compared get the same rows as arrays.
-"""
+"""Code that the parts of `model_quality.py` and `leaderboard.py` share: real data, training, testing and results."""
 
 import dataclasses
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import sides
 from sides import ROOT
 
-from ctr_trainer import BatchReader, FeatureSpec
+from ctr_trainer import FeatureSpec
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.features.tensors import dense_transform
 
 CONFIGS = ROOT / "configs"
 MOVIELENS = (ROOT / "examples" / "movielens", ROOT / "benchmarks" / "movielens")
 REAL_DATA = pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
 _OF_A_RUN = ("train_data", "eval_data", "model_dir", "seed")
-_SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
-_SPLITS |= dict.fromkeys(("movielens-history", "movielens-liked", "movielens-means"), _SPLITS["movielens-time"])
 _NEEDS = {"movielens": ("ratings.dat", "users.dat", "movies.dat"), "adult": ("adult.data", "adult.test")}
 
 
@@ -87,9 +79,8 @@ def train_and_test(parts: Parts, seed: int, *flags: str) -> dict[str, float]:
 def flagfile(data: str, model: str) -> pathlib.Path:
     """Returns the path of an experiment, such as benchmarks/movielens/time_deepfm.flags."""
     name, _, kind = data.partition("-")
-    if name != "movielens":
-        return CONFIGS / f"{data.replace('-', '_')}_{model}.flags"
-    return _of_movielens(f"{model}.flags" if kind == "random" else f"{kind}_{model}.flags")
+    own = CONFIGS / f"{data.replace('-', '_')}_{model}.flags"
+    return _of_movielens(f"{kind}_{model}.flags") if name == "movielens" else own
 
 
 def _of_movielens(file: str) -> pathlib.Path:
@@ -113,31 +104,23 @@ def spec_path(data: str) -> pathlib.Path:
     return own if own.is_file() else CONFIGS / "features" / f"{name}.toml"
 
 
-def movielens_file(source: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
-    """Returns the Parquet file of MovieLens's files, which the first call writes to `work`."""
-    file = work / "movielens.parquet"
-    if not file.is_file():
-        subprocess.run([sys.executable, MOVIELENS[0] / "prepare.py", source, file], check=True)
-    return file
-
-
 def prepare(data: str, real_data: pathlib.Path, work: pathlib.Path) -> Parts:
     """Returns the parts of a data set, which the first call converts below `work`.
 
-    MovieLens is split into 80, 10 and 10 percent, at random or by time. The split by time also exists with histories of
-    liked movies or of all ratings. The training file of Adult is split at random into 90 and 10 percent. In
-    `adult-categories`, the numbers are only used as categories.
+    MovieLens is split by time into 80, 10 and 10 percent; it also exists with histories of liked movies or of all
+    ratings. The training file of Adult is split at random into 90 and 10 percent.
     """
     source, spec_file = real_data / data.partition("-")[0], spec_path(data)
     missing = [name for name in _NEEDS[source.name] if not (source / name).is_file()]
     if missing:
         sys.exit(f"{source} has no {', '.join(missing)}: download the data set there, or name its parent: --real_data")
     spec = FeatureSpec.load(spec_file)
-    if data.endswith("-categories"):
-        spec = dataclasses.replace(spec, dense=())
     output = work / data
-    if data in _SPLITS:
-        parts = converted("parquet", movielens_file(source, work), spec, output, _SPLITS[data])
+    if source.name == "movielens":
+        file = work / "movielens.parquet"
+        if not file.is_file():
+            sides.call([sys.executable, MOVIELENS[0] / "prepare.py", source, file])
+        parts = converted("parquet", file, spec, output, "time:0.8,0.1,0.1:timestamp")
     else:
         parts = converted("csv", source / "adult.data", spec, output, "random:0.9,0.1", source / "adult.test")
     if open_dataset(parts.train).spec != spec:
@@ -152,54 +135,12 @@ def converted(
     output: pathlib.Path,
     split: str,
     test_source: pathlib.Path | None = None,
-    seed: int = 2026,
 ) -> Parts:
-    """Converts files to three parts, unless `output` has them; `test_source` is a separate file of the test part.
-
-    `seed` is the seed of the split; the default is that of `convert`.
-    """
+    """Converts files to three parts, unless `output` has them; `test_source` is a separate file of the test part."""
     learn, names = (output / "learn", ("train", "test")) if test_source else (output, ("train", "valid"))
     parts = Parts(learn / names[0], learn / names[1], output / "test")
     if not (parts.test / FILE).is_file():
-        convert(form, str(source), learn, spec, split=split, split_seed=seed)
+        convert(form, str(source), learn, spec, split=split)
         if test_source:
             convert(form, str(test_source), parts.test, spec)
     return parts
-
-
-def export_arrays(parts: Parts, path: pathlib.Path) -> None:
-    """Writes the rows of a data set to `path` as a NumPy archive for the compared libraries.
-
-    Each part (train, valid and test) has `PART/ids/NAME` int32[n, largest number of values] for each feature,
-    `PART/dense` float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. Ids number the values of the
-    training part from 1; the id of other values, missing values and padding is 0. `sizes/NAME` is the number of ids,
-    including 0. The features with one value are named `id0`, `id1` and so on.
-    """
-    train = BatchReader(parts.train, 1)
-    arrays: dict[str, np.ndarray] = {}
-    # By part and feature, the concatenated keys of all rows and the number of keys in each row.
-    values: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
-    for part in ("train", "valid", "test"):
-        rows = BatchReader(getattr(parts, part), 1).rows
-        (batch,) = BatchReader(getattr(parts, part), rows, shuffle=False, epochs=1).with_statistics(train.statistics)
-        arrays[f"{part}/dense"] = np.asarray(dense_transform(batch.dense, train.spec, train.statistics), np.float32)
-        arrays[f"{part}/labels"] = batch.labels
-        (singles,), one = batch.keys.values(), np.ones(batch.size, np.int64)
-        values[part] = {f"id{at}": (column, one) for at, column in enumerate(singles.T)}
-        values[part] |= {name: (bag.values, np.diff(bag.splits)) for name, bag in batch.bags.items()}
-    for name, (keys, _) in values["train"].items():
-        vocabulary = np.unique(keys)
-        vocabulary = vocabulary[vocabulary != 0]
-        arrays[f"sizes/{name}"] = np.array(len(vocabulary) + 1)
-        for part, of_part in values.items():
-            keys, lengths = of_part[name]
-            padded = np.zeros((len(lengths), max(lengths.max(), 1)), np.int32)
-            padded[np.arange(padded.shape[1]) < lengths[:, None]] = _ids(keys, vocabulary)
-            arrays[f"{part}/ids/{name}"] = padded
-    np.savez(path, **arrays)  # type: ignore[arg-type]  # The keywords are the names of the arrays.
-
-
-def _ids(keys: np.ndarray, vocabulary: np.ndarray) -> np.ndarray:
-    """Maps keys int64[n] to int32[n]: 1 + the position in the vocabulary, 0 for other keys."""
-    places = np.minimum(np.searchsorted(vocabulary, keys), len(vocabulary) - 1)
-    return np.where(vocabulary[places] == keys, places + 1, 0).astype(np.int32)

@@ -1,9 +1,8 @@
-"""Compares requests that have one context and many candidates with requests that have the same examples as rows.
+"""The part `candidates` of `click_to_score.py`: requests of one context with many candidates, and the same as rows.
 
-    python benchmarks/candidates.py                  # 200 candidates, 20 of 26 features in the context; about 1 minute
-
-A process serves a DeepFM with 26 features of 16 floats each. Requests of both forms alternate, over HTTP and over
-Flight. The figures are ratios of medians: of the client's waiting time, and of the server's CPU time.
+A process serves a DeepFM with 26 features of 16 floats each, of which 20 are in the context. Requests of both forms
+alternate, over HTTP and over Flight. The figures are ratios of medians: of the client's waiting time, and of the
+server's CPU time.
 """
 
 import contextlib
@@ -91,7 +90,7 @@ def compare(expanded: Ask, ranked: Ask, process: psutil.Process) -> tuple[float,
 
 
 def measure(candidates: int = 200) -> dict[str, Any]:
-    """Returns the figures of the last line by key; `candidates_speedup` is the lower one of HTTP and Flight."""
+    """Returns the figures by key; `candidates_speedup` is the lower one of HTTP and Flight."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         work = pathlib.Path(directory)
@@ -117,9 +116,3 @@ def measure(candidates: int = 200) -> dict[str, Any]:
             found |= {f"candidates_speedup_{name}": round(waited, 2), f"candidates_speedup_{name}_cpu": round(used, 2)}
     least = min(found["candidates_speedup_http"], found["candidates_speedup_flight"])
     return {"candidates_speedup": least, **found, "candidates": candidates}
-
-
-if __name__ == "__main__":
-    parser = sides.parser(__doc__)
-    parser.add_argument("--candidates", type=int, default=200, help="candidates of a request")
-    print(json.dumps(measure(**vars(parser.parse_args()))))

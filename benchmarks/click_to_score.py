@@ -1,7 +1,6 @@
 """Measures the loop from a click to the next request's score: broker, two workers, service, publisher and server.
 
     python benchmarks/click_to_score.py                        # all parts
-    python benchmarks/click_to_score.py --parts=loop --seconds=60
     python benchmarks/click_to_score.py --parts=file --records=200000 --rounds=3
     python benchmarks/click_to_score.py --parts=kills --kills=10 --kill_records=100000
 
@@ -22,11 +21,6 @@ PARTS = {
         ("stream_over_file", "stream_over_file_json", "stream_over_file_arrow"),
         later("stream_loop", "measure_file"),
     ),
-    "delayed": Part(
-        "the shares of the gaps of late labels that --delayed_labels closes, see delayed_labels.py",
-        ("delayed_auc_gap_closed", "delayed_nll_gap_closed", "delayed_copc"),
-        lambda flags: later("delayed_labels")(),
-    ),
     "candidates": Part(
         "scores per second of requests with one context over those of expanded rows, see candidates.py",
         ("candidates_speedup", "candidates_speedup_http", "candidates_speedup_flight"),
@@ -44,7 +38,8 @@ PARTS = {
         "records of a stream that random kills of its parts have cost or repeated, see stream_kills.py",
         (
             *("records", "kill_runs", "records_not_trained", "records_trained_twice", "auc_minus_undisturbed"),
-            *("log_loss_minus_undisturbed", "restarts", "requests_during_kills", "requests_failed_during_kills"),
+            *("log_loss_minus_undisturbed", "restarts", "restart_secs"),
+            *("requests_during_kills", "requests_failed_during_kills"),
         ),
         lambda flags: later("stream_kills")(flags.kills, flags.kill_secs, flags.kill_records),
     ),

@@ -4,8 +4,7 @@
     python benchmarks/leaderboard.py --data=taobaoad_x1 --path=data/TaobaoAd_x1 --models=din,deepfm --choose_on_test
 
 docs/accuracy.md describes files, preprocessing and settings. The files are rewritten in the leaderboard's form and
-converted once, below --work. movielens, adult and criteo_sample are the real data of the tests, for which BARS has no
-figures: --path is then the directory that has movielens/, adult/ and criteo/.
+converted once, below --work.
 
 Each run is a line of results.jsonl below --work, and is not repeated while its flags are the same. The table has the
 means over the seeds, and the spread, highest minus lowest. Core seconds are the CPU time of the training with its
@@ -24,14 +23,10 @@ from typing import Any, NamedTuple
 
 import accuracy_data
 import leaderboard_data
-import numpy as np
 import sides
 from accuracy_data import Parts, flags_of
 from leaderboard_data import load
 
-SAMPLES = ("movielens", "adult", "criteo_sample")
-_HEADER = ",".join(["Label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))])
-_SHARES, _SPLIT_SEED = {"train": 0.7, "valid": 0.1, "test": 0.2}, 2018
 _FIGURES = ("auc", "logloss", "gauc", "copc", "examples_per_sec", "core_seconds")
 _NOT_BARS = "These are not the leaderboard's files: the figures are not the leaderboard's."
 _ON_TEST = "The epoch was chosen by the test file, as BARS does: the figures are too good for what new data would show."
@@ -51,40 +46,11 @@ class Training(NamedTuple):
 
 def _training(flags: argparse.Namespace, model: str) -> Training:
     """Checks and converts the data for a model."""
-    work = flags.work / flags.data
-    if flags.data in SAMPLES:
-        parts, flagfile = _sample(flags.data, flags.path, work, model)
-        return Training(parts, [*flags_of(flagfile), *flags.more])
-    data = load(flags.data)
+    work, data = flags.work / flags.data, load(flags.data)
     leaderboard_data.check(data, flags.path, work, flags.any_files)
     parts = leaderboard_data.prepare(data, flags.path, work, model, flags.choose_on_test, flags.any_files)
     given = [*flags_of(data.flagfile), *data.flags.get(model, ()), *flags.more]
     return Training(parts, given, ("--group_by=group",) if data.group else ())
-
-
-def _sample(name: str, path: pathlib.Path, work: pathlib.Path, model: str) -> tuple[Parts, pathlib.Path]:
-    """Returns the converted parts of one of SAMPLES, and the flagfile of a model.
-
-    For `criteo_sample`, the first rows of Criteo's challenge are split at random into files in the form of Criteo_x4.
-    """
-    if name != "criteo_sample":
-        data = {"movielens": "movielens-random"}.get(name, name)
-        flagfile = accuracy_data.flagfile(data, model)
-        if not flagfile.is_file():
-            sys.exit(f"{flagfile}: there is no such flagfile, so {model} has no settings that were chosen on {name}")
-        return accuracy_data.prepare(data, path, work), flagfile
-    files, source = work / "files", path / "criteo" / "train_head.tsv"
-    if not (files / "test.csv").is_file():
-        if not source.is_file():
-            sys.exit(f"{source}: there is no such file; --path=DIR is the directory that has criteo/train_head.tsv")
-        lines = source.read_text().splitlines()
-        part_of = np.random.default_rng(_SPLIT_SEED).choice([*_SHARES], len(lines), p=[*_SHARES.values()])
-        files.mkdir(parents=True, exist_ok=True)
-        for part in _SHARES:
-            rows = [lines[row].replace("\t", ",") for row in np.flatnonzero(part_of == part)]
-            (files / f"{part}.csv").write_text("\n".join([_HEADER, *rows, ""]))
-    parts = leaderboard_data.prepare(load("criteo_x4"), files, work, model, choose_on_test=False, any_files=True)
-    return parts, leaderboard_data.CONFIGS / "criteo_sample.flags"
 
 
 def _measured(flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
@@ -115,8 +81,7 @@ def _result(training: Training, model: str, seed: int, work: pathlib.Path, title
 
 def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     """Returns the JSON object: by model, the means, the spreads of AUC and log loss, and BARS' figures if known."""
-    known = flags.data not in SAMPLES
-    bars = load(flags.data) if known and not flags.any_files else None
+    bars = None if flags.any_files else load(flags.data)
     models: dict[str, dict[str, Any]] = {}
     for model, lines in found.items():
         means = {name: statistics.mean(line[name] for line in lines) for name in _FIGURES if name in lines[0]}
@@ -132,12 +97,12 @@ def summary(flags: argparse.Namespace, found: dict[str, list[dict[str, float]]])
             entry["logloss_minus_bars"] = round(entry["logloss"] - mean_logloss, 6)
             entry |= {"bars_mean_auc": mean_auc} if model in bars.means else {}
         models[model] = entry
-    chosen_on_test = known and flags.choose_on_test and "valid" not in load(flags.data).md5
+    chosen_on_test = flags.choose_on_test and "valid" not in load(flags.data).md5
     is_bars = bars is not None and not flags.more
     return {"data": flags.data, "leaderboard": is_bars, "chosen_on_test": chosen_on_test, "models": models}
 
 
-_COLUMNS = (
+COLUMNS = (
     *(("model", "model", ""), ("seeds", "seeds", "d"), ("AUC", "auc", ".4f"), ("spread", "auc_spread", ".4f")),
     *(("BARS", "bars_auc", ".4f"), ("mean of 5", "bars_mean_auc", ".4f"), ("ours - BARS", "auc_minus_bars", "+.4f")),
     *(("log loss", "logloss", ".4f"), ("spread", "logloss_spread", ".4f"), ("BARS", "bars_logloss", ".4f")),
@@ -146,15 +111,8 @@ _COLUMNS = (
 )
 
 
-def table(models: dict[str, dict[str, Any]]) -> list[str]:
-    """Returns the lines of a Markdown table without empty columns."""
-    return sides.markdown(_COLUMNS, [{"model": model, **entry} for model, entry in models.items()])
-
-
 def notes(flags: argparse.Namespace) -> list[str]:
     """Returns the notes that belong to the figures."""
-    if flags.data in SAMPLES:
-        return ["BARS has no figures of these data. docs/accuracy.md says how their settings were chosen."]
     data = load(flags.data)
     said = [_NOT_BARS] if flags.any_files else []
     if flags.more:
@@ -174,15 +132,17 @@ def main(arguments: list[str] | None = None) -> None:
     if flags.any_files:
         print(_NOT_BARS, file=sys.stderr, flush=True)
     shown = summary(flags, _measured(flags))
-    print("\n".join([*table(shown["models"]), *notes(flags)]))
+    rows = [{"model": model, **entry} for model, entry in shown["models"].items()]
+    print("\n".join([*sides.markdown(COLUMNS, rows), *notes(flags)]))
     print(json.dumps(shown))
 
 
 def _flags(arguments: list[str] | None) -> argparse.Namespace:
-    names = (*leaderboard_data.figures(), *SAMPLES)
+    names = tuple(leaderboard_data.figures())
     parser = sides.parser(__doc__)
     parser.add_argument("--data", required=True, choices=names, metavar="NAME", help=", ".join(names))
-    parser.add_argument("--path", type=pathlib.Path, help="directory of train.csv, valid.csv and test.csv")
+    about = "directory of train.csv, valid.csv and test.csv"
+    parser.add_argument("--path", type=pathlib.Path, required=True, help=about)
     parser.add_argument("--models", type=sides.words, default=["deepfm", "dcn_v2"], help="default deepfm,dcn_v2")
     parser.add_argument("--seeds", type=sides.integers, default=[1, 2, 3, 4, 5], help="default 1,2,3,4,5")
     parser.add_argument("--any_files", action="store_true", help="take files of other MD5s; the output says so")
@@ -191,11 +151,7 @@ def _flags(arguments: list[str] | None) -> argparse.Namespace:
     default = pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_leaderboard"
     parser.add_argument("--work", type=pathlib.Path, default=default, help="directory of converted data and results")
     parser.add_argument("more", nargs="*", help="further flags of `train`, after a --: -- --epochs=1 --threads=8")
-    flags = parser.parse_args(arguments)
-    if flags.path is None and flags.data not in SAMPLES:
-        parser.error(f"--data={flags.data} needs --path=DIR, the directory of {load(flags.data).download}, unpacked")
-    flags.path = flags.path or accuracy_data.REAL_DATA
-    return flags
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jobs
 import psutil
 import sides
+import worker as w1
 
-from ctr_trainer.bench import jobs
-from ctr_trainer.bench import worker as w1
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.system.processes import hardware
 
@@ -52,7 +52,7 @@ RATIOS = {
     "one_worker_with_service": ("one_service", "one", "a service on the other core, over none"),
     "demo_default_vs_shared": ("demo", "demo_shared", f"the demo's job of two workers over the same with {SHARED}"),
     "two_workers_vs_naive_horovod": ("two_shared", "two_naive", "over in-graph variables under Horovod"),
-    "step_vs_dense_tower": ("tower", "one_2_cores", "time over the dense tower's, two cores"),
+    "step_vs_dense_tower": ("tower", "one_2_cores", "time of a step over that of its dense tower, two cores"),
     "bfloat16_vs_float32": ("one_bf16", "one", f"one worker with {BFLOAT16} over one without"),
 }
 OTHERS = {
@@ -75,7 +75,7 @@ def ours(
             flags += f"--embedding_service={service.address}", f"--token_file={token}"
         stack.enter_context(on_cores(cores))
         job = jobs.Job("ours", workers, (*W1_FLAGS, *flags), steps, WARMUP_STEPS, environment=(*ONE_THREAD.items(),))
-        return jobs.rate(job.run(os.path.join(directory, "run"), sides.TIMEOUT_SECONDS))
+        return jobs.rate(job.run_in(pathlib.Path(directory)))
 
 
 @contextlib.contextmanager
@@ -90,13 +90,9 @@ def on_cores(cores: Sequence[int]) -> Iterator[None]:
 
 
 def reference(kind: str, steps: int, workers: int = 1) -> float:
-    """Returns the examples/s of all workers of `w1.py`, each of which ends its output with a JSON line."""
-    job = [sys.executable, sides.HERE / "w1.py", kind, f"--steps={steps}"]
-    launcher = ["horovodrun", "-np", workers, "--gloo"] if workers > 1 else []
-    found = re.findall(r'{"examples_per_sec": ([\d.]+)}', sides.call([*launcher, *job], ONE_THREAD))
-    if len(found) != workers:
-        raise SystemExit(f"{kind} printed {len(found)} results of {workers}")
-    return sum(map(float, found))
+    """Returns the examples/s of all workers of `w1.py` together."""
+    program = ["w1.py", kind, f"--steps={steps}"]
+    return jobs.rate(jobs.run_workers(jobs.horovodrun(workers), workers, program, ONE_THREAD))
 
 
 def every_side(steps: int) -> dict[str, Callable[[], float]]:
@@ -160,8 +156,8 @@ def rss_growth_percent(steps: int) -> float | None:
         return None
     with tempfile.TemporaryDirectory() as directory, on_cores([0]):
         flags = [*W1_FLAGS, f"--max_steps={steps}", "--epochs=0", f"--log_steps={RSS_STEPS}", "--batch_size=64"]
-        places = f"--model_dir={directory}/model", f"--result_dir={directory}", "--phase_steps=20"
-        job = [sys.executable, "-m", "ctr_trainer.bench.worker", "--prefetch_batches=4", *flags, *places]
+        places = f"--model_dir={directory}/model", f"--result_dir={directory}", "--profile_steps=10,20"
+        job = [sys.executable, sides.HERE / "worker.py", "--prefetch_batches=4", *flags, *places]
         held = [size for step, _, size in logged_steps(job) if step >= 3 * RSS_STEPS]
     return round(100 * (held[-1] / held[0] - 1), 2)
 

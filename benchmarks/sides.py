@@ -7,10 +7,12 @@ import argparse
 import contextlib
 import dataclasses
 import importlib
-import io
+import itertools
 import json
 import os
 import pathlib
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -18,9 +20,11 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
+
+from ctr_trainer.system.messages.log_lines import format_seconds
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -29,6 +33,7 @@ COMMAND = (sys.executable, "-m", "ctr_trainer")
 TIMEOUT_SECONDS = 6 * 3600
 # A column of a Markdown table: its title, the key of its values in the rows, and the format of the values.
 Column = tuple[str, str, str]
+Measured = TypeVar("Measured")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -53,6 +58,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONUNBUFFERED": "1",
         **(more or {}),
     }
 
@@ -60,14 +66,24 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 def call(command: Sequence[object], more: Mapping[str, str] | None = None, shows_log: bool = False) -> str:
     """Runs a command and returns its standard output; if it fails, this program ends with the end of its output.
 
-    `more` adds environment variables; `shows_log` shows the command's standard error while it runs.
+    `more` adds environment variables; `shows_log` shows the command's standard error while it runs. If the command does
+    not end in time, or this program is interrupted, the command is killed with all processes that it started.
     """
-    line, log, own = [*map(str, command)], None if shows_log else subprocess.PIPE, environment(more)
-    done = subprocess.run(line, env=own, stdout=subprocess.PIPE, stderr=log, text=True, timeout=TIMEOUT_SECONDS)
-    if done.returncode:
-        output = f"{done.stdout[-3000:]}\n{(done.stderr or '')[-3000:]}"
-        raise SystemExit(f"{' '.join(line)} ended with {done.returncode}:\n{output}")
-    return done.stdout
+    line, log = [*map(str, command)], None if shows_log else subprocess.PIPE
+    pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
+    own = environment(more)
+    if not shutil.which(line[0], path=own["PATH"]):
+        raise SystemExit(f"{line[0]}: there is no such program; `make install` builds Horovod, which has horovodrun")
+    with subprocess.Popen(line, env=own, start_new_session=True, **pipes) as process:
+        try:
+            found, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        output = f"{found[-3000:]}\n{(errors or '')[-3000:]}"
+        raise SystemExit(f"{' '.join(line)} ended with {process.returncode}:\n{output}")
+    return found
 
 
 def last_json(output: str) -> dict[str, Any]:
@@ -85,18 +101,6 @@ def trained(command: Sequence[object], more: Mapping[str, str] | None = None) ->
     with tempfile.TemporaryDirectory() as model_dir:
         call([*command, f"--model_dir={model_dir}"], more)
         return summary(model_dir)
-
-
-def command(*arguments: object) -> str:
-    """Runs a command of the package in this process, to import TensorFlow only once; returns its standard output."""
-    from ctr_trainer import cli
-
-    line = [*map(str, arguments)]
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        status = cli.main(line)
-    if status:
-        raise SystemExit(f"{' '.join(line)} ended with {status}")
-    return out.getvalue()
 
 
 @contextlib.contextmanager
@@ -184,16 +188,31 @@ def run_parts(parts: Mapping[str, Part], flags: argparse.Namespace) -> None:
         raise SystemExit(f"failed: {', '.join(failed)}; the traceback is above, below the name of the part")
 
 
-def in_turn(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def in_turn(
+    sides: Mapping[str, Callable[[], Measured]],
+    rounds: int,
+    shown: Callable[[Measured], str] = "{:,.0f}".format,
+    failed: dict[str, str] | None = None,
+) -> dict[str, list[Measured]]:
     """Measures all sides in turn, `rounds` times, so that a drift of the machine's speed affects all of them.
 
-    Prints a line per round. Returns the figures by side and round.
+    Prints to stderr a line per measurement, with the time that is left. Returns the figures by side and round. A side
+    that fails ends the program or, if `failed` is given, is not measured again, and `failed` gets its error.
     """
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(1, rounds + 1):
-        for name, measure in sides.items():
-            found[name].append(measure())
-        print(f"round {number}: " + ", ".join(f"{name} {each[-1]:,.0f}" for name, each in found.items()), flush=True)
+    found: dict[str, list[Measured]] = {name: [] for name in sides}
+    began, total = time.monotonic(), rounds * len(sides)
+    for number, (turn, name) in enumerate(itertools.product(range(1, rounds + 1), sides), 1):
+        if failed and name in failed:
+            continue
+        try:
+            found[name].append(sides[name]())
+            text = shown(found[name][-1])
+        except SystemExit as error:
+            if failed is None:
+                raise
+            text = failed[name] = str(error)
+        left = format_seconds((time.monotonic() - began) / number * (total - number))
+        print(f"round {turn} of {rounds}, {name}: {text}; about {left} left", file=sys.stderr, flush=True)
     return found
 
 
@@ -206,7 +225,7 @@ def ratio(found: Mapping[str, list[float]], one: str, other: str) -> float | Non
 
 def markdown(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the lines of a Markdown table, without the columns of which no row has a value."""
-    known = [(title, key, form) for title, key, form in columns if any(key in row for row in rows)]
+    known = [(title, key, form) for title, key, form in columns if any(row.get(key) is not None for row in rows)]
     titles, line = [title for title, _, _ in known], ["---", *["---:"] * (len(known) - 1)]
-    cells = [[format(row[key], form) if key in row else "" for _, key, form in known] for row in rows]
+    cells = [[format(row[key], form) if row.get(key) is not None else "" for _, key, form in known] for row in rows]
     return [f"| {' | '.join(each)} |" for each in (titles, line, *cells)]

@@ -16,6 +16,8 @@ import itertools
 import json
 import pathlib
 import random
+import re
+import statistics
 import tempfile
 import threading
 import time
@@ -226,12 +228,14 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
         checkpoint = latest_checkpoint(model_dir)
         servers.wait_for_step(checkpoint.step)
     not_trained, twice = count(names, *steps_by_key(checkpoint))
+    restarts = [float(secs) for secs in re.findall(r"training again after ([\d.]+) s", log.read_text(errors="replace"))]
     return {
         "records": len(names),
         "kill_runs": kills,
         "records_not_trained": not_trained,
         "records_trained_twice": twice,
-        "restarts": log.read_text(errors="replace").count("training again after"),
+        "restarts": len(restarts),
+        "restart_secs": statistics.median(restarts) if restarts else None,
         "requests_during_kills": sent,
         "requests_failed_during_kills": failed,
     }
@@ -261,7 +265,7 @@ def measure(kills: int, kill_secs: float, records: int, held_out: int = HELD_OUT
         pq.write_table(pa.Table.from_pylist([*rows]), work / "held_out.parquet")
         data = f"--eval_data={work / 'held_out.parquet'}"
         killed, undisturbed = (
-            sides.last_json(sides.command("evaluate", f"--model_dir={work / name}", data))
+            sides.last_json(sides.call([*sides.COMMAND, "evaluate", f"--model_dir={work / name}", data]))
             for name in ("killed", "undisturbed")
         )
         print(f"with kills: {killed}\nundisturbed: {undisturbed}", flush=True)

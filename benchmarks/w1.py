@@ -1,15 +1,11 @@
-"""Workload W1 without this package's rows, for `scaling.py`. A worker prints its examples/s as JSON.
+"""Workload W1 without this package's rows, for `scaling.py`, which starts it.
 
 `in_graph`: the embeddings are variables in the graph, trained by TensorFlow's sparse Adagrad. With horovodrun, this is
 the naive port, in which `hvd.DistributedOptimizer` gathers the sparse gradients of all workers.
 `tower`: only the dense tower of our DeepFM, which gets the same rows in each step and does not update them. Its speed
 is the upper limit of a worker on this core, as lookups and updates cost nothing.
-
-Examples: python benchmarks/w1.py tower
-          horovodrun -np 2 python benchmarks/w1.py in_graph
 """
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -17,11 +13,11 @@ from collections.abc import Callable
 import numpy as np
 import sides
 import tensorflow as tf
+import worker as w1
 
 from ctr_trainer import ModeKeys, TrainOp
-from ctr_trainer.bench import worker as w1
+from ctr_trainer.estimator.built_step import RunFacts
 from ctr_trainer.features.tensors import FedFeatures
-from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
@@ -31,17 +27,17 @@ RANK, WORKERS = int(os.environ.get("HOROVOD_RANK", 0)), int(os.environ.get("HORO
 BATCH_SIZE, WARMUP_STEPS = 1024, 20
 
 
-def measure(step: Callable[[], object], steps: int) -> None:
-    """Runs the steps and prints the result."""
+def examples_per_sec(step: Callable[[], object], steps: int) -> float:
+    """Runs the steps, and returns the examples per second."""
     for _ in range(WARMUP_STEPS):
         step()
     start = time.perf_counter()
     for _ in range(steps):
         step()
-    print(json.dumps({"examples_per_sec": steps * BATCH_SIZE / (time.perf_counter() - start)}))
+    return steps * BATCH_SIZE / (time.perf_counter() - start)
 
 
-def in_graph(steps: int) -> None:
+def in_graph(steps: int) -> float:
     tf1.disable_eager_execution()
     ids, dense, labels = w1.arrays(BATCH_SIZE, RANK)
     dataset = tf.data.Dataset.from_tensor_slices((ids.astype("int32"), dense, labels[..., None])).repeat().prefetch(4)
@@ -70,10 +66,10 @@ def in_graph(steps: int) -> None:
     train_op = optimizer.minimize(loss, global_step=tf1.train.get_or_create_global_step())
     config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     with tf1.train.MonitoredSession(tf1.train.ChiefSessionCreator(config=config), hooks) as session:
-        measure(lambda: session.run(train_op), steps)
+        return examples_per_sec(lambda: session.run(train_op), steps)
 
 
-def tower(steps: int) -> None:
+def tower(steps: int) -> float:
     distributed.init()
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
@@ -84,10 +80,11 @@ def tower(steps: int) -> None:
         rng = np.random.default_rng(0)
         feed = {row: w1.STDDEV * rng.standard_normal(row.shape, dtype=np.float32) for row in features.placeholders}
         feed |= {features.labels: batch.labels, features.weights: batch.weights, features.dense: batch.dense}
-        fetches = [spec.train_op, notes().row_training.gradients]
+        step = spec.train_op.build(RunFacts())
+        fetches = [step.train_op, step.rows.gradients]
         with tf1.Session(config=distributed.session_config(1, "none")) as session:
             session.run(tf1.global_variables_initializer())
-            measure(lambda: session.run(fetches, feed), steps)
+            return examples_per_sec(lambda: session.run(fetches, feed), steps)
 
 
 KINDS = {"in_graph": in_graph, "tower": tower}
@@ -97,9 +94,10 @@ def main() -> None:
     parser = sides.parser(__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--steps", type=int, default=200, help="steps measured, after 20 others")
+    parser.add_argument("--result_dir", required=True, help="directory where rank r writes rank-r.json")
     flags = parser.parse_args()
     os.sched_setaffinity(0, {RANK})
-    KINDS[flags.kind](flags.steps)
+    w1.write(flags.result_dir, {"rank": RANK, "examples_per_sec": KINDS[flags.kind](flags.steps)})
 
 
 if __name__ == "__main__":

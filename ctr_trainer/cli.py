@@ -37,7 +37,6 @@ COMMANDS = {
     "serve": "run one shard of the embedding lookup service",
     "service": "inspect running shards of the embedding service",
     "score": "serve a published model's predictions",
-    "bench": "measure training jobs",
 }
 # The commands that may run under horovodrun.
 _WORKERS = ("train", "evaluate", "predict", "export")

@@ -15,7 +15,7 @@ gc.disable()
 
 # How the reasons of skips begin that no installation removes.
 _LACKS_OF_A_MACHINE = (
-    "`bench network` creates network namespaces",
+    "simulated machines are network namespaces",
     "elsewhere",
     "no real data",
     "only root",

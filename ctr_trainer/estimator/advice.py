@@ -226,7 +226,7 @@ def _tower(c: Circumstances) -> Finding | None:
     # With bfloat16, the steps of DIN took 1.4 times the processor time.
     if share <= 0.50 or not faster or c.has_histories:
         return None
-    why = "the dense tower takes it; DeepFM was 1.1 to 1.25 times as fast: bench settings measures it here"
+    why = "the dense tower takes it; DeepFM was 1.1 to 1.25 times as fast: benchmarks/settings.py measures it here"
     return Finding(share, "--mixed_precision=bfloat16", why)
 
 

@@ -1,9 +1,12 @@
 """The benchmarks as modules, and a MovieLens of ten ratings, in its files' own format."""
 
+import os
 import pathlib
 import sys
 
 import pytest
+
+from tests.parallel import launch
 
 # Tests import the modules of benchmarks/ by their names, as the programs there do.
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
@@ -19,6 +22,12 @@ RATINGS = """1::10::5::100
 3::40::2::900
 2::10::4::950
 """
+
+
+@pytest.fixture(autouse=True)
+def _workers_without_scikit_learn(monkeypatch):
+    """Has the jobs of a benchmark start as those of `launch` do."""
+    monkeypatch.setenv("PYTHONPATH", str(launch.ABSENT), prepend=os.pathsep)
 
 
 @pytest.fixture

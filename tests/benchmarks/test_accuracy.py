@@ -3,32 +3,19 @@
 import json
 
 import accuracy_data
-import numpy as np
 import pytest
 
+from ctr_trainer.data.dataset import open_dataset
 
-def test_peers_get_the_rows_of_our_parts_with_ids_of_the_training_part(movielens, tmp_path):
+
+def test_movielens_is_split_by_time_and_converted_once(movielens, tmp_path):
     parts = accuracy_data.prepare("movielens-time", movielens, tmp_path / "work")
-    accuracy_data.export_arrays(parts, tmp_path / "arrays.npz")
-    arrays = np.load(tmp_path / "arrays.npz")
-    assert arrays["train/labels"].tolist() == [1, 0, 1, 0, 1, 0, 1, 1]
-    assert [arrays[f"{part}/labels"].tolist() for part in ("valid", "test")] == [[0], [1]]
-    user, movie = arrays["train/ids/id0"][:, 0], arrays["train/ids/id1"][:, 0]
-    same = [1, 1, 2, 2, 1, 2, 1, 3]
-    assert all((user[i] == user[j]) == (same[i] == same[j]) for i in range(8) for j in range(8))
-    assert sorted(set(movie)) == [1, 2, 3, 4]
-    # In test user 2 rates movie 10, which both are in the training part.
-    assert (arrays["test/ids/id0"][0, 0], arrays["test/ids/id1"][0, 0]) == (user[2], movie[0])
-    assert (int(arrays["sizes/id0"]), int(arrays["sizes/id1"])) == (4, 5)  # with 0
-    genres = arrays["train/ids/genres"]
-    assert genres.shape == (8, 2) and int(arrays["sizes/genres"]) == 4
-    drama, comedy = genres[0]
-    assert genres[1].tolist() == [comedy, 0] and genres[6].tolist() == [0, 0] and drama != comedy
+    assert [open_dataset(part).rows for part in (parts.train, parts.valid, parts.test)] == [8, 1, 1]
+    (movielens / "movielens" / "ratings.dat").write_text("")
+    assert accuracy_data.prepare("movielens-time", movielens, tmp_path / "work") == parts
 
 
-def test_what_training_did_not_see_is_0_and_missing_real_data_are_named(tmp_path):
-    ids = accuracy_data._ids(np.array([7, 8, 0, 99]), np.array([7, 9, 99]))
-    assert ids.tolist() == [1, 0, 0, 3]
+def test_missing_real_data_are_named(tmp_path):
     with pytest.raises(SystemExit, match="adult.data, adult.test.*--real_data"):
         accuracy_data.prepare("adult", tmp_path, tmp_path / "work")
 

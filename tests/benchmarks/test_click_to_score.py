@@ -30,7 +30,7 @@ def test_an_answer_shows_the_keys_that_were_trained_and_no_other():
     assert loop.shown(server, rows) == [False, True, False]
 
 
-def test_each_marked_record_is_appended_once_and_asked_for_until_it_is_shown(tmp_path, monkeypatch):
+def test_each_marked_record_is_appended_once_and_requested_until_shown(tmp_path, monkeypatch):
     server, appended = Server(), []
 
     class Appender:
@@ -57,17 +57,17 @@ def test_every_part_of_the_program_has_its_keys():
 
 
 def test_each_part_calls_what_measures_it_with_arguments_that_it_takes(monkeypatch, capsys):
-    modules = ("stream_loop", "delayed_labels", "candidates", "switches", "stream_kills", "stream_faults")
+    modules = ("stream_loop", "candidates", "switches", "stream_kills", "stream_faults")
     for module, function in (*((module, "measure") for module in modules), ("stream_loop", "measure_file")):
         owner = importlib.import_module(module)
         measured = mock.create_autospec(getattr(owner, function), return_value={f"{module}.{function}": 1})
         monkeypatch.setattr(owner, function, measured)
     click_to_score.main([])
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["failed"] == [] and sum(key.partition(".")[2].startswith("measure") for key in found) == 7
+    assert found["failed"] == [] and sum(key.partition(".")[2].startswith("measure") for key in found) == 6
 
 
-def test_the_log_odds_of_the_labels_are_the_same_for_all_seeds():
+def test_the_labels_follow_from_the_values_by_the_same_log_odds_for_all_seeds():
     rows = [[*itertools.islice(loop.clicks(seed, 8, 2, f"of {seed}"), 5000)] for seed in (1, 2)]
     assert [row["own"] for row in rows[1][:2]] == ["of 2 0", "of 2 1"]
     assert len({row["own"] for row in rows[0]}) == 5000  # More than one block.

@@ -8,10 +8,10 @@ import pytest
 from tests.benchmarks.calls import wrong_calls
 
 ROOT = pathlib.Path(__file__).parents[2]
-OPTIONAL = ("pyspark", "torch")  # Libraries that the package does not need.
+OPTIONAL = ("pyspark",)  # Libraries that the package does not need.
 
 
-def test_every_benchmark_imports_and_makes_only_possible_calls():
+def test_every_benchmark_imports_and_each_call_fits_its_signature():
     benchmarks = sorted((ROOT / "benchmarks").glob("*.py"))
     modules, wrong = {"ctr_trainer", *(path.stem for path in benchmarks)}, []
     for path in [*benchmarks, *sorted((ROOT / "ctr_trainer").rglob("*.py"))]:

@@ -80,7 +80,7 @@ def test_histories_keep_what_the_feature_of_their_slot_keeps_and_their_length(tm
     assert texts(work, "test", *columns) == [("<OOV>", "2", "5", "7^<OOV>^8", "<OOV>")]
 
 
-def test_numbers_with_a_vector_and_countries_are_written_as_the_spec_reads_them(tmp_path):
+def test_numbers_with_a_vector_and_countries_are_written_as_the_spec_reads(tmp_path):
     row = ",".join(["1", "0.25", *["0.5"] * 12, *["7"] * 26])
     files = write_rows(tmp_path, "criteo_x1", train=[row], valid=[row], test=[row])
     data.prepare(data.load("criteo_x1"), files, tmp_path / "x1_work", "deepfm", choose_on_test=False, any_files=True)
@@ -103,7 +103,7 @@ def test_another_or_missing_file_is_named_with_both_md5s(tmp_path):
         leaderboard.main([f"--path={files}", "--data=frappe_x1", f"--work={tmp_path / 'work'}", "--any_files"])
 
 
-def test_files_are_read_once_and_another_number_of_rows_is_refused(tmp_path, monkeypatch):
+def test_files_are_read_once_until_they_change_and_other_rows_are_refused(tmp_path, monkeypatch):
     files = bars_files.write("frappe_x1", tmp_path / "files", rows=50)
     right = {part: hashlib.md5((files / f"{part}.csv").read_bytes()).hexdigest() for part in ("train", "valid", "test")}
     entry, read = data.dataclasses.replace(data.load("frappe_x1"), md5=right), []
@@ -120,7 +120,7 @@ def test_files_are_read_once_and_another_number_of_rows_is_refused(tmp_path, mon
         data.prepare(data.load("movielenslatest_x1"), files, tmp_path / "work", "lr", False, any_files=False)
 
 
-def test_every_figure_has_a_source_and_models_with_valid_flags():
+def test_every_figure_of_every_row_has_a_source_and_its_models_have_flags():
     for name in data.figures():
         entry = data.load(name)
         assert set(entry.models) <= set(MODELS) and set(entry.flags) <= set(entry.models)
@@ -161,12 +161,13 @@ def test_means_stand_next_to_bars_mean_of_five_or_its_table():
     assert (deepfm["bars_auc"], deepfm["bars_mean_auc"]) == (0.9842, 0.983947)
     assert (deepfm["auc_minus_bars"], lr["auc_minus_bars"]) == (0.000053, -0.0056)
     assert found["leaderboard"] and not found["chosen_on_test"]
-    header, _, row, _ = leaderboard.table(found["models"])
+    rows = [{"model": model, **entry} for model, entry in found["models"].items()]
+    header, _, row, _ = leaderboard.sides.markdown(leaderboard.COLUMNS, rows)
     assert "| model | seeds | AUC | spread | BARS | mean of 5 | ours - BARS |" in header and "gauc" not in header
     assert row.startswith("| deepfm | 2 | 0.9840 | 0.0020 | 0.9842 | 0.9839 | +0.0001 |")
 
 
-def test_the_notes_name_models_without_settings_and_who_chose_the_epoch():
+def test_the_notes_name_models_without_settings_and_what_chose_the_epoch():
     _, notes = shown("frappe_x1", {"deepfm": [0.98], "lr": [0.93], "masknet": [0.98]})
     assert notes[0] == "Without settings of their own, with those of BARS' DeepFM: masknet."
     _, notes = shown("taobaoad_x1", {"din": [0.65]})

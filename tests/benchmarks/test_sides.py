@@ -18,7 +18,7 @@ def parts(**measured):
     }
 
 
-def test_the_last_line_has_all_keys_and_null_for_parts_that_did_not_run(capsys):
+def test_the_last_line_has_all_keys_with_null_for_parts_without_a_result(capsys):
     of = parts(first={"first_key": 0.5}, second=None, third={"third_key": 3})
     sides.run_parts(of, argparse.Namespace(parts=["first"]))
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -31,7 +31,7 @@ def test_the_last_line_has_all_keys_and_null_for_parts_that_did_not_run(capsys):
     assert found["seconds"].keys() == {"second", "third"} and "no broker" in output.err
 
 
-def test_a_failed_command_ends_the_program_with_the_end_of_its_output(capsys):
+def test_an_unknown_part_is_refused_and_a_failed_command_shows_its_output(capsys):
     parser = sides.parser("help")
     sides.add_parts(parser, parts(first={}, second={}), default=["first"])
     assert parser.parse_args([]).parts == ["first"]
@@ -44,7 +44,7 @@ def test_a_failed_command_ends_the_program_with_the_end_of_its_output(capsys):
         sides.call(["sh", "-c", "echo before; echo why >&2; exit 3"])
 
 
-def test_sides_alternate_and_a_ratio_is_the_median_over_the_rounds():
+def test_sides_are_measured_in_turn_and_a_ratio_is_the_median_of_the_ratios(capsys):
     asked, rates = [], {"one": iter([1.0, 9.0, 4.0]), "other": iter([2.0, 3.0, 2.0])}
 
     def measure(name):
@@ -53,11 +53,12 @@ def test_sides_alternate_and_a_ratio_is_the_median_over_the_rounds():
 
     found = sides.in_turn({name: lambda name=name: measure(name) for name in rates}, rounds=3)
     assert asked == ["one", "other"] * 3
+    assert "round 3 of 3, other: 2; about 0 s left" in capsys.readouterr().err
     assert sides.ratio(found, "one", "other") == 2.0  # The median of 0.5, 3 and 2.
     assert sides.ratio(found, "one", "a side that did not run") is None
 
 
-def test_every_scaling_ratio_has_both_sides_or_is_left_out(monkeypatch, capsys):
+def test_every_ratio_of_scaling_has_its_sides_and_bfloat16_is_left_out(monkeypatch, capsys):
     monkeypatch.setattr(scaling.hardware, "has_bfloat16", lambda: False)
     every = scaling.every_side(steps=2)
     assert every.keys() - scaling.runnable(every).keys() == {"one_bf16"}

@@ -23,7 +23,7 @@ def test_a_kill_of_each_kind_loses_and_repeats_no_record(warm_python, monkeypatc
     assert found["restarts"] >= 1 and abs(found["auc_minus_undisturbed"]) < 0.5
 
 
-def test_records_lost_and_trained_twice_are_told_by_the_steps_of_their_rows():
+def test_a_record_without_a_step_is_not_trained_and_too_many_are_twice():
     names = ["once", "twice", "never", "no step", "repeated", "repeated"]
     steps = {"once": 1.0, "twice": 2.0, "no step": 0.0, "repeated": 2.001, "another": 7.0}
     keys = hashing.keys(kills.OWN, pa.array(list(steps)))

@@ -325,7 +325,7 @@ def test_predictions_are_calibrated_for_the_kept_share_of_negatives(tmp_path, da
     ("arguments", "status", "message"),
     [
         (["fly"], 2, "no command 'fly'; there are train, launch, evaluate"),
-        (["trian"], 2, "score, bench; did you mean train?"),
+        (["trian"], 2, "score; did you mean train?"),
         (["service", "stat"], 2, "needs one of stats, tables, save as its first argument; did you mean stats?"),
         (["train", "--max_step=3"], 2, "Did you mean: max_steps"),
         (["train", "--batch_size=0"], 2, "batch_size"),
@@ -402,8 +402,6 @@ _WITHOUT_TENSORFLOW = [
     ["convert", "--format=criteo", "--input=nowhere", "--output=out"],
     ["convert", "--format=csv", "--input=.", "--feature_spec=nowhere.toml", "--output=out"],
     ["convert", "--infer", "--input=nowhere", "--output=out.toml"],
-    ["bench", "settings", "--train_data=nowhere", "--eval_data=nowhere", "--output=out"],
-    ["bench", "scaling", "--model=deepfn", "--output=out"],
     ["launch", "-np", "1", "--", "--train_data=.", "--model_dir=nowhere", "--model=deepfn"],
 ]
 

@@ -19,9 +19,9 @@ import yaml
 from horovod.runner.util import remote
 
 from ctr_trainer import __version__, cli
-from ctr_trainer.bench import network_job
 from ctr_trainer.commands import serve, train
 from ctr_trainer.commands.experiment import flags
+from tests.hosts import machines
 from tests.parallel import launch
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -248,7 +248,7 @@ def sshd(tmp_path):
     command = ["/usr/sbin/sshd", "-De", "-f", DOCKERFILE.parent / "sshd_config", *options]
     with contextlib.ExitStack() as stack:
         if os.getuid() == 0:
-            stack.enter_context(network_job.directory_in_use(pathlib.Path("/run/sshd")))
+            stack.enter_context(machines.directory_in_use(machines.SSHD_DIRECTORY))
         with open(tmp_path / "log", "w") as log:
             process = subprocess.Popen(command, stderr=log)
         stack.callback(process.wait, 60)

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from ctr_trainer.bench import namespaces, network_job
 from ctr_trainer.system.messages.errors import UserError
+from tests.hosts import machines as simulated
 from tests.parallel import launch
 
 
@@ -16,7 +16,7 @@ class Hosts:
     """Two hosts.
 
     Args:
-      machines: of `namespaces.machines`.
+      machines: of `simulated.machines`.
       programs: directory with the `ssh` that reaches them.
       shared: the directory that they share.
     """
@@ -49,7 +49,7 @@ class Hosts:
 
     def processes(self, host):
         """Returns the process ids of the processes on a host."""
-        return [int(pid) for pid in namespaces._run(["ip", "netns", "pids", self.machines[host].namespace]).split()]
+        return [int(pid) for pid in simulated._run(["ip", "netns", "pids", self.machines[host].namespace]).split()]
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +58,11 @@ def hosts(tmp_path_factory):
     shared = tmp_path_factory.mktemp("shared")
     with contextlib.ExitStack() as stack:
         try:
-            namespaces.require_privileges({**namespaces.PACKAGES, **network_job.SSH_PACKAGES})
-            machines = stack.enter_context(namespaces.machines(2, sorted(os.sched_getaffinity(0))))
+            simulated.require_privileges()
+            machines = stack.enter_context(simulated.machines(2, sorted(os.sched_getaffinity(0))))
         except UserError as error:
             pytest.skip(str(error))
-        programs = stack.enter_context(network_job.ssh_daemons(machines, tmp_path_factory.mktemp("ssh")))
+        programs = stack.enter_context(simulated.ssh_daemons(machines, tmp_path_factory.mktemp("ssh")))
         yield Hosts(machines, programs, shared)
 
 

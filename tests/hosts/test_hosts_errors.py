@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from ctr_trainer.bench import namespaces
 from tests import small
+from tests.hosts import machines as simulated
 from tests.parallel import launch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -39,7 +39,7 @@ def _inside(hosts, host, command):
 @contextlib.contextmanager
 def _found_by(hosts, host, name, address):
     """Within it, a host finds a name at another address."""
-    file = namespaces._ETC / hosts.machines[host].namespace / "hosts"
+    file = simulated._ETC / hosts.machines[host].namespace / "hosts"
     right = file.read_text()
     file.write_text(re.sub(rf"^\S+ {name}$", f"{address} {name}", right, flags=re.MULTILINE))
     try:

@@ -10,10 +10,10 @@ import subprocess
 
 import pytest
 
-from ctr_trainer.bench import namespaces
 from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.data.reader import BatchReader
 from tests import small
+from tests.hosts import machines as simulated
 from tests.hosts.rows import names, trained
 from tests.parallel import launch
 
@@ -24,7 +24,7 @@ ROWS = 6007
 
 def _link(hosts, state):
     """Sets the network of the second host up or down."""
-    command = hosts.machines[1].command(["ip", "link", "set", namespaces.INTERFACE, state])
+    command = hosts.machines[1].command(["ip", "link", "set", simulated.INTERFACE, state])
     subprocess.run(command, check=True, timeout=60)
 
 

@@ -7,8 +7,7 @@ import typing
 import pytest
 from absl import flags as absl_flags
 
-from ctr_trainer.bench.worker import WorkerFlags
-from ctr_trainer.commands import bench, convert, launch, report, serve, service
+from ctr_trainer.commands import convert, launch, report, serve, service
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.settings.by_flag import by_flag, changed, replaced
 from ctr_trainer.settings.schedule import Schedule
@@ -18,13 +17,11 @@ from ctr_trainer.system.messages.errors import UserError
 
 GROUPS = [
     *flags.EXPERIMENT,
-    *bench.GROUPS,
     *convert.GROUPS,
     *launch.GROUPS,
     *report.GROUPS,
     *serve.GROUPS,
     *service.GROUPS,
-    WorkerFlags,
 ]
 NEEDED = {
     "lr_schedule_params=unit": ["--lr_schedule_params=warmup_steps=1"],

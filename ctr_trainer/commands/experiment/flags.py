@@ -21,7 +21,7 @@ S = TypeVar("S", bound=Settings)
 Groups = tuple[type[Settings], ...]
 _NUMBERS: dict[Any, tuple[type, str]] = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
 
-# Groups of `train` and of the workers of `bench`.
+# Groups of `train`.
 TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 # Groups whose flags a flagfile of an experiment may contain.
 EXPERIMENT: Groups = (*TRAINING, CheckpointFlags, SavedModelFlags, PredictFlags)

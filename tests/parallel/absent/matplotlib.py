@@ -1,1 +1,1 @@
-raise ImportError("matplotlib is for `report` and the benches, not for workers")
+raise ImportError("workers do not need matplotlib")

@@ -1,18 +1,16 @@
-"""A worker process of a measured job, which writes its results to a file; and W1, the default workload of `bench`.
+"""A worker of a measured job, which writes its results to a file; and W1, the workload of jobs without data.
 
 Ids follow Zipf(1.2), truncated to 2,000,000 / 26 values per field; labels follow Bernoulli(0.25). W1 measures speed
 only, as its labels do not depend on its features.
 """
 
-import dataclasses
+import argparse
 import itertools
 import json
 import math
 import operator
-import os
 import pathlib
 import statistics
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -26,7 +24,6 @@ from ctr_trainer.commands.reports.training_run import METRICS_FILE
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import DenseFeature, FeatureSpec, Label, SparseFeature
-from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
@@ -83,61 +80,56 @@ class W1Batches:
         yield from itertools.islice(itertools.cycle(self._batches), self._count)
 
 
-@dataclasses.dataclass(frozen=True)
-class WorkerFlags(Settings, title="Worker"):
-    """The flags of a worker in addition to the flags of `train`."""
+def arguments() -> tuple[argparse.Namespace, list[str]]:
+    """Returns the worker's own flags, and the flags of `train`."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--result_dir", required=True, help="directory where rank r writes rank-r.json")
+    about = "equal parts of a machine's cores, one for each worker; 0: as many parts as workers"
+    parser.add_argument("--core_shares", type=int, default=0, help=about)
+    parser.add_argument("--towers", type=int, default=1, help="parts of a batch, each computed on its own device")
+    return parser.parse_known_args()
 
-    result_dir: str = setting("", "directory where rank r writes rank-r.json", "path")
-    core_shares: int = setting(
-        0, "equal parts of a machine's cores, one for each worker; 0: as many parts as workers", minimum=0
-    )
-    towers: int = setting(1, "parts of a batch, each computed on its own device", minimum=1)
+
+def write(result_dir: str, found: Mapping[str, Any]) -> None:
+    """Writes the results of a rank to a file, which `jobs.run_workers` reads."""
+    pathlib.Path(result_dir, f"rank-{found['rank']}.json").write_text(json.dumps(found))
 
 
-def main() -> int:
-    """Runs the worker and returns the exit status, with the same meaning as for `python -m ctr_trainer`."""
+def main() -> None:
     tensorflow_import.load()
     log_lines.install(rank=log_lines.rank_of_this_process())
+    own, given = arguments()
     try:
-        values = flags.define((WorkerFlags, *flags.TRAINING))
-        values(sys.argv)
-        worker = flags.read(WorkerFlags, values)
-        found = _measure(
-            worker=worker,
-            experiment=flags.read(Experiment, values),
-            evaluation=flags.read(EvaluationConfig, values),
-            metrics=flags.read(MetricsConfig, values),
-        )
+        values = flags.define(flags.TRAINING)
+        values(["worker", *given])
+        groups = (flags.read(group, values) for group in (Experiment, EvaluationConfig, MetricsConfig))
+        write(own.result_dir, measure(own.core_shares, own.towers, *groups))
     except (absl_flags.Error, UserError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    path = os.path.join(worker.result_dir, f"rank-{found['rank']}.json")
-    with open(path, "w") as file:
-        json.dump(found, file)
-    return 0
+        raise SystemExit(f"error: {error}") from None
 
 
-def _measure(
-    worker: WorkerFlags, experiment: Experiment, evaluation: EvaluationConfig, metrics: MetricsConfig
+def measure(
+    core_shares: int, towers: int, experiment: Experiment, evaluation: EvaluationConfig, metrics: MetricsConfig
 ) -> dict[str, Any]:
     """Trains and, if --eval_data is given, evaluates: during training with --eval_steps, otherwise after it.
 
     Returns:
       dict, see `result`, with `evaluation_seconds` and `learning_rate` in addition.
     """
-    from ctr_trainer.bench.models import gpus_of, in_towers
+    from towers import gpus_of, in_towers
+
     from ctr_trainer.checkpoint.evaluations import EvaluationHistory
     from ctr_trainer.commands.experiment import build
     from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.ranks import distributed
 
     data = experiment.data
-    build.start_workers(experiment, worker.core_shares, (gpus_of(worker.towers) if worker.towers > 1 else 0) or 1)
+    build.start_workers(experiment, core_shares, (gpus_of(towers) if towers > 1 else 0) or 1)
     if data.train_data:
         experiment = build.with_label_rates(experiment)
     estimator = build.make_estimator(experiment)
-    if worker.towers > 1:
-        estimator.model_fn = in_towers(estimator.model_fn, worker.towers)
+    if towers > 1:
+        estimator.model_fn = in_towers(estimator.model_fn, towers)
 
     def train_input_fn(position: Any) -> Any:
         if not data.train_data:
@@ -169,18 +161,11 @@ def _measure(
 def result(
     rank: int, trained: Mapping[str, Any], evaluations: list[dict[str, Any]], examples_per_step: int
 ) -> dict[str, Any]:
-    """Returns a worker's results, from the result of `Estimator.train` and the metrics of each evaluation.
+    """Returns a worker's results, from the result of `Estimator.train`, see `TrainResult`, and of each evaluation.
 
-    Returns:
-      dict of
-        `rank`;
-        `examples_per_sec` of this rank over the measured steps, without the time of evaluations;
-        `phases` and `load`, see `TrainResult`;
-        `held`: the memory and the GPUs of all ranks, see `TrainResult`;
-        `training_auc`, over the training examples of all ranks, each scored before the update that uses it;
-        `auc`, `accuracy`, `logloss` and `copc` of the last evaluation;
-        `evaluations`: the `step`, the `auc` and the `accuracy` of each evaluation.
-      Results that were not measured are left out. If there are several labels, each metric is the mean over the labels.
+    `examples_per_sec` is of this rank over the measured steps, without the time of evaluations. `training_auc` covers
+    the training examples of all ranks, each scored before the update that uses it; the other metrics are of the last
+    evaluation. What was not measured is left out. With several labels, each metric is the mean over the labels.
     """
     phases = trained["phases"]
     learned = _mean_of_labels(evaluations[-1], ("auc", "accuracy", "logloss", "copc")) if evaluations else {}
@@ -216,4 +201,4 @@ def _mean_of_labels(metrics: Mapping[str, Any], names: Iterable[str]) -> dict[st
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,17 +1,21 @@
 """Simulates several machines on one machine: network namespaces that a bridge connects over links of limited speed.
 
-The bridge is also in a namespace, so that the machine's own network does not change.
+The bridge is also in a namespace, so that the machine's own network does not change. The machines reach each other by
+SSH. `benchmarks/network.py` uses them, too.
 """
 
 import contextlib
 import dataclasses
+import fcntl
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 
@@ -19,14 +23,46 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import child
 
 INTERFACE = "eth0"
-_PREFIX = "ctr-bench"
+_PREFIX = "ctr-hosts"
 _NETWORK = "10.213.0"  # Any private network works, as no route leads out of the namespaces.
 # `ip netns exec` mounts the files of a directory NAMESPACE in this directory over the files in /etc.
 _ETC = pathlib.Path("/etc/netns")
 _TIMEOUT_SECONDS = 30
 _MOST_MACHINES = 250
 _NAMED = 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"'
-PACKAGES = {"ip": "iproute2", "tc": "iproute2", "taskset": "util-linux", "unshare": "util-linux"}
+PACKAGES = {
+    **{"ip": "iproute2", "tc": "iproute2", "taskset": "util-linux", "unshare": "util-linux"},
+    **{"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"},
+}
+# sshd requires this empty directory for the process that authenticates a client.
+SSHD_DIRECTORY = pathlib.Path("/run/sshd")
+_SSHD_SETTINGS = """\
+Port 22
+HostKey {directory}/host
+AuthorizedKeysFile {directory}/client.pub
+# The parent directory may be writable by others, such as /tmp.
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+UsePAM no
+UseDNS no
+MaxStartups 500
+PidFile none
+"""
+# The hosts are temporary, so the user's own file of known hosts must not list them.
+_SSH_SETTINGS = """\
+Host *
+  Port 22
+  IdentityFile {directory}/client
+  IdentitiesOnly yes
+  UserKnownHostsFile /dev/null
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking no
+  BatchMode yes
+  ConnectTimeout {seconds}
+  LogLevel ERROR
+"""
 # The size of a token bucket: enough for a scheduler's tick at 10 Gbit/s, and small enough not to hide the limit.
 _BURST_BYTES = 256 * 1024
 
@@ -58,10 +94,10 @@ def require_privileges(tools: Mapping[str, str] = PACKAGES) -> None:
     missing = {name: package for name, package in tools.items() if _find(name) is None}
     if missing:
         names, packages = ", ".join(missing), " ".join(dict.fromkeys(missing.values()))
-        raise UserError(f"`bench network` needs {names}, which are not on the PATH: apt-get install {packages}")
+        raise UserError(f"simulated machines need {names}, which are not on the PATH: apt-get install {packages}")
     if os.geteuid() != 0:
         raise UserError(
-            "`bench network` creates network namespaces, for which it must run as root: use sudo or a virtual machine"
+            "simulated machines are network namespaces, which only root can create: use sudo or a virtual machine"
         )
 
 
@@ -179,7 +215,7 @@ def _run(command: Sequence[str], check: bool = True) -> str:
         raise UserError(f"{' '.join(command)} did not end within {_TIMEOUT_SECONDS} s") from None
     if check and done.returncode:
         raise UserError(
-            f"this kernel does not let `bench network` make its machines: {' '.join(command)}: {done.stderr.strip()}; "
+            f"this kernel does not let this process simulate machines: {' '.join(command)}: {done.stderr.strip()}; "
             "it needs network namespaces, veth, bridge and sch_tbf, which a container has only with CAP_SYS_ADMIN and "
             "CAP_NET_ADMIN"
         )
@@ -198,3 +234,79 @@ def _stopped_by_sigterm() -> Iterator[None]:
 
     with child.handling_signals(stop, [signal.SIGTERM]):
         yield
+
+
+@contextlib.contextmanager
+def ssh_daemons(found: Sequence[Machine], directory: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+    """Starts an SSH daemon on each machine, and stops the daemons at the end of the block.
+
+    `machines` kills any processes that the daemons leave running. `directory` is for keys, settings and
+    logs; only this user may have access.
+
+    Yields:
+      directory with an `ssh` that reaches the machines; put it at the front of a PATH.
+
+    Raises:
+      UserError: a daemon does not answer in time; the message contains its log.
+    """
+    directory = pathlib.Path(directory).resolve()
+    for name in ("host", "client"):
+        keygen = [tool("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)]
+        subprocess.run(keygen, check=True, timeout=_TIMEOUT_SECONDS)
+    (directory / "sshd_config").write_text(_SSHD_SETTINGS.format(directory=directory))
+    (directory / "ssh_config").write_text(_SSH_SETTINGS.format(directory=directory, seconds=_TIMEOUT_SECONDS))
+    programs = directory / "bin"
+    programs.mkdir()
+    client = programs / "ssh"
+    client.write_text(f'#!/bin/sh\nexec {tool("ssh")} -F {shlex.quote(str(directory / "ssh_config"))} "$@"\n')
+    client.chmod(0o700)
+    started = []
+    with directory_in_use(SSHD_DIRECTORY):
+        try:
+            for machine in found:
+                log = directory / f"sshd-{machine.address}.log"
+                daemon = [tool("sshd"), "-D", "-f", directory / "sshd_config", "-E", log]
+                started.append((machine, log, subprocess.Popen(machine.command(daemon), stdin=subprocess.DEVNULL)))
+            for machine, log, process in started:
+                _wait_for_login(machine, log, process, programs)
+            yield programs
+        finally:
+            for _, _, process in started:
+                process.terminate()
+            for _, _, process in started:
+                process.wait(_TIMEOUT_SECONDS)
+
+
+@contextlib.contextmanager
+def directory_in_use(directory: pathlib.Path) -> Iterator[None]:
+    """Creates a directory if it does not exist, and then removes it at the end unless another process uses it."""
+    own = not directory.exists()
+    directory.mkdir(mode=0o755, exist_ok=True)
+    users = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        yield
+    finally:
+        if own:
+            with contextlib.suppress(OSError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                directory.rmdir()
+        os.close(users)
+
+
+def _wait_for_login(
+    machine: Machine, log: pathlib.Path, process: "subprocess.Popen[bytes]", programs: pathlib.Path
+) -> None:
+    """Returns when a login on the machine works."""
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    login = machine.command([programs / "ssh", "-o", "PasswordAuthentication=no", machine.address, "true"])
+    while True:
+        done = subprocess.run(login, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+        if done.returncode == 0:
+            return
+        if process.poll() is not None or time.monotonic() > deadline:
+            text = log.read_text(errors="replace") if log.exists() else ""
+            raise UserError(
+                f"the SSH daemon on {machine.address} does not answer: {done.stderr.strip()}\n{text.strip()}"
+            )
+        time.sleep(0.05)
