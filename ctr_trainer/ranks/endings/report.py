@@ -134,6 +134,10 @@ class EndReport:
         if os.environ.get(TRACEBACKS):
             traceback.print_exception(error)
         record = self._note(error)
+        told = end_of(error).told
+        if record.kind is RecordKind.CAUSE and told and told != record.message:  # Now it names the last checkpoint.
+            record = dataclasses.replace(record, message=told)
+            self._set(record)
         if self._is_in_order:
             self._wait_until_closed()
             self._say_in_order()
