@@ -193,15 +193,16 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
             rows=RowSchedule(feed.embeddings, store, config, model.step.rows and model.step.rows.learning_rate),
             save=Saving(job, saver, feed, store, model.step.run_length, dense.settle),
             saves=checkpoint_period(config, feed, model.step),
-            meetings=_meetings(feed),
+            meetings=_meetings(feed, clock),
         )
 
 
-def _meetings(feed: Feed) -> Meetings:
+def _meetings(feed: Feed, clock: Clock) -> Meetings:
     """Returns the meetings of the ranks. A collective."""
     all_sum = functools.partial(distributed.all_sum, name="what_ranks_ask_for")
     rank, size = distributed.rank(), distributed.size()
-    meetings = Meetings(rank, size, all_sum, most_steps=_STEPS_OF_STREAMS if feed.is_live else None)
+    most_steps = _STEPS_OF_STREAMS if feed.is_live else None
+    meetings = Meetings(rank, size, all_sum, most_steps, waiting=lambda: clock.within("dense_sync"))
     meetings.meet(0, signal=0, is_over=False)  # Creates the graph and session of this collective before the steps.
     return meetings
 

@@ -1,8 +1,10 @@
 """Steps after which all ranks meet, to do after the same step what a clock or a signal of one rank asks for."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -59,6 +61,7 @@ class Meetings:
     Args:
       all_sum: f(int64[size + 2]) -> the sum of all ranks' arrays. A collective.
       most_steps: largest number of steps between two meetings, if steps may suddenly take seconds; None for no limit.
+      waiting: f() -> context manager of a meeting of several ranks, such as a phase of the clock.
     """
 
     def __init__(
@@ -67,10 +70,11 @@ class Meetings:
         size: int,
         all_sum: Callable[[np.ndarray], np.ndarray],
         most_steps: int | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rank, self._size, self._all_sum, self._most_steps = rank, size, all_sum, most_steps
-        self._clock = clock
+        self._waiting, self._clock = waiting, clock
         self._last: tuple[int, float] | None = None  # The step of the last meeting, and its time.
         self._next, self._steps = 0, 1
 
@@ -91,7 +95,8 @@ class Meetings:
         own[self._rank] = signal
         if self._rank == 0:
             own[-2:] = is_over, self._steps_from(step)
-        told = self._all_sum(own)
+        with self._waiting():
+            told = self._all_sum(own)
         self._steps = int(told[-1])
         self._next = step + self._steps
         return Told(tuple(told[:-2].tolist()), bool(told[-2]))

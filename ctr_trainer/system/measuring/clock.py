@@ -38,7 +38,7 @@ class Phase:
     waits_for: tuple[str, ...] = ()
 
 
-# In the order of a step. `start` is the time before the first step. `hooks` includes metrics, logs, summaries and the
+# In the order of a step. `start` is the time before the first step. `dense_sync` includes the meetings of the ranks. `hooks` includes metrics, logs, summaries and the
 # user's hooks. `tracing` is the time of the measurement itself. `loop` is the time from a step's last hook to the next
 # step's first hook.
 TABLE = (
