@@ -43,7 +43,7 @@ def format_phases(result: Mapping[str, Any]) -> list[str]:
     """
     phases = result["phases"]
     if phases is None:
-        return ["phases of a step: the run was too short, no step was traced after the first phase_steps"]
+        return ["phases of a step: the run was too short, no step followed the profiled ones"]
     step = phases["step_seconds"]
     traced = f"{phases['traced_steps']} traced of {phases['steps']} steps"
     lines = [f"phases of a step of {1000 * step:.2f} ms, from {traced}:"]

@@ -18,7 +18,7 @@ class Phase:
     Attributes:
       name: name in `phase_seconds` of the summary, in traces and in `RankState`.
       title: name in tables and in the summary's lines.
-      step_name: name in `phases` of --phase_steps and in the benchmarks; None for a phase outside of steps.
+      step_name: name in `phases` of --profile_steps and in the benchmarks; None for a phase outside of steps.
       log_name: name of the phase's percentiles in the log; "" for no percentiles.
       operation: log name of the operations, in any thread, that the phase waits for or performs; "" for none.
       in_graph: whether the phase is a part of `session` that only a traced step can measure. The thread enters all
@@ -38,9 +38,9 @@ class Phase:
     waits_for: tuple[str, ...] = ()
 
 
-# In the order of a step. `start` is the time before the first step. `dense_sync` includes the meetings of the ranks. `hooks` includes metrics, logs, summaries and the
-# user's hooks. `tracing` is the time of the measurement itself. `loop` is the time from a step's last hook to the next
-# step's first hook.
+# In the order of a step. `start` is the time before the first step. `dense_sync` includes the meetings of the ranks.
+# `hooks` includes metrics, logs, summaries and the user's hooks. `tracing` is the time of the measurement itself. `loop`
+# is the time from a step's last hook to the next step's first hook, without the phases between them.
 TABLE = (
     Phase("start", "start", None, is_training=False),
     Phase("read", "read sample", "read_sample", "StepReadWait", "OpsReadSample", waits_for=_SERVICE),
