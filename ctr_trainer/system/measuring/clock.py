@@ -39,8 +39,8 @@ class Phase:
 
 
 # In the order of a step. `start` is the time before the first step. `dense_sync` includes the meetings of the ranks.
-# `hooks` includes metrics, logs, summaries and the user's hooks. `tracing` is the time of the measurement itself. `loop`
-# is the time from a step's last hook to the next step's first hook, without the phases between them.
+# `hooks` includes metrics, logs, summaries and the user's hooks. `tracing` is the time of the measurement itself.
+# `loop` is the time from a step's last hook to the next step's first hook, without the phases between them.
 TABLE = (
     Phase("start", "start", None, is_training=False),
     Phase("read", "read sample", "read_sample", "StepReadWait", "OpsReadSample", waits_for=_SERVICE),
