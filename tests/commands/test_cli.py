@@ -432,7 +432,8 @@ def test_output_that_nobody_reads_is_no_error(arguments):
 
 
 def test_a_balanced_positive_weight_is_counted_logged_and_kept(tmp_path, data, caplog):
-    positive = round(json.loads((data / "_dataset.json").read_text())["label_mean"] * 300)
+    (mean,) = json.loads((data / "_dataset.json").read_text())["label_means"].values()
+    positive = round(mean * 300)
     weight = (300 - positive) / positive
     flagfile = _flagfile(tmp_path, data, "--max_steps=2", "--positive_weight=balanced")
     with caplog.at_level("INFO"):
