@@ -1,7 +1,6 @@
 """Measures the loop from a click to the next request's score: broker, two workers, service, publisher and server.
 
     python benchmarks/click_to_score.py                        # all parts
-    python benchmarks/click_to_score.py --parts=loop --seconds=60
     python benchmarks/click_to_score.py --parts=file --records=200000 --rounds=3
     python benchmarks/click_to_score.py --parts=kills --kills=10 --kill_records=100000
 

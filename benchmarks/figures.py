@@ -56,7 +56,7 @@ def machine() -> dict[str, Any]:
     """Describes this machine; `cores` are those that this process may use, `load` is the average of the last minute."""
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    versions = {"ctr_trainer": __version__}
+    versions = {"python": platform.python_version(), "ctr_trainer": __version__}
     for name in _PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)
@@ -66,8 +66,6 @@ def machine() -> dict[str, Any]:
         "cpu": names[0] if names else platform.machine(),
         "cores": hardware.usable_cores(),
         "bfloat16": hardware.has_bfloat16(),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
         "versions": versions,
         "load": round(os.getloadavg()[0], 2),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

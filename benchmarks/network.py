@@ -146,9 +146,7 @@ def column(job: Job, rounds: Rounds, alone: Rounds | None, examples: int) -> dic
     kept = ("job_seconds", "batch_ms", "phases_ms", "accounted", "service_resident_bytes", "gpu_bytes")
     return {
         "total_seconds": figure(examples / rate(ranks) for ranks in rounds),
-        "percent": figure(100 * rate(one) / rate(ranks) for ranks, one in zip(rounds, alone, strict=True))
-        if alone
-        else None,
+        "percent": figure(100 * rate(one) / rate(ranks) for ranks, one in zip(rounds, alone or (), strict=bool(alone))),
         **{name: found[name] for name in kept},
         "update_gradients_ms": figure(sum(values) for values in zip(*update, strict=True)),
         "received_gbit": received,
