@@ -1,10 +1,10 @@
-# `make help` lists the targets. Settings, as `make demo TF='tensorflow[and-cuda]' HOROVOD_GPU_OPERATIONS=NCCL`:
+# `make help` lists the targets. Settings, such as `make demo TF='tensorflow[and-cuda]' HOROVOD_GPU_OPERATIONS=NCCL`:
 #   PYTHON                  the interpreter that .venv is made with; default: python3, else python3.13 down to python3.10;
 #                           of test-python: its version, such as 3.13
-#   TF                      the TensorFlow requirement; another one than last time makes .venv anew
+#   TF                      the TensorFlow requirement; a different one than last time recreates .venv
 #   HOROVOD_GPU_OPERATIONS  NCCL builds Horovod for GPUs
 #   WORKERS                 how many workers the demo trains with
-#   ARGS                    what else pytest is given, as ARGS='tests/install -x'
+#   ARGS                    further arguments of pytest, such as ARGS='tests/install -x'
 
 TF ?= tensorflow-cpu
 PYTHON ?=
@@ -48,7 +48,7 @@ lint: install  ## ruff, import-linter (who imports whom) and mypy
 	@.venv/bin/mypy
 	@.venv/bin/mypy examples/*.py
 
-format: install  ## let ruff mend imports and layout
+format: install  ## let ruff correct imports and layout
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
 

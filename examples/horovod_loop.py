@@ -38,7 +38,9 @@ def main() -> None:
     parser.add_argument("--model_dir", required=True, help="where the checkpoints go")
     parser.add_argument("--epochs", type=int, default=1, help="passes over the data")
     parser.add_argument("--save_checkpoints_steps", type=int, default=100, help="steps between checkpoints")
-    parser.add_argument("--deterministic", action="store_true", help="make equal runs end with equal models")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="make identical runs end with bit-identical models"
+    )
     flags = parser.parse_args()
     hvd.init()  # 1: start.
     ctr.install_log()

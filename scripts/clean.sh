@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Removes .venv, the demo and all build outputs, but not the wheels in the user's cache. `make clean` calls it.
 #
-# What `make` did not make is left and named: a .venv of one's own, a file that was added to demo/, build/ or dist/.
+# It keeps and lists what `make` did not make: your own .venv, and files that were added to demo/, build/ or dist/.
 set -euo pipefail
 shopt -s nullglob dotglob
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -12,7 +12,7 @@ leave() {
     status=1
 }
 
-# Removes a directory unless it holds something else than the names or patterns given.
+# Removes a directory if it holds only the given names or patterns.
 remove_if_only() {
     local directory=$1 path pattern known
     shift

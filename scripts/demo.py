@@ -90,9 +90,9 @@ def remove_old(directory, what):
     if not directory.exists():
         return
     if not directory.resolve().is_relative_to(DEMO.resolve()):
-        raise UserError(f"{what} {directory} is there and not under {DEMO}/: move it away to run the demo")
+        raise UserError(f"{what} {directory} exists outside {DEMO}/: move it away to run the demo")
     refuse_changed(directory)
-    print(f"demo: removing {directory}, the {what} of an earlier run, to start it afresh", flush=True)
+    print(f"demo: removing {directory}, the {what} of an earlier run", flush=True)
     shutil.rmtree(directory)
 
 
@@ -154,7 +154,7 @@ def run_demo(workers):
 
 
 def main():
-    # So that an end from outside ends the workers too: command.run stops what it started on its way out.
+    # An exception makes `child.run_command` stop the workers.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     os.chdir(ROOT)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

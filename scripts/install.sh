@@ -2,7 +2,7 @@
 # Makes .venv with the package (editable), its development tools, TensorFlow and Horovod. `make install` calls it.
 #
 # Environment: PYTHON, TF, HOROVOD_GPU_OPERATIONS, as the Makefile says.
-# The stamp is written last, so an installation that was interrupted goes on, and a finished one is left alone.
+# The stamp is written last, so an interrupted installation continues, and a finished one is not repeated.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$root"
@@ -18,7 +18,7 @@ fail() {
     exit 1
 }
 
-# "MINOR EXECUTABLE VERSION" of a Python 3, without the virtual environment it may stand in; nothing if it does not run.
+# Prints "MINOR EXECUTABLE VERSION" of a Python 3, outside of its virtual environment; nothing if it does not run.
 describe() {
     "$1" -c 'import os, platform, sys
 if sys.version_info[0] == 3:
@@ -26,12 +26,12 @@ if sys.version_info[0] == 3:
     print(sys.version_info[1], executable, platform.python_version())' 2>/dev/null || true
 }
 
-# Where a Python is installed and which build it is: the same for it and for the virtual environments made with it.
+# Prints where a Python is installed and its build, which are the same for its virtual environments.
 build_of() {
     "$1" -c 'import sys; print(sys.base_prefix, sys.version)' 2>/dev/null || true
 }
 
-# Sets `described` to the first usable Python. TensorFlow comes late for a new Python, so 3.10 to 3.13 go before newer ones.
+# Sets `described` to the first usable Python. TensorFlow supports a new Python late, so 3.10 to 3.13 are preferred.
 find_python() {
     local candidate minor newer=""
     local candidates=(python3 python3.13 python3.12 python3.11 python3.10)
@@ -60,14 +60,14 @@ python_found() {
     printf '%s is %s' "${PYTHON:-python3}" "${version%%$'\n'*}"
 }
 
-# Whether what stands in .venv can be gone on with: of this Python, of this place, and without another TensorFlow.
+# Tests whether .venv can be kept: it was made with this Python, in this directory, for this TensorFlow.
 venv_fits() {
     [[ -x $venv/bin/python && $(build_of "$venv/bin/python") == "$(build_of "$python")" ]] &&
         grep -qF "$root/$venv/bin/python" "$venv/bin/pip" 2>/dev/null &&
         [[ $(cat "$venv/tensorflow" 2>/dev/null) == "$tensorflow" ]]
 }
 
-# Ends where .venv is a link, or holds something and this script did not make it: making it anew would empty it.
+# Fails if .venv is a link, or holds something and this script did not make it, because it would be emptied.
 refuse_foreign_venv() {
     local left
     left=$(cd "$venv" 2>/dev/null && pwd -P) || true
@@ -80,8 +80,8 @@ refuse_foreign_venv() {
         "$root/$venv is there and was not made by this script, which would empty it. Move it away, then run this again."
 }
 
-# Writes the versions and hashes that belong to this TensorFlow, of all that constraints.txt has, to a file. Fails for
-# another TensorFlow and for a Python that constraints.txt was not tried with.
+# Writes the part of constraints.txt that belongs to this TensorFlow to a file. Fails for any other TensorFlow, and for
+# a Python that constraints.txt does not support.
 lock_requirements() {
     local line kept="" others
     case $tensorflow in
@@ -100,7 +100,7 @@ lock_requirements() {
 }
 
 pip_install() {
-    # Ignored: setuptools warns of every editable installation that it is one.
+    # setuptools warns about every editable installation.
     PYTHONWARNINGS=ignore "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" ||
         fail "pip could not install $* (its message is above). Run this again: what is installed is kept."
 }
@@ -117,7 +117,7 @@ if [[ -f $stamp && $(cat "$stamp") == "$key" ]]; then
     exit 0
 fi
 
-# Everything the machine must bring is asked for before the first download.
+# Checks what the machine must provide before the first download.
 minor=${described%% *}
 "$python" -c 'import ensurepip, venv' 2>/dev/null || fail \
     "$python cannot make virtual environments: its modules ensurepip and venv are missing. Install them, then run this again:" \
@@ -130,7 +130,7 @@ rm -f "$stamp"
 if ! venv_fits; then
     say "making $venv with Python ${described##* } ($python)"
     mkdir -p "$venv"
-    printf 'unfinished\n' >"$venv/tensorflow" # First, so that what is interrupted is known as this script's.
+    printf 'unfinished\n' >"$venv/tensorflow" # Written first, so that an interrupted .venv is recognized.
     for left in "$venv"/* "$venv"/.[!.]*; do
         [[ $left == "$venv/tensorflow" ]] || rm -rf "$left"
     done
@@ -151,7 +151,7 @@ else
         *) pip_install --editable '.[test,docs]' "$tensorflow" ;;
     esac
 fi
-"$venv/bin/python" -m ctr_trainer.system.installation.build_horovod || fail "run this again once that is mended: what is installed is kept."
+"$venv/bin/python" -m ctr_trainer.system.installation.build_horovod || fail "correct that, then run this again: what is installed is kept."
 say "compiling the package's kernels for this processor, so that the first training does not"
 "$venv/bin/python" -m ctr_trainer.system.installation.compile_kernels || fail "the kernels could not be compiled (the message is above)."
 

@@ -68,7 +68,9 @@ class TrainingSteps:
         training.saves.begin()
         for extension in self._extensions:
             extension.begin(session, self.step)
-        report.running().signals.hand_to(self._stop, training.job.config.grace_secs)
+        ending = report.running()
+        ending.explain = distributed.watchdog().explanation
+        ending.signals.hand_to(self._stop, training.job.config.grace_secs)
 
     def train_step(self, session: tf1.train.MonitoredSession, unhooked: tf1.Session) -> None:
         """Trains one step: reads, looks up, runs the graph, trains the rows, then does whatever is due.

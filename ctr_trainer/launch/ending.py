@@ -76,10 +76,10 @@ class Output:
             return Ending(Kind.FINISHED, "finished")
         killed = [exit for exit in self.exits if exit[1] not in _REPORTED]
         first = first_cause(written) if written else None
-        if first is not None and (first.kind is records.Kind.CAUSE or not killed):
+        if first is not None and (first.kind is records.RecordKind.CAUSE or not killed):
             kind = _KINDS.get(first.status, Kind.LOST)
             # A rank that reports the loss of a service, or of another rank, is not the one that failed.
-            is_at_fault = first.kind is records.Kind.CAUSE and (kind is not Kind.LOST or first.is_of_killed)
+            is_at_fault = first.kind is records.RecordKind.CAUSE and (kind is not Kind.LOST or first.is_of_killed)
             return Ending(kind, first.message, first.rank if is_at_fault else None)
         if not self.exits:
             return Ending(Kind.LOST, f"horovodrun ended with status {status}: {self.last or 'it printed nothing'}")

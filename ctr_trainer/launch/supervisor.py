@@ -244,7 +244,7 @@ class Supervisor:
             if attempt.end(self._grace_seconds).kind is Kind.FINISHED:
                 return
             for record in attempt.records():
-                if record.kind is records.Kind.IN_ORDER:
+                if record.kind is records.RecordKind.IN_ORDER:
                     raise StoppedInOrder(record.message, self._asked)
         text = f"stopped by {stop_signals.name_of(self._asked)}. {where_it_resumes(self._model_dir)}"
         raise StoppedInOrder(text, self._asked)

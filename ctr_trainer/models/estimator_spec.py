@@ -37,7 +37,7 @@ class EstimatorSpec(NamedArguments):
         not used: checkpoints are written together with the rows.
       evaluation_hooks, prediction_hooks: session hooks of an evaluation, and of `Estimator.predict`.
       optimizer: a `tf.compat.v1.train.Optimizer`, from which the Estimator makes the `train_op` of all workers; see
-        `estimator.program.with_train_op`.
+        `estimator.built_model.build_step`.
 
     Caveat: the loss must be the mean over the batch's examples, because the workers' gradients are averaged. If the
     loss is a sum, K workers that each have a Kth of the batch train with a Kth of the gradient of one worker. The log

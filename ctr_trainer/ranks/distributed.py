@@ -54,8 +54,8 @@ def init(
         HOROVOD_CYCLE_TIME is set, because Horovod's threads use 3% of a core at 5 ms.
       flags: settings, name -> value, that must be equal on all ranks.
       gpus_each: number of GPUs that each worker of a machine uses, if the machine has GPUs.
-      deterministic: whether equal runs must compute bitwise equal sums. With more than two workers, the order of a sum
-        depends on which tensors Horovod fuses, so tensor fusion is disabled.
+      deterministic: whether identical runs must compute bit-identical sums. With more than two workers, the order of a
+        sum depends on which tensors Horovod fuses, so tensor fusion is disabled.
       sums_by_host: whether to create the process set of each host's first rank, for `optimizer(between_hosts=True)`. It
         is created only if there are several hosts and one of them has several workers. Horovod negotiates for it in
         each cycle.
@@ -85,9 +85,11 @@ def init(
         _first_ranks = _hvd.ProcessSet(first_ranks) if has_set else None
         _hvd.init(process_sets=[_first_ranks] if has_set else None)
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
-    ending = report.running()
-    _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, ending.say)
-    ending.explain = _watchdog.explanation
+
+    def speak(text: str) -> None:
+        report.running().say(text)  # The `run` of a program may begin after `init`.
+
+    _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, speak)
 
 
 def watchdog() -> Watchdog:

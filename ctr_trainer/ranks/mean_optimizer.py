@@ -159,7 +159,7 @@ class HostsOptimizer(MeanOptimizer):
     """Sums like `HostSumOptimizer` within each host, and by `hvd.DistributedOptimizer` between the hosts' first ranks.
 
     Each host sends one vector per dtype, for any number of workers on it. The other ranks of a host read the result of
-    the host's first rank from shared memory, so that the gradients are bitwise equal on all ranks.
+    the host's first rank from shared memory, so that the gradients are bit-identical on all ranks.
     """
 
     def __init__(self, inner: Any) -> None:

@@ -29,7 +29,7 @@ def with_plugins(own: Mapping[str, Any], group: str) -> dict[str, Any]:
         package = point.dist.name if point.dist else "a package"
         which = f"{point.name} = {point.value}, an entry point of {group} that {package} has"
         if point.name in found:
-            raise UserError(f"{which}, has the name of another one: give it a name of its own")
+            raise UserError(f"{which}, has the name of another optimizer: rename it")
         try:
             found[point.name] = point.load()
         except Exception as error:
@@ -246,6 +246,6 @@ ROW_OPTIMIZERS = with_plugins(
 )
 # Optimizers of dense variables that embedding rows do not support, with the reasons.
 NO_ROW_OPTIMIZERS = {
-    "lamb": "lamb scales a step by the ratio of norms of a layer's weights and of their change, and of a row that is "
-    "one linear weight that ratio says nothing; take adamw"
+    "lamb": "lamb scales a step by the ratio of the norms of a layer's weights and of their change, which is "
+    "meaningless for a row of one linear weight; use adamw"
 }

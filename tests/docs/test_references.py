@@ -8,7 +8,7 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "ctr_trainer"
 MODULES = {path.relative_to(PACKAGE).with_suffix("").parts: path.read_text() for path in PACKAGE.rglob("*.py")}
 MODULES = {parts[:-1] if parts[-1] == "__init__" else parts: text for parts, text in MODULES.items()}
 _FILES = ("json", "jsonl", "log", "pb", "png", "proto", "stat")  # Endings of files, as in `flags.json`.
-_FOREIGN = ("saved_model.Builder",)  # TensorFlow's.
+_FOREIGN = ("saved_model.Builder", "session.run")  # TensorFlow's.
 
 
 def _docstrings(text):

@@ -91,7 +91,7 @@ def test_a_dense_variable_that_is_not_finite_is_not_saved(data, tmp_path):
 
 def test_rows_that_are_not_finite_are_not_saved(data, tmp_path, monkeypatch):
     store = LocalStore()
-    monkeypatch.setattr("ctr_trainer.estimator.open_store.LocalStore", lambda *_: store)
+    monkeypatch.setattr("ctr_trainer.estimator.open_store.LocalStore", lambda *_, **__: store)
     with pytest.raises(UserError, match=r"table dim4, step 15: 2 rows are not finite, such as the row of key -?\d"):
         _train(data, tmp_path, hooks=[_PoisonRows(store)])
     assert _whole(tmp_path) == [5, 10]

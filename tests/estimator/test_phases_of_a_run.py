@@ -109,7 +109,6 @@ FAR_COMPRESSED = {"service": "far:1", "sync_compression": "fp16"}
         (dict(shares={"read": 0.2}), "--prefetch_batches=8"),
         (dict(shares={"sync": 0.06}), "--embedding_service=shared"),
         (dict(shares={"sync": 0.06}, on_one_host=False), "--service_shards=2"),
-        (dict(shares={"sync": 0.06}, has_limits=True), "--embedding_service=shared"),
         (dict(shares={"sync": 0.06}, embedding={"service": "a:1"}), "--sync_steps=60"),
         (dict(shares={}, syncing=0.3), "--embedding_service=shared"),
         (dict(shares={"session": 0.8}, exchange=0.4, syncing=0.3), "--embedding_service=shared"),

@@ -18,7 +18,7 @@ from ctr_trainer.system.measuring.clock import Clock
 KILLED = "rank 1 on a has ended without an error message: it was killed"
 
 
-def _record(rank, message, kind=records.Kind.CAUSE, status=75, writer=None, time=0.0):
+def _record(rank, message, kind=records.RecordKind.CAUSE, status=75, writer=None, time=0.0):
     writer = rank if writer is None else writer
     return EndRecord(message, kind, status, time, rank, writer, "a", 7, True)
 
@@ -30,7 +30,7 @@ def _ending(exits, *written, status=1, more=()):
     return output.ending(status, written)
 
 
-SIGNAL, OTHER = records.Kind.SIGNAL, records.Kind.OTHER_RANK
+SIGNAL, OTHER = records.RecordKind.SIGNAL, records.RecordKind.OTHER_RANK
 STOPPED = "stopped by SIGTERM to rank 1 after step 7; the checkpoint x is saved"
 
 
@@ -58,7 +58,7 @@ STOPPED = "stopped by SIGTERM to rank 1 after step 7; the checkpoint x is saved"
         # Preempted: all ranks have stopped because one was asked to.
         (
             [(1, 143), (0, 143)],
-            [_record(rank, STOPPED, records.Kind.IN_ORDER, 143) for rank in (0, 1)],
+            [_record(rank, STOPPED, records.RecordKind.IN_ORDER, 143) for rank in (0, 1)],
             Ending(Kind.LOST, STOPPED),
         ),
         ([(0, 143)], [], Ending(Kind.LOST, "rank 0 ended by SIGTERM", 0)),

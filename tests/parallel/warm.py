@@ -24,8 +24,8 @@ IMPORTED = (
     *("horovod.tensorflow", "pyarrow.csv", "pyarrow.dataset", "pyarrow.flight", "pyarrow.json", "pyarrow.parquet"),
     *("tensorflow", "tensorflow.compat.v1", "ctr_trainer.data.reader", "ctr_trainer.embedding.service.client"),
     *("ctr_trainer.embedding.service.local_service", "ctr_trainer.embedding.service.service"),
-    *("ctr_trainer.embedding.store.local_store", "ctr_trainer.embedding.worker.host_rows"),
-    *("ctr_trainer.embedding.worker.lookup", "ctr_trainer.embedding.worker.row_cache"),
+    *("ctr_trainer.embedding.store.local_store", "ctr_trainer.embedding.worker.row_copies"),
+    *("ctr_trainer.embedding.worker.lookup", "ctr_trainer.embedding.worker.copied_rows"),
     *("ctr_trainer.models.metrics.evaluation_metrics", "ctr_trainer.models.metrics.click_metrics"),
 )
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ctr_trainer.ranks.endings import stop_signals
-from ctr_trainer.ranks.endings.records import ERRORS, EndRecord, Kind, first_cause, read_records
+from ctr_trainer.ranks.endings.records import ERRORS, EndRecord, RecordKind, first_cause, read_records
 from ctr_trainer.ranks.endings.report import TRACEBACKS
 from ctr_trainer.ranks.notices import ATTEMPT
 
@@ -186,7 +186,7 @@ def test_one_rank_reports_a_killed_rank_and_the_launcher_finds_its_record(tmp_pa
     (line,) = [line for _, lines in said for line in lines]
     assert line.startswith(f"error: rank {killed} on ") and line.endswith(f"{KILLED}. {GOING_ON}")
     first = first_cause(read_records(str(tmp_path), "job.1"))
-    assert (first.rank, first.kind, first.status, first.is_of_killed) == (killed, Kind.CAUSE, 75, True)
+    assert (first.rank, first.kind, first.status, first.is_of_killed) == (killed, RecordKind.CAUSE, 75, True)
     assert first.message in line
     assert read_records(str(tmp_path), "job.0") == []
 

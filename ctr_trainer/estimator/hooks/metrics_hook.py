@@ -233,14 +233,14 @@ class MetricsHook(StepHook):
 
     def end(self, session: tf1.Session) -> None:
         self.finish()
-        self.close()
 
     def finish(self) -> None:
-        """Gives the last lines. A collective with `MergedLines`."""
+        """Gives the last lines, and closes the takers. A collective with `MergedLines`."""
         self._give(self._lines.finish())
         if self.step > self._from_step:
             self._end_window()
             self._give(self._lines.finish())
+        self.close()
 
     def close(self) -> None:
         """Stops the work in progress. Also called after an error."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from ctr_trainer.ranks.endings.records import ERRORS, EndRecord, Kind
+from ctr_trainer.ranks.endings.records import ERRORS, EndRecord, RecordKind
 from ctr_trainer.ranks.notices import Notices, Placement
 
 # Ranks that fail at the same time write their records within the first time, and further ranks within the second.
@@ -53,13 +53,13 @@ class RecordExchange:
         if self._size == 1:
             return [own]
         time.sleep(SETTLE_SECONDS)
-        deadline = time.monotonic() + (0.0 if own.kind is Kind.CAUSE else _ANSWER_SECONDS)
+        deadline = time.monotonic() + (0.0 if own.kind is RecordKind.CAUSE else _ANSWER_SECONDS)
         while True:
             for rank, pid in self.killed():
                 self.put(own.of_killed(rank, pid))
             found = [EndRecord.parse(self._notices.get(f"end.{rank}")) for rank in range(self._size)]
             records = {record.rank: record for record in found if record is not None} | {own.rank: own}
-            is_known = len(records) == self._size or any(each.kind is Kind.CAUSE for each in records.values())
+            is_known = len(records) == self._size or any(each.kind is RecordKind.CAUSE for each in records.values())
             if is_known or time.monotonic() > deadline:
                 return list(records.values())
             time.sleep(self.poll_seconds)

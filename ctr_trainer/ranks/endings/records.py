@@ -18,7 +18,7 @@ ERRORS = "CTR_TRAINER_ERRORS"
 _MOST_CHARACTERS = 20_000
 
 
-class Kind(enum.IntEnum):
+class RecordKind(enum.IntEnum):
     """What a record describes. A record of a lower kind explains the records of the higher kinds."""
 
     CAUSE = 0  # The rank's own error, or that the rank was killed.
@@ -43,7 +43,7 @@ class EndRecord:
     """
 
     message: str
-    kind: Kind
+    kind: RecordKind
     status: int
     time: float
     rank: int
@@ -56,7 +56,7 @@ class EndRecord:
 
     @classmethod
     def new(
-        cls, message: str, kind: Kind, status: int, rank: int, is_here: bool, traceback: Iterable[str] = ()
+        cls, message: str, kind: RecordKind, status: int, rank: int, is_here: bool, traceback: Iterable[str] = ()
     ) -> "EndRecord":
         """Returns the record of this process, which is `rank`."""
         host, attempt = socket.gethostname(), os.environ.get(ATTEMPT, "")
@@ -70,7 +70,7 @@ class EndRecord:
             "memory runs out, or it crashed"
         )
         return dataclasses.replace(
-            self, message=message, kind=Kind.CAUSE, status=LOST, rank=rank, pid=pid, traceback=()
+            self, message=message, kind=RecordKind.CAUSE, status=LOST, rank=rank, pid=pid, traceback=()
         )
 
     @property
@@ -92,7 +92,7 @@ class EndRecord:
             for field, kind in (("message", str), ("host", str), ("attempt", str), ("pid", int), ("time", float)):
                 if not isinstance(values[field], kind) or len(str(values[field])) > _MOST_CHARACTERS:
                     return None
-            return cls(**{**values, "kind": Kind(values["kind"]), "traceback": tuple(values["traceback"])})
+            return cls(**{**values, "kind": RecordKind(values["kind"]), "traceback": tuple(values["traceback"])})
         return None
 
     def write(self, directory: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from ctr_trainer.ranks.endings import stop_signals
 from ctr_trainer.ranks.endings.exchange import SETTLE_SECONDS, RecordExchange
-from ctr_trainer.ranks.endings.records import EndRecord, Kind, first_cause
+from ctr_trainer.ranks.endings.records import EndRecord, RecordKind, first_cause
 from ctr_trainer.ranks.endings.stop_signals import StopSignals, Terminated
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.messages import errors, log_lines
@@ -97,7 +97,7 @@ class EndReport:
         finally:
             _running.remove(self)
         if self._size > 1:
-            self._exchange.put(self._record("finished", Kind.FINISHED, 0))
+            self._exchange.put(self._record("finished", RecordKind.FINISHED, 0))
         return 0
 
     @contextlib.contextmanager
@@ -121,7 +121,7 @@ class EndReport:
 
     def say(self, text: str) -> None:
         """Records and reports a sentence, followed by `resume_text`, unless the cause is in another rank."""
-        self._set(self._record(text, Kind.CAUSE, errors.LOST))
+        self._set(self._record(text, RecordKind.CAUSE, errors.LOST))
         if not self._report():
             time.sleep(2 * SETTLE_SECONDS)  # The rank that reports ends first.
 
@@ -153,18 +153,18 @@ class EndReport:
     def _record_of(self, error: BaseException) -> EndRecord:
         end = end_of(error)
         if end.is_in_order:
-            return self._record(end.told, Kind.IN_ORDER, end.status)
+            return self._record(end.told, RecordKind.IN_ORDER, end.status)
         if isinstance(error, KeyboardInterrupt):
-            return self._record("interrupted", Kind.SIGNAL, errors.INTERRUPTED)
+            return self._record("interrupted", RecordKind.SIGNAL, errors.INTERRUPTED)
         if end.told:
             self._is_complete = True
-            return self._record(end.told, Kind.CAUSE, end.status)
+            return self._record(end.told, RecordKind.CAUSE, end.status)
         if self._size > 1 and _OF_ANOTHER_RANK.search(str(error)):
             text = f"the connection to another rank is lost: {reason(error)}"
-            return self._record(text, Kind.OTHER_RANK, errors.LOST)
+            return self._record(text, RecordKind.OTHER_RANK, errors.LOST)
         lines = traceback.format_exception(error)
         text = f"{type(error).__name__}: {reason(error)}{_place(error)}"
-        record = self._record(text, Kind.CAUSE, end.status, tuple("".join(lines).splitlines()))
+        record = self._record(text, RecordKind.CAUSE, end.status, tuple("".join(lines).splitlines()))
         path = record.write(self.directory)
         if not path:
             print("".join(lines), end="", file=sys.stderr)
@@ -172,15 +172,15 @@ class EndReport:
 
     @property
     def _is_in_order(self) -> bool:
-        return self._own is not None and self._own.kind is Kind.IN_ORDER
+        return self._own is not None and self._own.kind is RecordKind.IN_ORDER
 
-    def _record(self, message: str, kind: Kind, status: int, lines: tuple[str, ...] = ()) -> EndRecord:
+    def _record(self, message: str, kind: RecordKind, status: int, lines: tuple[str, ...] = ()) -> EndRecord:
         return EndRecord.new(message, kind, status, self._rank, self._notices.is_here(), lines)
 
     def _set(self, record: EndRecord) -> None:
         """Makes a record the record of this process, and writes it."""
         self._own = record
-        self.signals.has_failed = record.kind < Kind.SIGNAL
+        self.signals.has_failed = record.kind < RecordKind.SIGNAL
         self._exchange.put(record)
 
     def _report(self) -> bool:
@@ -190,16 +190,16 @@ class EndReport:
                 return bool(self._speaks)
             records = self._exchange.all(self._own)
             first = first_cause(records)
-            if first.kind is Kind.CAUSE and not first.is_of_killed:
+            if first.kind is RecordKind.CAUSE and not first.is_of_killed:
                 speaker = first.rank
             else:
-                living = [each for each in records if not each.is_of_killed and each.kind is not Kind.FINISHED]
+                living = [each for each in records if not each.is_of_killed and each.kind is not RecordKind.FINISHED]
                 speaker = min(living, key=lambda record: (not record.is_here, record.rank)).rank
             if first is not self._own:
                 self._exchange.pass_on(first)  # Its rank may be on another host than the launcher.
             self._speaks = speaker == self._rank
             if self._speaks:
-                unheard = self._exchange.unheard() if first.kind is Kind.SIGNAL and self._size > 1 else ""
+                unheard = self._exchange.unheard() if first.kind is RecordKind.SIGNAL and self._size > 1 else ""
                 text = unheard or first.message
                 self._say(text if self._is_complete else self._with_resume_text(text))
             return self._speaks
@@ -238,7 +238,7 @@ class EndReport:
     def _of_signal(self, number: int, late: str) -> None:
         with self._lock:
             if self._own is None:
-                self._set(self._record(self._stopped(number, late), Kind.SIGNAL, 128 + number))
+                self._set(self._record(self._stopped(number, late), RecordKind.SIGNAL, 128 + number))
             if not self._is_in_order:
                 self._report()
                 return

@@ -80,7 +80,7 @@ class Owner:
 UNKNOWN = Owner("", 0, "unknown", "", "an unknown time")  # Of a lease that this package did not write.
 
 
-class Place(Protocol):
+class LeasePlace(Protocol):
     """Where a lease is kept: an object in a store, the shards of a service, a name in a cluster."""
 
     def take(self, owner: Owner, seconds: float) -> None:
@@ -102,11 +102,11 @@ class Lease:
       renewals: number of renewals in `seconds`.
 
     Raises:
-      UserError, BlockingIOError: see `Place.take`.
+      UserError, BlockingIOError: see `LeasePlace.take`.
     """
 
     def __init__(
-        self, place: Place, owner: Owner | None = None, seconds: float = LEASE_SECONDS, renewals: int = 4
+        self, place: LeasePlace, owner: Owner | None = None, seconds: float = LEASE_SECONDS, renewals: int = 4
     ) -> None:
         self.owner = owner or Owner.new()
         self._place, self._seconds, self._period = place, seconds, seconds / renewals
