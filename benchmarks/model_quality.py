@@ -1,6 +1,5 @@
 """Measures the quality of our models by the flagfiles of public data.
 
-    python benchmarks/model_quality.py --parts=best --seeds=1
     python benchmarks/model_quality.py --parts=best --data=adult --models=tabm --seeds=1,2,3
 
 docs/accuracy.md describes what each part compares. Results are kept below --work, and a run that has a result is not
