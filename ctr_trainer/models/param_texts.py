@@ -49,10 +49,10 @@ def parse(model: str, params_class: type[ModelParams], texts: Sequence[str], sha
 
 def accepted(params_class: type[ModelParams]) -> list[str]:
     """Returns lines that list a class's own params with type, default and help."""
-    fields = _own(params_class)
-    if not fields:
-        return ["no --model_params"]
+    fields, of_all = _own(params_class), _own(ModelParams)
     lines = ["--model_params=name=value,name=value of"]
+    if fields.keys() == of_all.keys():
+        lines = ["no --model_params of its own, only those of all models: name=value,name=value of"]
     for field in fields.values():
         kind = _kind(params_class, field)
         expected = "|".join(typing.get_args(kind)) if _is_choice(kind) else EXPECTED.get(kind, "a text")
@@ -78,7 +78,10 @@ def written(name: str, value: Any) -> str:
 
 
 def _own(params_class: type[ModelParams]) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(params_class) if field.name not in SHARED}
+    """Returns the fields without flags of their own, those of all models last."""
+    fields = [field for field in dataclasses.fields(params_class) if field.name not in SHARED]
+    of_all = {field.name for field in dataclasses.fields(ModelParams)}
+    return {field.name: field for field in sorted(fields, key=lambda field: field.name in of_all)}
 
 
 def _kind(params_class: type[ModelParams], field: dataclasses.Field[Any]) -> Any:
