@@ -281,7 +281,7 @@ def test_a_record_of_the_future_is_trained_and_does_not_move_event_time(cluster,
     assert workers.trained == list(range(10))
     assert abs(workers.figures.event_seconds - now - 60) < 1
     (named,) = [record.getMessage() for record in caplog.records if "ahead of the clock" in record.getMessage()]
-    assert "kafka topic future, partition 0, offset 3" in named and "stream_ahead_secs=600" in named
+    assert "kafka topic future, partition 0, offset 3" in named and "above ahead_secs=600" in named
     more = dataclasses.replace(LATEST, ahead_secs=1000)
     assert abs(Workers(f"kafka://{cluster}/future", spec, config=more).finish().figures.event_seconds - now - 900) < 1
 
