@@ -189,7 +189,7 @@ def _leave_remains(cluster, spool, holder):
     record = dataclasses.replace(published.record, generation=target._begin(holder))
     cluster_contents.begin_marks(target._cluster, record.generation)
     cluster_rows.put(target._cluster, record, records.generation_path(spool, 1))
-    target._fence._renewal._ended.set()  # Nobody renews the lease.
+    target._fence._lease._ended.set()  # Nobody renews the lease.
 
 
 def _fill(cluster):
