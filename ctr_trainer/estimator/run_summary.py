@@ -18,7 +18,6 @@ from ctr_trainer.estimator.training import Training
 from ctr_trainer.estimator.training_hooks import TrainingHooks
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.measuring.clock import PHASES, TITLES, TRAINING
-from ctr_trainer.system.measuring.resources import core_seconds
 from ctr_trainer.system.processes import reach
 
 _log = logging.getLogger(__name__)
@@ -91,7 +90,7 @@ def _own_figures(training: Training, hooks: TrainingHooks) -> dict[str, float]:
     services = training.store.stats().get("services", {})
     requests = [embeddings.row_latencies.lookup, embeddings.row_latencies.push] if embeddings and services else []
     served, served_seconds = hooks.service.totals() if hooks.service and services else (0, 0.0)
-    ran, waited = core_seconds()
+    ran, waited = hooks.resources.core_seconds()
     return {
         **{name: clock.seconds[name] for name in PHASES},
         "exchange": hooks.trace.share("exchange") * clock.seconds["session"],

@@ -14,7 +14,7 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator.hooks.step_hook import StepHook, periodic
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import UNIT, Latency
-from ctr_trainer.system.measuring.resources import resident_bytes
+from ctr_trainer.system.measuring.resources import core_seconds, resident_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -116,10 +116,20 @@ class ResourcesHook(StepHook):
         self._read_gpu = read_gpu
         self._busy: list[float] = []
         self.resident_bytes, self.gpu_bytes = 0, np.nan
+        self._cores = (0.0, 0.0)
 
     @property
     def gpu_busy(self) -> float:
         return float(np.mean(self._busy)) if self._busy else np.nan
+
+    def core_seconds(self) -> tuple[float, float]:
+        """Returns `resources.core_seconds` since the session was created. Threads that ended since do not count."""
+        (ran, waited), (ran_before, waited_before) = core_seconds(), self._cores
+        return max(ran - ran_before, 0.0), max(waited - waited_before, 0.0)
+
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
+        super().after_create_session(session, coord)
+        self._cores = core_seconds()
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         if self._timer.should_trigger_for_step(self.step):

@@ -13,7 +13,8 @@ import time
 import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig, run_summary
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator.hooks import measuring_hooks
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
@@ -40,7 +41,7 @@ def main():
     if args.situation == "load":
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     else:  # Other processes may want the cores of the machine that runs this test.
-        run_summary.core_seconds = lambda: (1.0, 0.0)
+        measuring_hooks.core_seconds = lambda: (1.0, 0.0)
     train_op = TrainOp("adagrad", 0.1, 0.3, fp16_allreduce=args.situation == "fp16")
     security = SecurityFiles(token_file=args.token)
     embedding = EmbeddingConfig(service=args.service or "shared", sync_steps=5, security=security)
