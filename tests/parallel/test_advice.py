@@ -26,7 +26,8 @@ def _advice(situation, data, directory, *more, workers=2):
     """Returns the advice that a job in this situation gets."""
     out = directory / "advice.json"
     arguments = [f"--situation={situation}", f"--data={data}", f"--model_dir={directory / 'model'}", f"--out={out}"]
-    launch.run(workers, launch.WORKERS / "advice.py", *arguments, *more)
+    # A warm program has a session of its own, for which Linux keeps a share of the core, whatever others want.
+    launch.run(workers, launch.WORKERS / "advice.py", *arguments, *more, is_warm=situation != "load")
     return json.loads(out.read_text())
 
 
