@@ -80,7 +80,7 @@ class Output:
             kind = _KINDS.get(first.status, Kind.LOST)
             # A rank that reports the loss of a service, or of another rank, is not the one that failed.
             is_at_fault = first.kind is records.RecordKind.CAUSE and (kind is not Kind.LOST or first.is_of_killed)
-            return Ending(kind, first.message, first.rank if is_at_fault else None)
+            return Ending(kind, " ".join(first.message.split()), first.rank if is_at_fault else None)
         if not self.exits:
             return Ending(Kind.LOST, f"horovodrun ended with status {status}: {self.last or 'it printed nothing'}")
         # Workers that horovodrun stopped because another worker ended are not the cause.
