@@ -64,6 +64,11 @@ class RecordExchange:
                 return list(records.values())
             time.sleep(self.poll_seconds)
 
+    def has_cause(self) -> bool:
+        """Returns whether any rank of the job has the record of a cause."""
+        records = (EndRecord.parse(self._notices.get(f"end.{rank}")) for rank in range(self._size))
+        return any(record is not None and record.kind is RecordKind.CAUSE for record in records)
+
     def killed(self) -> Iterator[tuple[int, int]]:
         """Yields (rank, process id) of the ranks of this host whose processes have ended without a record."""
         for rank in self._placement.host_ranks:

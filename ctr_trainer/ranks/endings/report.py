@@ -126,8 +126,12 @@ class EndReport:
             time.sleep(2 * SETTLE_SECONDS)  # The rank that reports ends first.
 
     def is_one_lost(self) -> bool:
-        """Whether a rank of this host has been killed. Call it only while no rank may end in order."""
-        return any(True for _ in self._exchange.killed())
+        """Whether a rank was killed or has failed. Call it only while no rank may end in order."""
+        for rank, pid in self._exchange.killed():  # The ranks of other hosts learn of it from this record.
+            record = self._record("", RecordKind.OTHER_RANK, errors.LOST)
+            self._exchange.put(record.of_killed(rank, pid))
+            return True
+        return self._exchange.has_cause()
 
     def _end_by(self, error: BaseException) -> int:
         """Reports the exception that ends this process; returns the exit status."""
