@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.endings.states import LOST_SECONDS, RankStates, StateFile
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.measuring.clock import Clock
@@ -93,7 +94,12 @@ def observed_phases(clock: Clock, model_dir: str, input_ends: InputEnds) -> Iter
     distributed.barrier("states")
     states = RankStates(model_dir, size, distributed.rank(), min(LOST_SECONDS, watchdog.timeout))
     watchdog.explain = states.describe_missing
-    watchdog.hopeless = lambda: _error_of(UserError, input_ends.problem()) or _error_of(Lost, states.lost())
+
+    def hopeless() -> BaseException | None:
+        report.running().record_killed()
+        return _error_of(UserError, input_ends.problem()) or _error_of(Lost, states.lost())
+
+    watchdog.hopeless = hopeless
     try:
         yield
     finally:

@@ -55,8 +55,7 @@ class RecordExchange:
         time.sleep(SETTLE_SECONDS)
         deadline = time.monotonic() + (0.0 if own.kind is RecordKind.CAUSE else _ANSWER_SECONDS)
         while True:
-            for rank, pid in self.killed():
-                self.put(own.of_killed(rank, pid))
+            self.put_killed(own)
             found = [EndRecord.parse(self._notices.get(f"end.{rank}")) for rank in range(self._size)]
             records = {record.rank: record for record in found if record is not None} | {own.rank: own}
             is_known = len(records) == self._size or any(each.kind is RecordKind.CAUSE for each in records.values())
@@ -69,7 +68,16 @@ class RecordExchange:
         records = (EndRecord.parse(self._notices.get(f"end.{rank}")) for rank in range(self._size))
         return any(record is not None and record.kind is RecordKind.CAUSE for record in records)
 
-    def killed(self) -> Iterator[tuple[int, int]]:
+    def put_killed(self, own: EndRecord) -> None:
+        """Writes the records of the ranks of this host that were killed, also for the ranks of other hosts.
+
+        Args:
+          own: a record of this rank.
+        """
+        for rank, pid in self._killed():
+            self.put(own.of_killed(rank, pid))
+
+    def _killed(self) -> Iterator[tuple[int, int]]:
         """Yields (rank, process id) of the ranks of this host whose processes have ended without a record."""
         for rank in self._placement.host_ranks:
             process, _, host = (self._notices.get(f"process.{rank}") or "").partition(" ")

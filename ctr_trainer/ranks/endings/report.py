@@ -127,11 +127,12 @@ class EndReport:
 
     def is_one_lost(self) -> bool:
         """Whether a rank was killed or has failed. Call it only while no rank may end in order."""
-        for rank, pid in self._exchange.killed():  # The ranks of other hosts learn of it from this record.
-            record = self._record("", RecordKind.OTHER_RANK, errors.LOST)
-            self._exchange.put(record.of_killed(rank, pid))
-            return True
+        self.record_killed()
         return self._exchange.has_cause()
+
+    def record_killed(self) -> None:
+        """Records ranks of this host that were killed, which the ranks of other hosts cannot see."""
+        self._exchange.put_killed(self._record("", RecordKind.OTHER_RANK, errors.LOST))
 
     def _end_by(self, error: BaseException) -> int:
         """Reports the exception that ends this process; returns the exit status."""
