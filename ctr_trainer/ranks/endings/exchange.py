@@ -45,7 +45,7 @@ class RecordExchange:
             record.write(directory)
 
     def all(self, own: EndRecord) -> list[EndRecord]:
-        """Returns the records of all ranks, as soon as they contain a cause, or have had the time to be written.
+        """Returns the records of all ranks, as soon as the cause is known, or they have had the time to be written.
 
         Args:
           own: the record of this rank.
@@ -58,10 +58,16 @@ class RecordExchange:
             self.put_killed(own)
             found = [EndRecord.parse(self._notices.get(f"end.{rank}")) for rank in range(self._size)]
             records = {record.rank: record for record in found if record is not None} | {own.rank: own}
-            is_known = len(records) == self._size or any(each.kind is RecordKind.CAUSE for each in records.values())
-            if is_known or time.monotonic() > deadline:
+            if len(records) == self._size or self._is_known(list(records.values())) or time.monotonic() > deadline:
                 return list(records.values())
             time.sleep(self.poll_seconds)
+
+    def _is_known(self, records: list[EndRecord]) -> bool:
+        """Whether the records contain a cause, and the record of the rank that reports it."""
+        causes = [record for record in records if record.kind is RecordKind.CAUSE]
+        # A rank that was killed is reported by a rank on the host of horovodrun.
+        has_reporter = any(record.is_here and not record.is_of_killed for record in records)
+        return any(has_reporter or not cause.is_of_killed for cause in causes)
 
     def has_cause(self) -> bool:
         """Returns whether any rank of the job has the record of a cause."""
