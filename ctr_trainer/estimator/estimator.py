@@ -147,7 +147,7 @@ class Estimator(TrainedModel):
             own = training_hooks(training, lines, hooks)
             steps = TrainingSteps(training, stop, own, evaluations, extensions)
             with (
-                training.closing([*extensions, evaluations, *own.all, steps]),
+                training.closing([*extensions, evaluations, *own.all, steps], lambda: steps.steps > 0),
                 training_session(
                     checkpoint=job.checkpoint,
                     hooks=own.all,

@@ -94,7 +94,7 @@ def own_loop(
             raise UserError("accumulation_steps: a program with its own loop makes one run for each step: leave it out")
         hooks = training_hooks(training)
         steps = TrainingSteps(training, StopRequest(), hooks)
-        stack.enter_context(training.closing([*hooks.all, steps]))
+        stack.enter_context(training.closing([*hooks.all, steps], lambda: steps.steps > 0))
         directory = tensorflow_directory(restored, staging.path)
         *own, last = hooks.all
         own += [_OneStep(job.start, model_dir), OwnLoopHook(steps, training.feed), last]

@@ -81,6 +81,7 @@ class TrainingSteps:
         """
         feed, dense = self._feed, self._dense
         with self._watched():
+            self.begin_step()
             for number in range(1, dense.micro_batches):
                 fed = feed.next()
                 fetches = {"accumulate": dense.accumulate, "feed": feed.fetches}
@@ -91,6 +92,10 @@ class TrainingSteps:
             fetched = session.run(fetches, fed.feed)  # The dense tower and the gradient exchange.
             feed.train(fed, fetched["feed"])  # The rows, by their gradients.
             self.end_step(unhooked)
+
+    def begin_step(self) -> None:
+        """Makes the messages of this and the other ranks name the next step."""
+        self._clock.step = self.step + 1
 
     def end_step(self, session: tf1.Session) -> None:
         """Ends a step whose rows were trained, and does what is due after it."""
@@ -131,7 +136,7 @@ class TrainingSteps:
             report.running().stops_in_order(self.error)  # Before a signal would end the process.
         elif self._evaluation:
             self._evaluation.finish(session, self.step)
-        report.running().signals.keep()
+        self.close()
 
     def close(self) -> None:
         """Lets signals end the process again. Also called after an error."""
@@ -140,7 +145,6 @@ class TrainingSteps:
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
         """Reports to the watchdog what the block waits for, and to the other ranks if this rank's input ends in it."""
-        self._clock.step = self.step + 1
         waiting = distributed.watchdog().waiting(f"step {self.step + 1} and its gradient exchange")
         with waiting, self._training.input_ends.noticed():
             yield
@@ -168,6 +172,7 @@ class OwnLoopHook(tf1.train.SessionRunHook):
         self._steps.begin(session)
 
     def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs:
+        self._steps.begin_step()
         self._fed = self._feed.next()
         return tf1.train.SessionRunArgs(self._feed.last_fetches, self._fed.feed)
 

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -114,16 +114,16 @@ class Training:
     meetings: Meetings
 
     @contextlib.contextmanager
-    def closing(self, things: Iterable[Any]) -> Iterator[None]:
+    def closing(self, things: Iterable[Any], has_trained: Callable[[], bool]) -> Iterator[None]:
         """Closes `save` and `things` at the end of the block, the last one first. An error names the last checkpoint.
 
         TensorFlow calls a hook's `end` only after a training without a failure. This method closes hooks in any case.
         Objects without a method `close` are ignored.
+
+        Args:
+          has_trained: f() -> whether a step was made. Before the first step, an error names no checkpoint.
         """
-        with (
-            self.save.naming_the_last_checkpoint(lambda: self.clock.step > self.job.start),
-            contextlib.ExitStack() as stack,
-        ):
+        with self.save.naming_the_last_checkpoint(has_trained), contextlib.ExitStack() as stack:
             for thing in (self.save, *things):
                 if hasattr(thing, "close"):
                     stack.callback(thing.close)

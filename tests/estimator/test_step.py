@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from ctr_trainer.estimator.feed import Fed
 from ctr_trainer.estimator.periods import EverySteps
-from ctr_trainer.estimator.step import TrainingSteps
+from ctr_trainer.estimator.step import OwnLoopHook, TrainingSteps
 from ctr_trainer.ranks.meetings import Meetings, StopRequest
 from ctr_trainer.system.measuring.clock import Clock
 
@@ -34,7 +34,12 @@ class Recorder:
 
 
 @pytest.fixture
-def made():
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def made(clock):
     """(calls, TrainingSteps, StopRequest, session) of a training of two micro-batches a step that saves each second."""
     calls, stop = [], StopRequest()
     feed = Recorder(calls, "feed", next=lambda: Fed(), fetches=["g"], last_fetches=["g", "rate"], has_ended=False)
@@ -44,7 +49,7 @@ def made():
         job=types.SimpleNamespace(start=0, last_step=None, config=types.SimpleNamespace(grace_secs=0.0), model_dir="m"),
         feed=feed,
         dense=dense,
-        clock=Clock(),
+        clock=clock,
         rows=Recorder(calls, "rows"),
         save=save,
         saves=EverySteps(2),
@@ -58,7 +63,7 @@ def made():
         yield calls, TrainingSteps(training, stop, hooks, evaluation, [Recorder(calls, "extension")]), stop, session
 
 
-def test_a_step_trains_its_rows_before_it_syncs_saves_publishes_and_evaluates(made):
+def test_a_step_trains_its_rows_before_it_syncs_saves_publishes_and_evaluates(made, clock):
     calls, steps, _, session = made
     micro_batch = ["feed.next", "session.run", "feed.add"]
     step = ["feed.next", "dense.next_op", "session.run", "feed.train"]
@@ -66,6 +71,7 @@ def test_a_step_trains_its_rows_before_it_syncs_saves_publishes_and_evaluates(ma
     last = ["extension.after_step", "evaluation.evaluate_if_due"]
     steps.train_step(session, session)
     assert calls == [*micro_batch, *step, *due, *last]
+    assert clock.step == 1
     calls.clear()
     steps.train_step(session, session)
     assert calls == [*micro_batch, *step, *due, "save.begin", *last]
@@ -95,3 +101,13 @@ def test_a_signal_ends_the_training_after_the_step_without_an_evaluation(made):
     steps.finish(session)
     assert not any(call.startswith("evaluation") for call in calls)
     assert str(steps.error).startswith("stopped by SIGTERM after step 1; the checkpoint model/step-2 is saved")
+
+
+def test_in_a_step_of_a_program_the_messages_name_this_step(made, clock):
+    _, steps, _, session = made
+    hook = OwnLoopHook(steps, types.SimpleNamespace(next=Fed, last_fetches=[], train=lambda *_: None))
+    context = types.SimpleNamespace(session=session, request_stop=lambda: None)
+    for step in (1, 2):
+        hook.before_run(context)
+        assert clock.step == step
+        hook.after_run(context, types.SimpleNamespace(results=[]))
