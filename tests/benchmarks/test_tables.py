@@ -219,7 +219,7 @@ def test_every_variant_of_an_axis_changes_its_flag(axis):
     assert made and all(by_flag(jobs.experiment_of(job.flags))[axis] != own for job in made)
 
 
-def test_axes_are_varied_without_the_value_that_is_there_and_unknown_ones_are_refused(capsys):
+def test_axes_vary_around_the_given_value_and_unknown_ones_are_refused(capsys):
     made = settings.variants("sync_steps", Setup(("--sync_steps=10",), 1, 200), 2)
     assert [job.name for job in made] == ["sync_steps=1", "sync_steps=30", "sync_steps=100"]
     (job,) = settings.variants("hierarchical_allreduce", Setup((), 1, 200), 2)

@@ -14,6 +14,6 @@ tensorflow_import.load()
 """
 
 
-def test_the_import_writes_nothing_takes_no_libraries_along_and_leaves_them_usable():
+def test_the_import_writes_nothing_and_leaves_libraries_as_they_are():
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
