@@ -98,7 +98,8 @@ def test_an_optimizer_of_another_package_trains_on_two_workers(tmp_path, monkeyp
 
     data, rate = small.make(tmp_path / "small", rows=64), 0.25
     flags = ["--batch_size=16", "--hidden_units=4", "--max_steps=2", "--embedding_stddev=0"]
-    flags += ["--embedding_optimizer=lion", f"--embedding_learning_rate={rate}", "--scale_lr=none", "--mean_beta=0.5"]
+    flags += ["--embedding_optimizer=lion", f"--embedding_learning_rate={rate}", "--scale_lr=none"]
+    flags += ["--embedding_optimizer_params=mean_beta=0.5"]
     model_dir = tmp_path / "model"
     launch.run(
         2, "-m", "ctr_trainer", "train", f"--train_data={data}", f"--model_dir={model_dir}", *flags, is_warm=False

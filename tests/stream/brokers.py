@@ -71,7 +71,7 @@ class Broker:
 
     def stop(self):
         """Stops the process, as if the broker did not answer."""
-        os.kill(self._process.pid, 19)
+        launch.stand_still(self._process.pid)
 
     def resume(self):
         os.kill(self._process.pid, 18)
