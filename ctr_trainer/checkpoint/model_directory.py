@@ -20,8 +20,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files import durable_file
-from ctr_trainer.system.files.lease import PathLease
-from ctr_trainer.system.files.paths import Path, is_local, path_of
+from ctr_trainer.system.files.paths import Path, PathLease, is_local, path_of
 from ctr_trainer.system.files.staging import held_directory
 from ctr_trainer.system.messages.errors import UserError
 

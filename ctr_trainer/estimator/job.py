@@ -9,8 +9,8 @@ from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.files.lease import PathLease
-from ctr_trainer.system.files.staging import InPlace, Staging
+from ctr_trainer.system.files.paths import PathLease
+from ctr_trainer.system.files.staging import Staging
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TrainingJob:
     model_dir: str
     input_fn: Callable[..., Any]
     record: ModelRecord
-    staging: Staging | InPlace
+    staging: Staging
     lock: PathLease | None
     checkpoint: Checkpoint | None = None
     newer_checkpoints: Literal["refused", "set-aside"] = "refused"

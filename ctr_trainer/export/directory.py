@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 from ctr_trainer.system.files.durable_file import fsync_path
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.outputs import FileList, Unfinished
 from ctr_trainer.system.files.paths import Path, is_local, path_of
 from ctr_trainer.system.files.temporary import temporary_directory
@@ -66,7 +67,7 @@ def _on_disk(path: str) -> Iterator[str]:
 def _in_store(path: Path) -> Iterator[str]:
     refuse_others(path)
     with temporary_directory() as place:
-        new = pathlib.Path(place, _NEW)
+        new = LocalPath(place, _NEW)
         yield str(new)
         refuse_others(path)
         names = sorted(_names(new), key=lambda name: name == _LAST)
@@ -74,7 +75,7 @@ def _in_store(path: Path) -> Iterator[str]:
         earlier.remove()
         earlier.add(*names)
         for name in names:
-            (path / name).upload(new / name)
+            (path / name).copy_from(new / name)
 
 
 def is_export(path: str | os.PathLike[str] | Path) -> bool:

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ctr_trainer.system.files.lease import InUse
 from ctr_trainer.system.files.outputs import UNFINISHED as MARKER
-from ctr_trainer.system.files.outputs import InUse, Unfinished
+from ctr_trainer.system.files.outputs import Unfinished
 from ctr_trainer.system.messages.errors import UserError
 from tests.data.make import SPEC, make_rows, read, run, write
 
@@ -79,7 +80,8 @@ def test_a_killed_conversion_leaves_only_what_the_next_one_may_remove(tmp_path):
     source = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + 100 * "1,1,1,1,a,\n")
     assert subprocess.run([sys.executable, "-c", KILLED, source, tmp_path / "out"], timeout=300).returncode == -9
     left = sorted(os.listdir(tmp_path / "out"))
-    assert left[:3] == [MARKER, "part-00000.parquet", "part-00001.parquet"] and len(left) == 4  # and a draft
+    expected = [MARKER, f"{MARKER}.lock", "part-00000.parquet", "part-00001.parquet"]
+    assert left[:4] == expected and len(left) == 5  # and a draft
     run("csv", source, tmp_path / "out", SPEC)
     assert sorted(os.listdir(tmp_path / "out")) == ["_dataset.json", "part-00000.parquet"]
     assert len(read(tmp_path / "out")) == 100

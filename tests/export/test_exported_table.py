@@ -16,7 +16,7 @@ from ctr_trainer.export.exported_table import CheckpointParts, ExportedTable, Ke
 from ctr_trainer.export.raw_keys import RawLists
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
-from ctr_trainer.system.files.outputs import InUse
+from ctr_trainer.system.files.lease import InUse
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1

@@ -48,7 +48,7 @@ def test_a_second_holder_is_told_the_process_and_host_of_the_first(tmp_path):
                 pass
         other.send_signal(signal.SIGKILL)
         with held(tmp_path / "model", _refusal):
-            assert (tmp_path / "model" / ".lock").read_text().startswith(f"{os.getpid()} on host ")
+            assert (tmp_path / "model" / ".lock").read_text().startswith(f"process {os.getpid()} on host ")
     with held(tmp_path / "new", _refusal):
         pass
     assert os.listdir(tmp_path) == ["model"]  # What was made for it and is empty goes with it.

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from ctr_trainer.system.files.staging import local_directory, staged
-from ctr_trainer.system.files.temporary import private_directory, private_path
+from ctr_trainer.system.files.temporary import private_path
 from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
 
@@ -22,8 +22,7 @@ def test_what_is_appended_to_is_copied_and_gone_on_with(store, temporary):
     store.put("job/metrics.jsonl", b"1\n")
     store.put("job/features.json", b"{}")
     left = os.path.join(local_directory(URL), ".ranks", "3")
-    with private_directory():
-        os.makedirs(os.path.dirname(left))
+    os.makedirs(os.path.dirname(left))
     open(left, "w").close()
     with staged(URL, fetches=True, owns=True) as staging:
         assert os.path.dirname(staging.path) == private_path() and not os.path.exists(left)

@@ -127,9 +127,8 @@ def test_a_list_of_files_knows_its_own_in_a_store(store):
     files = FileList("s3://tests/listed", ".list")
     files.add("a.txt").write_text("a")
     files.add("b/c.txt").write_text("c")
-    files.note({"x": 1})
     again = FileList("s3://tests/listed", ".list")
-    assert again.names == {"a.txt", "b/c.txt"} and again.notes == [{"x": 1}] and again.others() == ["mine.txt"]
+    assert again.names == {"a.txt", "b/c.txt"} and again.others() == ["mine.txt"]
     again.discard()
     assert store.keys("listed") == ["listed/mine.txt"]
 
@@ -148,7 +147,7 @@ def test_an_output_does_not_overlap_its_inputs(store):
 HOLDER = """
 import sys
 from ctr_trainer.system.files.paths import path_of
-lock = path_of(sys.argv[1]).lock()
+lock = path_of(sys.argv[1]).hold(str)
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -159,7 +158,7 @@ def test_a_lock_is_held_by_one_process_and_ends_with_it(store):
     command = [sys.executable, "-c", HOLDER, url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as other:
         assert other.stdout.readline() == "held\n"
-        path = path_of(url).with_name(path_of(url).lock_name)
+        path = path_of(url)
         with pytest.raises(UserError, match=f"process {other.pid} on host .* since"):
             path.hold(lambda holder: holder)
         other.kill()
@@ -172,7 +171,7 @@ def test_a_lock_is_held_by_one_process_and_ends_with_it(store):
 def test_a_lock_of_another_machine_is_waited_for_and_one_that_was_lost_is_said(store):
     path = path_of("s3://tests/lock/y")
     path.write_json({"token": "other", "process": 1, "host": "away", "machine": "another", "since": "then"})
-    lock = Lease(StorePlace(path), seconds=2.0)  # Which is not renewed.
+    lock = Lease(StorePlace(path, str), seconds=2.0)  # Which is not renewed.
     path.write_json({"token": "third", "process": 2, "host": "away", "machine": "another", "since": "now"})
     lock._thread.join(10)
     with pytest.raises(UserError, match="process 2 on host away since now has taken the lock"):

@@ -14,7 +14,7 @@ from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.source import Input, list_files
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.outputs import InUse
+from ctr_trainer.system.files.lease import InUse
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 

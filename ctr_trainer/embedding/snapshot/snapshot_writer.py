@@ -80,17 +80,16 @@ class _ChecksumFile:
 
 @contextlib.contextmanager
 def arrow_file(
-    path: AnyPath, name: str, of_schema: pa.Schema, cure: str = "free some space there", direct: bool = False
+    path: AnyPath, name: str, of_schema: pa.Schema, cure: str = "free some space there"
 ) -> Iterator[ArrowFile]:
     """Returns a context manager of an `ArrowFile`, which is on disk under its final name when the block ends.
 
     Args:
       path: an existing directory.
       cure: advice for the user if the file cannot be written, which ends the UserError's message.
-      direct: see `Path.writing`.
     """
     target = path_of(path) / name
-    with _told(target, cure), target.writing(direct) as file:
+    with _told(target, cure), target.writing() as file:
         yield ArrowFile(file, target, of_schema, cure)
 
 
@@ -123,7 +122,7 @@ def write(
     with contextlib.ExitStack() as stack:
 
         def begin(kind: str, file: str, counted: int | None = None) -> ArrowFile:
-            files.append(stack.enter_context(arrow_file(path, file, schema(config, kind, counted), _CURE, True)))
+            files.append(stack.enter_context(arrow_file(path, file, schema(config, kind, counted), _CURE)))
             entries.append(dict(file=file, kind=kind, **common))
             return files[-1]
 

@@ -214,6 +214,5 @@ def _copy(source: Path, target: Path) -> None:
         target.unlink(missing_ok=True)  # A killed process may have left a shared file, which must not be overwritten.
         target.share(source)
         target.sync()
-        return
-    with source.local_file() as local:
-        target.upload(local)
+    else:
+        target.copy_from(source)

@@ -1,21 +1,24 @@
 """Locks of files, which the kernel frees when the process that has the lock ends, even by a kill."""
 
 import contextlib
-import datetime
 import errno
 import fcntl
 import logging
 import os
-import signal
+import re
 import socket
 import time
 from collections.abc import Callable
 from typing import TextIO
 
+import psutil
+
+from ctr_trainer.system.files.lease import InUse, Owner
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_ENDING_SECONDS, _LOOK_SECONDS = 30.0, 0.1
+# The longest waits for a process that was just killed, and for a killed process that is still releasing its memory.
+_KILLED_SECONDS, _ENDING_SECONDS, _LOOK_SECONDS = 1.0, 30.0, 0.1
 # Errors of a file system that does not support locks, or that is mounted without them.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -36,27 +39,20 @@ def lock(path: str | os.PathLike[str]) -> TextIO:
         file = open(path, "a+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(file, path):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                 return file
+        except FileNotFoundError:  # The process that had the lock has removed the file.
+            pass
         except OSError:
             file.close()
             raise
         file.close()
 
 
-def _is_at(file: TextIO, path: str | os.PathLike[str]) -> bool:
-    """Whether `path` still names the open file, which the process that had the lock may have removed."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
 class FileLease:
-    """A locked file that contains the process id and the host of the process that holds it, and the time of the lock.
+    """A locked file that names the process that holds it. After a kill, the file remains, without a lock.
 
-    After a kill, the file remains, without a lock. If the file system does not support locks, the constructor logs a
-    warning and locks nothing.
+    If the file system does not support locks, the constructor logs a warning and locks nothing.
 
     Args:
       path: path of the file; its directory must exist.
@@ -64,14 +60,14 @@ class FileLease:
         `process 7 on host a since 2026-01-31 12:00:00`.
 
     Raises:
-      UserError: another process has the lock, or the file cannot be created.
+      InUse: another process has the lock.
+      UserError: the file cannot be created.
     """
 
     def __init__(self, path: str | os.PathLike[str], refusal: Callable[[str], str]) -> None:
         self._path, self._file = path, _locked(path, refusal)
         self._file.truncate(0)
-        now = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
-        self._file.write(f"{os.getpid()} on host {socket.gethostname()} since {now}\n")
+        self._file.write(f"{Owner.new()}\n")
         self._file.flush()
 
     def check(self) -> None:
@@ -85,15 +81,17 @@ class FileLease:
 
 
 def _locked(path: str | os.PathLike[str], refusal: Callable[[str], str]) -> TextIO:
-    """Returns the locked file. If the holder was killed and is still releasing its memory, waits for its end."""
-    deadline = time.monotonic() + _ENDING_SECONDS
+    """Returns the locked file. If the holder was just killed, or is still releasing its memory, waits for its end."""
+    began = time.monotonic()
     while True:
         try:
             return lock(path)
         except BlockingIOError:
-            holder = _written(path) or "of unknown number"
-            if not _is_ending(holder) or time.monotonic() > deadline:
-                raise UserError(refusal(f"process {holder}")) from None
+            with contextlib.suppress(FileNotFoundError), open(path) as file:
+                holder = file.read().strip()
+                seconds = _ENDING_SECONDS if _is_ending(holder) else _KILLED_SECONDS
+                if time.monotonic() - began > seconds:
+                    raise InUse(refusal(holder or "another process")) from None
             time.sleep(_LOOK_SECONDS)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -102,27 +100,12 @@ def _locked(path: str | os.PathLike[str], refusal: Callable[[str], str]) -> Text
             return open(path, "a+")
 
 
-def _written(path: str | os.PathLike[str]) -> str:
-    """Returns the text of a file; "" if the file was just removed."""
-    with contextlib.suppress(FileNotFoundError), open(path) as file:
-        return file.read().strip()
-    return ""
-
-
 def _is_ending(holder: str) -> bool:
-    """Whether the holder was killed on this host and is still releasing its memory, or has just ended."""
-    pid, _, host = holder.partition(" on host ")
-    if not pid.isdecimal() or host.partition(" since ")[0] != socket.gethostname():
+    """Whether the holder is a process of this host that has ended, except that it is still releasing its memory."""
+    found = re.match(r"process (\d+) on host (\S+) since", holder)
+    if not found or found[2] != socket.gethostname():
         return False
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return not file.read() or _is_killed(pid)
-    except OSError:
-        return os.path.isdir("/proc/self")  # If there is a /proc, the process has ended.
-
-
-def _is_killed(pid: str) -> bool:
-    """Whether a process was sent SIGKILL and has not run since then."""
-    with open(f"/proc/{pid}/status") as file:
-        status = dict(line.split(":", 1) for line in file)
-    return any(int(status.get(name, "0"), 16) >> (signal.SIGKILL - 1) & 1 for name in ("SigPnd", "ShdPnd"))
+        return not psutil.Process(int(found[1])).cmdline()
+    except psutil.Error:
+        return True

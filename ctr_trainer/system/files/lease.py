@@ -1,13 +1,8 @@
-"""Leases, which one process holds until it closes the lease or ends.
-
-A `FileLease` is a lock of the kernel, which frees it when the process ends. Everywhere else, a `Lease` is renewed by
-its owner: in a store, in the shards of a service, and in a cluster.
-"""
+"""Leases that their owners renew: in a store, in the shards of a service, and in a cluster."""
 
 import contextlib
 import dataclasses
 import datetime
-import errno
 import json
 import logging
 import os
@@ -16,9 +11,9 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from ctr_trainer.system.files.file_lease import FileLease
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import hardware
 
@@ -80,6 +75,10 @@ class Owner:
 UNKNOWN = Owner("", 0, "unknown", "", "an unknown time")  # Of a lease that this package did not write.
 
 
+class InUse(UserError):
+    """Another process has the lease."""
+
+
 class LeasePlace(Protocol):
     """Where a lease is kept: an object in a store, the shards of a service, a name in a cluster."""
 
@@ -102,7 +101,7 @@ class Lease:
       renewals: number of renewals in `seconds`.
 
     Raises:
-      UserError, BlockingIOError: see `LeasePlace.take`.
+      UserError: see `LeasePlace.take`.
     """
 
     def __init__(
@@ -152,16 +151,19 @@ class StorePlace:
     second, the last writer gets it, and the other process notices this after a second. A process that is stopped
     between its check and its write may write later, and takes the lease from its owner. The owner notices this at its
     next renewal, and `Lease.check` then raises.
+
+    Args:
+      refusal: see `FileLease`.
     """
 
-    def __init__(self, path: Any) -> None:
-        self._path, self._count = path, 0
+    def __init__(self, path: Any, refusal: Callable[[str], str]) -> None:
+        self._path, self._refusal, self._count = path, refusal, 0
 
     def __str__(self) -> str:
         return str(self._path)
 
     def take(self, owner: Owner, seconds: float) -> None:
-        """Takes the lease. Raises BlockingIOError if another process has it; `strerror` describes this process."""
+        """Takes the lease. Raises InUse if another process has it."""
         deadline = time.monotonic() + seconds
         found, count = first = self._read()
         if found and not found.has_ended():
@@ -170,11 +172,11 @@ class StorePlace:
             time.sleep(min(1.0, seconds / 4))
             found, count = self._read()
             if found and (found, count) != first:
-                raise BlockingIOError(errno.EWOULDBLOCK, str(found))
+                raise InUse(self._refusal(str(found)))
         self._write(owner)
         time.sleep(_SETTLE_SECONDS)
         if other := self._taken_by(owner):
-            raise BlockingIOError(errno.EWOULDBLOCK, str(other))
+            raise InUse(self._refusal(str(other)))
 
     def renew(self, owner: Owner, seconds: float) -> Owner | None:
         other = self._taken_by(owner)
@@ -204,5 +206,3 @@ class StorePlace:
         self._count += 1
         self._path.write_json({**dataclasses.asdict(owner), "renewed": self._count})
 
-
-PathLease = FileLease | Lease  # A lease that only this process holds, until `close` or until the process ends.

@@ -8,15 +8,18 @@ import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from ctr_trainer.system.files import durable_file, file_lease
-from ctr_trainer.system.files.durable_file import DirectFile
+from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.file_lease import FileLease
 from ctr_trainer.system.messages.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+
+_COPY_BYTES = 4 << 20
 
 
 class LocalPath(pathlib.PosixPath):
@@ -93,16 +96,13 @@ class LocalPath(pathlib.PosixPath):
         return pq.ParquetFile(self, memory_map=True, page_checksum_verification=True, **options)
 
     @contextlib.contextmanager
-    def writing(self, direct: bool = False) -> Iterator[Any]:
+    def writing(self) -> Iterator[Any]:
         """Yields a binary file, whose bytes become the content of this path at the end of the block.
 
         For a local disk, see `durable_file.replacing`. In a store, the previous file exists until the end of the block,
         and then the new file. If the block raises, there is no file.
-
-        Args:
-          direct: whether a local file is a `DirectFile`, which is for large files that are not read soon.
         """
-        with durable_file.replacing(self) as draft, DirectFile(draft) if direct else open(draft, "xb") as file:
+        with durable_file.replacing(self) as draft, open(draft, "xb") as file:
             yield file
 
     def write_text(self, text: str) -> None:  # type: ignore[override]  # Like `StorePath`.
@@ -127,32 +127,19 @@ class LocalPath(pathlib.PosixPath):
         if new:
             durable_file.fsync_path(self.parent)
 
-    @property
-    def lock_name(self) -> str:
-        """Name of the file that `lock` locks."""
-        return self.name
-
-    def lock(self) -> TextIO:
-        """Locks a file for this process, until `close` of the result. Creates the file if there is none.
+    def hold(self, refusal: Callable[[str], str]) -> FileLease:
+        """Takes the lease of this file until `close` of the result. For `refusal`, see `FileLease`.
 
         Raises:
-          BlockingIOError: another process has the lock.
+          InUse: another process has the lease.
         """
-        return file_lease.lock(self)
+        return FileLease(self, refusal)
 
-    def hold(self, refusal: Callable[[str], str]) -> file_lease.FileLease:
-        """Takes the lease of this file. For `refusal`, see `FileLease`.
-
-        Raises:
-          UserError: another process has the lease.
-        """
-        return file_lease.FileLease(self, refusal)
-
-    def copy_from(self, source: Any) -> None:
-        """Copies `source`, a path of the same kind, to this path."""
+    def copy_from(self, source: Any) -> None:  # Any `Path`.
+        """Copies the file `source`, a path of any kind, to this path."""
         try:
-            with open(source, "rb") as original, open(self, "wb") as copy:
-                shutil.copyfileobj(original, copy, 1 << 22)
+            with open(self, "wb") as copy:
+                copy.writelines(source.blocks(_COPY_BYTES))
                 copy.flush()
                 os.fsync(copy.fileno())
         except OSError as error:
@@ -182,20 +169,16 @@ class LocalPath(pathlib.PosixPath):
         shutil.rmtree(self, ignore_errors=True)
 
     @contextlib.contextmanager
-    def filled_locally(self) -> Iterator[pathlib.Path]:
+    def filled_locally(self) -> Iterator[LocalPath]:
         """Yields a local directory. At the end of the block, the files that it contains are in this directory."""
         yield self
 
     @contextlib.contextmanager
-    def local_files(self, names: Iterable[str]) -> Iterator[pathlib.Path]:
+    def local_files(self, names: Iterable[str]) -> Iterator[LocalPath]:
         """Yields a local directory that contains these files of this directory."""
         yield self
 
-    def upload(self, local: str | pathlib.Path) -> None:
-        """Copies a local file to this path."""
-        self.copy_from(local)
-
     @contextlib.contextmanager
-    def local_file(self) -> Iterator[pathlib.Path]:
+    def local_file(self) -> Iterator[LocalPath]:
         """Yields the path of a local file with the content of this file."""
         yield self

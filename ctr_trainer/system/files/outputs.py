@@ -4,26 +4,24 @@ import contextlib
 import json
 import os
 import pathlib
-import socket
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from ctr_trainer.system.files import durable_file
-from ctr_trainer.system.files.lease import Lease
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _NAMED = 3
 UNFINISHED = ".ctr_trainer_unfinished"
-_REPORTS = ".ctr_trainer_files"
+_REPORTS, _LOCK = ".ctr_trainer_files", ".lock"
 
 
 class FileList:
     """A file in a directory that lists the files of this directory that may be replaced or removed.
 
-    The list has one JSON line per entry: the name of a file relative to the directory; the name of a directory followed
-    by `/`, for all files below it; or an object, which is a note. A line that a kill cut off is ignored. No file is
-    missing from the list, because a name is on the disk before its file is created.
+    The list has one JSON line per name: a file relative to the directory, or a directory followed by `/`, for all files
+    below it. A line that a kill cut off is ignored. No file is missing from the list, because a name is on the disk
+    before its file is created.
 
     Args:
       directory: path or URL of the directory, which is created with the first entry.
@@ -32,27 +30,22 @@ class FileList:
 
     def __init__(self, directory: Any, marker: str) -> None:
         self.directory, self.marker = path_of(directory), path_of(directory) / marker
-        self._hidden = {marker, self.marker.lock_name}
-        self.names, self.notes = set(), []
+        self._hidden = {marker, marker + _LOCK}
+        self.names: set[str] = set()
         for line in self.marker.read_bytes().splitlines() if self.marker.is_file() else []:
             with contextlib.suppress(ValueError):
-                entry = json.loads(line)
-                self.names.add(entry) if isinstance(entry, str) else self.notes.append(entry)
+                self.names.add(json.loads(line))
 
     def add(self, *names: str) -> Path:
         """Adds names of files to the list, after which the files may be created. Returns the path of the last file."""
-        new = [name for name in names if name not in self.names]
-        if new:
-            self._append(new)
+        if new := [name for name in names if name not in self.names]:
+            self.marker.parent.mkdir(parents=True, exist_ok=True)
+            # A kill may have cut off the previous line.
+            self.marker.append("".join(f"\n{json.dumps(name)}\n" for name in new))
             self.names.update(new)
         path = self.directory / names[-1]
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
-
-    def note(self, values: dict[str, Any]) -> None:
-        """Adds a note, which must be representable as a JSON object."""
-        self._append([values])
-        self.notes.append(values)
 
     def others(self) -> list[str]:
         """Returns the sorted names of the files and links in the directory that are not on the list."""
@@ -96,24 +89,16 @@ class FileList:
             with contextlib.suppress(OSError):  # The directory has other files, or no longer exists.
                 directory.rmdir()
 
-    def _append(self, entries: Iterable[Any]) -> None:
-        self.marker.parent.mkdir(parents=True, exist_ok=True)
-        # A kill may have cut off the previous line.
-        self.marker.append("".join(f"\n{json.dumps(entry)}\n" for entry in entries))
-
-
-class InUse(UserError):
-    """Another process is currently writing to the directory."""
-
 
 class Unfinished:
     """A context manager for a directory that this process fills.
 
-    While the block runs, a hidden file in the directory lists the written files, and is locked. The hidden file remains
-    for the next process unless `finish` removes it. At the end of the block, a directory without files is removed.
+    While the block runs, a hidden file in the directory lists the written files, and another one is locked. The list
+    remains for the next process unless `finish` removes it. At the end of the block, a directory without files is
+    removed.
 
-    Caveat: hosts see each other's locks only if their file system supports this, see `lease.lock`. For a store, see
-    `StorePlace`.
+    Caveat: hosts see each other's locks only if their file system supports this, see `file_lease.lock`. For a store,
+    see `StorePlace`.
 
     Args:
       path: path or URL of the directory, which is created if there is none. It must be empty, or contain only files on
@@ -122,15 +107,17 @@ class Unfinished:
 
     Raises:
       InUse: another process is writing to the directory.
-      UserError: the path is a file, the directory has other files, or the file system does not support locks.
+      UserError: the path is a file, the directory has other files, or it cannot be written to.
     """
 
     def __init__(self, path: Any, what: str) -> None:
-        self.path, self._what = path_of(path), what
+        self.path = path_of(path)
         self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = self._locked()
+            self._lock = (self.path / (UNFINISHED + _LOCK)).hold(
+                lambda holder: f"{self.path}: {holder} writes this {what} now; wait until it ends"
+            )
             self.files = FileList(self.path, UNFINISHED)
         except OSError as error:
             raise UserError(f"{path}: cannot be written to: {error.strerror}") from error
@@ -142,7 +129,7 @@ class Unfinished:
                     " name another directory, or move them away"
                 )
             self.files.remove_drafts()
-            self.files.note({"process": os.getpid(), "host": socket.gethostname()})
+            self.files.marker.append("")  # It marks the directory as unfinished.
         except BaseException:
             self._leave()
             raise
@@ -165,24 +152,14 @@ class Unfinished:
         """Removes the list, but not the files."""
         self.files.marker.unlink()
 
-    def _locked(self) -> TextIO | Lease:
-        """Returns the hidden file, open and locked."""
-        try:
-            return (self.path / UNFINISHED).lock()
-        except BlockingIOError:
-            raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait until it ends") from None
-
-    def _holder(self) -> str:
-        notes = [note for note in FileList(self.path, UNFINISHED).notes if "process" in note]
-        return f"process {notes[-1].get('process')} on {notes[-1].get('host')}" if notes else "another process"
-
     def _leave(self) -> None:
         with contextlib.suppress(OSError):
             if not self.files.present():
                 self.files.marker.unlink(missing_ok=True)
-                for directory in self._made:
-                    directory.rmdir()
         self._lock.close()
+        with contextlib.suppress(OSError):
+            for directory in self._made:
+                directory.rmdir()
 
 
 def refuse_overlap(output: Any, sources: Iterable[Any], files: Iterable[Any]) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fnmatch
 import os
-import pathlib
 import posixpath
 import re
 import urllib.parse
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.file_lease import FileLease
 from ctr_trainer.system.files.lease import Lease, StorePlace
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.store_url import PureStorePath, Root, advice, is_url, opened
@@ -136,7 +136,7 @@ class StorePath(PureStorePath):
         return pq.ParquetFile(self.open_input(), pre_buffer=True, page_checksum_verification=True, **options)
 
     @contextlib.contextmanager
-    def writing(self, direct: bool = False) -> Iterator[Any]:
+    def writing(self) -> Iterator[Any]:
         filesystem, path = self._opened()
         with self._asking("written"):
             file = filesystem.open_output_stream(path, compression=None)
@@ -166,27 +166,18 @@ class StorePath(PureStorePath):
         before = self.read_bytes().decode() if self.is_file() else ""
         self.write_text(before + text)
 
-    @property
-    def lock_name(self) -> str:
-        return f"{self.name}.lock"
-
-    def lock(self) -> Lease:
-        return Lease(StorePlace(self.with_name(self.lock_name)))
-
     def hold(self, refusal: Callable[[str], str]) -> Lease:
-        try:
-            return Lease(StorePlace(self))
-        except BlockingIOError as error:
-            raise UserError(refusal(str(error.strerror))) from None
+        return Lease(StorePlace(self, refusal))
 
-    def copy_from(self, source: Any) -> None:
+    def copy_from(self, source: Path) -> None:
         filesystem, path = self._opened()
         with self._asking(f"made from {source}"):
-            if source.size() <= _MOST_COPIED:
+            if isinstance(source, StorePath) and source._root == self._root and source.size() <= _MOST_COPIED:
                 filesystem.copy_file(source._opened()[1], path)
                 return
-            with self.writing() as file:
-                for block in source.blocks(_STREAM_BYTES):
+        with self.writing() as file:
+            for block in source.blocks(_STREAM_BYTES):
+                with self._asking("written"):
                     file.write(block)
 
     share = copy_from
@@ -206,29 +197,24 @@ class StorePath(PureStorePath):
             (self / name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def filled_locally(self) -> Iterator[pathlib.Path]:
+    def filled_locally(self) -> Iterator[LocalPath]:
         with temporary_directory() as directory:
-            yield pathlib.Path(directory)
-            for name in LocalPath(directory).files():
-                (self / name).upload(pathlib.Path(directory) / name)
+            local = LocalPath(directory)
+            yield local
+            for name in local.files():
+                (self / name).copy_from(local / name)
 
     @contextlib.contextmanager
-    def local_files(self, names: Iterable[str]) -> Iterator[pathlib.Path]:
+    def local_files(self, names: Iterable[str]) -> Iterator[LocalPath]:
         with temporary_directory() as directory:
             for name in names:
-                with open(pathlib.Path(directory) / name, "wb") as copy:
-                    copy.writelines((self / name).blocks(_STREAM_BYTES))
-            yield pathlib.Path(directory)
-
-    def upload(self, local: str | pathlib.Path) -> None:
-        with self.writing() as file, open(local, "rb") as source, self._asking("written"):
-            while block := source.read(_STREAM_BYTES):
-                file.write(block)
+                LocalPath(directory, name).copy_from(self / name)
+            yield LocalPath(directory)
 
     @contextlib.contextmanager
-    def local_file(self) -> Iterator[pathlib.Path]:
+    def local_file(self) -> Iterator[LocalPath]:
         with self.parent.local_files([self.name]) as directory:
-            yield directory / self.name
+            yield LocalPath(directory, self.name)
 
     def _read(self, file: pa.NativeFile, size: int) -> bytes:
         with self._asking("read"):
@@ -271,6 +257,7 @@ class StorePath(PureStorePath):
 
 
 Path = LocalPath | StorePath  # For the methods, see `LocalPath`.
+PathLease: TypeAlias = FileLease | Lease  # A lease of a path, until `close` or until the process ends.
 AnyPath: TypeAlias = str | os.PathLike | Path  # A path or URL that a user may specify; see `path_of`.
 
 

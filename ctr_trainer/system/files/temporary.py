@@ -5,14 +5,12 @@ import os
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 
 from ctr_trainer.system.files.file_lease import lock
 from ctr_trainer.system.messages.errors import UserError
 
-_DIRECTORY, _LOCK = "tmp-", ".lock"
-_WAIT_SECONDS, _LOOK_SECONDS = 30.0, 0.01
+_PREFIX, _LOCK = "tmp-", ".lock"
 
 
 def private_path(below: str | None = None) -> str:
@@ -21,88 +19,83 @@ def private_path(below: str | None = None) -> str:
 
 
 @contextlib.contextmanager
-def private_directory(below: str | None = None) -> Iterator[str]:
-    """Yields the directory of `private_path`, which no other process of this user changes within the block.
-
-    The directory is created if there is none. At the beginning of the block, the directories of killed processes are
-    removed from it. At the end, the directory itself is removed if it is empty.
-
-    Raises:
-      UserError: another user created the path or can reach it, it is not a directory, or it cannot be locked.
-    """
-    path, deadline = private_path(below), time.monotonic() + _WAIT_SECONDS
-    while True:
-        _make(path)
-        try:
-            held = lock(os.path.join(path, _LOCK))
-            break
-        except (BlockingIOError, FileNotFoundError):  # Another process creates or removes a directory in it.
-            if time.monotonic() > deadline:
-                raise UserError(f"{path} is locked for more than {_WAIT_SECONDS:g} s: end the process there") from None
-            time.sleep(_LOOK_SECONDS)
-        except OSError as error:
-            raise UserError(f"{path} cannot be locked: {error.strerror}; set TMPDIR to a local directory") from None
-    with held:
-        _remove_left(path)
-        yield path
-        if os.listdir(path) == [_LOCK]:
-            os.unlink(os.path.join(path, _LOCK))
-            with contextlib.suppress(OSError):  # Another process has just created its lock there.
-                os.rmdir(path)
-
-
-@contextlib.contextmanager
 def temporary_directory(below: str | None = None) -> Iterator[str]:
-    """Yields the path of a new directory in the private directory. Removes it with all files at the end of the block.
+    """Yields the path of a new directory in this user's directory. Removes it with all files at the end of the block.
 
     This process holds a lock as long as the block runs. If the process is killed, the kernel frees the lock, and the
-    next process that requests a directory removes this one.
+    next process that creates a directory removes this one.
 
     Args:
-      below: parent of the private directory; None for the directory for temporary files (`TMPDIR`).
+      below: parent of the user's directory; None for the directory for temporary files (`TMPDIR`).
+
+    Raises:
+      UserError: see `make_directory`; or the file system does not support locks.
     """
-    with private_directory(below) as private:
-        path = tempfile.mkdtemp(prefix=_DIRECTORY, dir=private)
-        held = lock(path + _LOCK)
-    try:
-        yield path
-    finally:
-        with private_directory(below), held:
-            _remove(path)
+    while True:
+        path = make_directory(below=below)
+        try:
+            held = lock(path + _LOCK)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # Another process removes the directory, because it had no lock yet.
+        except OSError as error:
+            raise UserError(f"{path} cannot be locked: {error.strerror}; set TMPDIR to a local directory") from None
+        with held:
+            if os.path.exists(path):
+                try:
+                    yield path
+                finally:
+                    remove_directory(path)
+                return
+            remove_directory(path)
 
 
-def _make(path: str) -> None:
-    """Creates a directory that only this user can reach, or checks that the existing directory is one."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, mode=0o700)
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return  # It was just removed, and the next attempt creates it.
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        # A thread that still wrote when its process removed the directory creates it again, with the usual mode.
-        with contextlib.suppress(FileNotFoundError):
-            os.chmod(path, 0o700)
-    else:
-        raise UserError(
-            f"{path}: expected a directory of this user that no other user can reach. Find out who made it and remove "
-            "it, or set TMPDIR to a directory of yours"
-        )
+def make_directory(name: str = "", below: str | None = None) -> str:
+    """Creates a directory in this user's directory, with a new name or with this one, and returns its path.
+
+    Raises:
+      UserError: another user created the user's directory or can reach it, or it is not a directory.
+    """
+    private = private_path(below)
+    while True:
+        _make_private(private)
+        try:
+            _remove_left(private)
+            if not name:
+                return tempfile.mkdtemp(prefix=_PREFIX, dir=private)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.join(private, name), mode=0o700)
+            return os.path.join(private, name)
+        except FileNotFoundError:
+            pass  # Another process has just removed the user's directory, because it was empty.
 
 
-def _remove_left(private: str) -> None:
-    """Removes the directories whose processes have ended. The caller must have locked the private directory."""
-    for name in os.listdir(private):
-        path = os.path.join(private, name.removesuffix(_LOCK))
-        if name.startswith(_DIRECTORY) and name.endswith(_LOCK):
-            with contextlib.suppress(BlockingIOError), lock(os.path.join(private, name)):
-                _remove(path)
-        elif name.startswith(_DIRECTORY) and not os.path.exists(path + _LOCK):
-            _remove(path)
-
-
-def _remove(path: str) -> None:
+def remove_directory(path: str) -> None:
+    """Removes a directory of `make_directory` with all files, and the user's directory if it is empty."""
     shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path + _LOCK)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(path))
+
+
+def _make_private(path: str) -> None:
+    """Creates a directory that only this user can reach, or checks that the existing directory is one."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode=0o700)
+    with contextlib.suppress(FileNotFoundError):  # It was just removed.
+        found = os.lstat(path)
+        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise UserError(
+                f"{path}: expected a directory of this user that no other user can reach. Find out who made it and "
+                "remove it, or set TMPDIR to a directory of yours"
+            )
+        os.chmod(path, 0o700)
+
+
+def _remove_left(private: str) -> None:
+    """Removes the temporary directories of processes that were killed."""
+    for name in {name.removesuffix(_LOCK) for name in os.listdir(private) if name.startswith(_PREFIX)}:
+        path = os.path.join(private, name)
+        with contextlib.suppress(BlockingIOError), lock(path + _LOCK):
+            remove_directory(path)
