@@ -5,7 +5,6 @@ After the loss of a worker, a host or a service, all workers stop, and --min-np 
 available hosts. An error that the user can correct ends the training.
 """
 
-import contextlib
 import os
 import pathlib
 import re
@@ -55,7 +54,7 @@ def _as_here(argument: str) -> str:
 
 def run(arguments: list[str], flags: LaunchFlags) -> None:
     """Supervises a training with these flags of `train`."""
-    from ctr_trainer.launch.hosts import ReachableHosts, open_hosts
+    from ctr_trainer.launch.hosts import open_hosts
     from ctr_trainer.launch.supervisor import Supervisor
 
     experiment = _experiment(arguments)
@@ -63,7 +62,7 @@ def run(arguments: list[str], flags: LaunchFlags) -> None:
     model_dir = experiment.model.model_dir
     command = [sys.executable, "-m", "ctr_trainer.launch.worker", *arguments]
     grace_seconds = experiment.run.grace_secs + _ENDING_SECONDS
-    with contextlib.closing(ReachableHosts(open_hosts(flags), flags.ssh_port)) as hosts:
+    with open_hosts(flags) as hosts:
         Supervisor(flags, hosts, command, _environment(), model_dir, grace_seconds).run()
 
 

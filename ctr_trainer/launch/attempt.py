@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO, TextIO
 
 import psutil
@@ -180,41 +180,6 @@ class Attempt:
                 if self.output.exits and self.lost_at is None:
                     self.lost_at, self._lost_since = time.time(), time.monotonic()
             _write(stream, line)
-
-
-class Standby:
-    """Standby workers for the next restart, which are started while the current workers train.
-
-    They have imported TensorFlow and all other modules, and wait at a gate, which halves the time of a restart.
-
-    Args:
-      start: f(hosts, gate) -> `Attempt` on this host.
-    """
-
-    def __init__(self, start: Callable[[tuple[Host, ...], StartingGate], Attempt]) -> None:
-        self._start = start
-        self._attempt: Attempt | None = None
-
-    def prepare(self, hosts: tuple[Host, ...]) -> None:
-        """Starts standby workers, unless they were already started, even if they have ended since then."""
-        if self._attempt is None:
-            self._attempt = self._start(hosts, StartingGate())
-
-    def take(self, hosts: tuple[Host, ...]) -> Attempt | None:
-        """Releases the standby workers if they are on these hosts. Returns their `Attempt`, or None."""
-        attempt = self._attempt
-        if attempt is None or attempt.hosts != hosts or attempt.has_ended:
-            self.close()
-            return None
-        self._attempt = None
-        attempt.release()
-        return attempt
-
-    def close(self) -> None:
-        """Ends the standby workers."""
-        if self._attempt is not None:
-            self._attempt.end(0.0)
-            self._attempt = None
 
 
 def _write(stream: TextIO, line: bytes) -> None:

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import UserError
@@ -50,91 +50,66 @@ class Host:
 
 
 class Hosts:
-    """The available hosts. This class has a fixed list of hosts."""
+    """The available hosts: a fixed list, or what a command prints, without the hosts that no longer answer.
 
-    def __init__(self, hosts: Iterable[Host]) -> None:
-        self._hosts = tuple(hosts)
-
-    def now(self) -> tuple[Host, ...]:
-        """Returns the hosts. The workers of the first host have the first ranks."""
-        return self._hosts
-
-    def close(self) -> None:
-        """Stops looking for hosts."""
-
-
-class DiscoveredHosts(Hosts):
-    """Hosts that a command prints. A thread runs the command every second.
-
-    If the command fails, or its output is not a list of hosts, the previous hosts are kept. The first run must succeed.
+    Within a `with` block, threads look for changes. One of them tries to connect to the ssh port of each host every
+    five seconds, and every half second to a host that no longer answers. A host that has never answered counts as
+    available, because ssh may reach it by another route. If not, `horovodrun` reports the error. Another thread calls
+    `discover` every second. If it fails, the previous hosts are kept.
 
     Args:
-      slots: number of slots of a host that is printed without a number.
-    """
-
-    def __init__(self, script: str, slots: int) -> None:
-        self._script, self._slots = script, slots
-        super().__init__(self._ask())
-        self._last_error, self._closed = "", threading.Event()
-        threading.Thread(target=self._watch, name="host discovery", daemon=True).start()
-
-    def close(self) -> None:
-        self._closed.set()
-
-    def _ask(self) -> tuple[Host, ...]:
-        what = f"--host_discovery_script={self._script}"
-        lines = child.run_command(["sh", "-c", self._script], what, _ANSWER_SECONDS)
-        return parse_lines(lines, what, self._slots)
-
-    def _watch(self) -> None:
-        while not self._closed.wait(_DISCOVERY_PERIOD_SECONDS):
-            try:
-                self._hosts, error = self._ask(), ""
-            except UserError as failure:
-                error = str(failure)
-            if error and error != self._last_error:
-                _log.warning("%s; the hosts stay %s", error, listed(self._hosts))
-            self._last_error = error
-
-
-class ReachableHosts:
-    """The hosts that answer at the ssh port.
-
-    A thread tries to connect to each host every five seconds, and every half second to a host that no longer answers. A
-    host that has never answered counts as available, because ssh may reach it by another route. If not, `horovodrun`
-    reports the error.
-
-    Args:
+      hosts: the hosts at the beginning.
       port: port of ssh; 0 for the default.
+      discover: f() -> the hosts that there are now; None for a fixed list.
     """
 
-    def __init__(self, hosts: Hosts, port: int, period: float = _CONNECT_PERIOD_SECONDS) -> None:
-        self._hosts, self._port, self._period = hosts, port or _SSH_PORT, period
+    def __init__(
+        self,
+        hosts: Iterable[Host],
+        port: int = 0,
+        discover: Callable[[], tuple[Host, ...]] | None = None,
+        period: float = _CONNECT_PERIOD_SECONDS,
+    ) -> None:
+        self._hosts, self._port, self._discover, self._period = tuple(hosts), port or _SSH_PORT, discover, period
         self._due: dict[str, float] = {}
         self._answered: set[str] = set()
         self._silent_since: dict[str, float] = {}
         self._closed = threading.Event()
-        threading.Thread(target=self._watch, name="hosts that answer", daemon=True).start()
+
+    def __enter__(self) -> "Hosts":
+        for watch in (self._watch_answers, self._watch_discovery) if self._discover else (self._watch_answers,):
+            threading.Thread(target=watch, name="hosts", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
 
     def now(self) -> tuple[Host, ...]:
-        """Returns the hosts that answer, in order. The workers of the first host have the first ranks."""
-        return tuple(host for host in self._hosts.now() if host.name not in self._silent_since)
+        """Returns the available hosts, in order. The workers of the first host have the first ranks."""
+        return tuple(host for host in self._hosts if host.name not in self._silent_since)
 
     def silent_for(self, name: str) -> float:
         """Returns the seconds for which a host has no longer answered; 0 if it answers, or has never answered."""
         since = self._silent_since.get(name)
         return 0.0 if since is None else time.monotonic() - since
 
-    def close(self) -> None:
-        """Stops looking for hosts."""
-        self._closed.set()
-        self._hosts.close()
+    def _watch_discovery(self) -> None:
+        assert self._discover is not None
+        last = ""
+        while not self._closed.wait(_DISCOVERY_PERIOD_SECONDS):
+            try:
+                self._hosts, error = self._discover(), ""
+            except UserError as failure:
+                error = str(failure)
+            if error and error != last:
+                _log.warning("%s; the hosts stay %s", error, listed(self._hosts))
+            last = error
 
-    def _watch(self) -> None:
+    def _watch_answers(self) -> None:
         with concurrent.futures.ThreadPoolExecutor(16, "hosts that answer") as threads:
             while not self._closed.wait(_SILENT_PERIOD_SECONDS):
                 asked = time.monotonic()
-                due = [host.name for host in self._hosts.now() if self._due.get(host.name, 0.0) <= asked]
+                due = [host.name for host in self._hosts if self._due.get(host.name, 0.0) <= asked]
                 names = [name for name in due if not reach.is_here(name)]
                 silent = threads.map(reach.is_silent, [f"{name}:{self._port}" for name in names])
                 for name, is_silent in zip(names, silent, strict=True):
@@ -181,7 +156,13 @@ def open_hosts(flags: LaunchFlags) -> Hosts:
       UserError: the list, the file or the script's first output is invalid, or a fixed list has too few slots.
     """
     if flags.host_discovery_script:
-        return DiscoveredHosts(flags.host_discovery_script, flags.slots_per_host)
+        what = f"--host_discovery_script={flags.host_discovery_script}"
+
+        def discover() -> tuple[Host, ...]:
+            lines = child.run_command(["sh", "-c", flags.host_discovery_script], what, _ANSWER_SECONDS)
+            return parse_lines(lines, what, flags.slots_per_host)
+
+        return Hosts(discover(), flags.ssh_port, discover)
     if flags.hosts:
         hosts = [Host.parse(text, f"-H {flags.hosts}") for text in flags.hosts.split(",")]
     elif flags.hostfile:
@@ -192,7 +173,7 @@ def open_hosts(flags: LaunchFlags) -> Hosts:
         raise UserError(f"{listed(hosts)}: a host is named twice")
     if sum(host.slots for host in hosts) < flags.np:
         raise UserError(f"-np {flags.np} workers need as many slots, but {listed(hosts)} has fewer")
-    return Hosts(hosts)
+    return Hosts(hosts, flags.ssh_port)
 
 
 def filled(hosts: Iterable[Host], workers: int) -> tuple[Host, ...]:

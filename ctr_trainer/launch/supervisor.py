@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 
-from ctr_trainer.launch.attempt import Attempt, Standby
+from ctr_trainer.launch.attempt import Attempt
 from ctr_trainer.launch.ending import Ending, Kind
-from ctr_trainer.launch.hosts import Host, ReachableHosts, filled, host_of, listed, slots
+from ctr_trainer.launch.hosts import Host, Hosts, filled, host_of, listed, slots
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 from ctr_trainer.launch.worker import StartingGate
 from ctr_trainer.ranks.endings import records, stop_signals
@@ -78,7 +78,7 @@ class Supervisor:
     def __init__(
         self,
         flags: LaunchFlags,
-        hosts: ReachableHosts,
+        hosts: Hosts,
         command: Sequence[str],
         environment: Mapping[str, str],
         model_dir: str,
@@ -91,7 +91,8 @@ class Supervisor:
         self._failures: collections.Counter[str] = collections.Counter()
         self._restarts: list[Restart] = []
         self._asked: int | None = None
-        self._standby = Standby(self._start)
+        # Workers for the next restart: they have imported all modules and wait at a gate, which halves a restart's time.
+        self._standby: Attempt | None = None
         self._job = secrets.token_hex(16)
         self._errors = tempfile.TemporaryDirectory(prefix="ctr_trainer-errors-")
 
@@ -103,10 +104,10 @@ class Supervisor:
           StoppedInOrder: the workers have ended because of SIGTERM or SIGINT.
         """
         summary, saved = summary_stamp(self._model_dir), Saved.newest(self._model_dir) or Saved()
-        with child.handling_signals(self._take_signal), self._errors, contextlib.closing(self._standby):
+        with child.handling_signals(self._take_signal), self._errors, contextlib.closing(self):
             placed = self._wait_for_slots(self._flags.np)
             while True:
-                attempt = self._standby.take(placed) or self._start(placed)
+                attempt = self._take_standby(placed) or self._start(placed)
                 reached = Reached(self._model_dir, attempt, saved)
                 ending, saved = self._watch(attempt, reached), reached.saved
                 if ending.kind is Kind.FINISHED:
@@ -124,6 +125,22 @@ class Supervisor:
                 _log.warning("restart %d: %s", len(self._restarts), self._restarts[-1].line())
         if self._restarts:
             add_to_summary(self._model_dir, self._restarts, summary)
+
+    def close(self) -> None:
+        """Ends the standby workers."""
+        if self._standby is not None:
+            self._standby.end(0.0)
+            self._standby = None
+
+    def _take_standby(self, hosts: tuple[Host, ...]) -> Attempt | None:
+        """Releases the standby workers if they are on these hosts, and otherwise ends them."""
+        standby = self._standby
+        if standby is None or standby.hosts != hosts or standby.has_ended:
+            self.close()
+            return None
+        self._standby = None
+        standby.release()
+        return standby
 
     def _start(self, hosts: tuple[Host, ...], gate: StartingGate | None = None) -> Attempt:
         """Returns an `Attempt`. If its workers wait at a gate, its name contains the number of the next restart."""
@@ -149,7 +166,7 @@ class Supervisor:
                 self._note(attempt, reached, is_last=True)
                 return Ending(Kind.CHANGED, change)
             # Another failure may soon follow the first one.
-            if self._flags.standby and reached.trains_for(0.0 if self._restarts else _STANDBY_SECONDS):
+            if self._flags.standby and self._standby is None and reached.trains_for(0.0 if self._restarts else _STANDBY_SECONDS):
                 self._prepare_standby()
             time.sleep(_POLL_SECONDS)
         ending = attempt.end(0.0)
@@ -170,11 +187,11 @@ class Supervisor:
         return is_new
 
     def _prepare_standby(self) -> None:
-        """Prepares standby workers on this host, for the failure of a worker on this host or of all other hosts."""
+        """Starts standby workers on this host, for the failure of a worker on this host or of all other hosts."""
         here = [host for host in self._reliable(self._hosts.now()) if reach.is_here(host.name)]
         placed = filled(here, self._flags.most)
         if slots(placed) >= self._flags.fewest:
-            self._standby.prepare(placed)
+            self._standby = self._start(placed, StartingGate())
 
     def _silent_host(self, attempt: Attempt) -> str:
         """Returns the name of a host of the attempt that has not answered for some seconds; "" for none."""

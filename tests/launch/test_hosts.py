@@ -1,13 +1,16 @@
-"""Which hosts there are."""
+"""Which hosts there are, and which of them answer."""
 
+import collections
 import re
 
 import pytest
 
+from ctr_trainer.launch import hosts as hosts_module
 from ctr_trainer.launch.hosts import Host, Hosts, filled, host_of, open_hosts, parse_lines
 from ctr_trainer.launch.supervisor import Supervisor
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import reach
 from tests.parallel import launch
 
 A, B = Host("a", 4), Host("b", 4)
@@ -45,19 +48,13 @@ def test_hosts_are_those_of_a_list_or_a_file_or_this_one_named_once(tmp_path):
 def test_a_script_is_asked_again_and_its_failures_change_nothing(tmp_path, caplog):
     listed = tmp_path / "listed"
     listed.write_text("a:4\n")
-    hosts = open_hosts(LaunchFlags(host_discovery_script=f"cat {listed}"))
-    try:
+    with open_hosts(LaunchFlags(host_discovery_script=f"cat {listed}", ssh_port=9)) as hosts:
         assert hosts.now() == (A,)
         listed.write_text("a:4\nb:4\n")
         launch.wait_until(lambda: hosts.now() == (A, B), "the script's second answer", 20)
         listed.unlink()
         launch.wait_until(lambda: "the hosts stay a:4,b:4" in caplog.text, "the warning", 20)
         assert hosts.now() == (A, B)
-    finally:
-        hosts.close()
-
-
-def test_a_script_that_fails_at_first_is_refused():
     with pytest.raises(UserError, match="--host_discovery_script=exit 3 failed with status 3"):
         open_hosts(LaunchFlags(host_discovery_script="exit 3"))
 
@@ -77,3 +74,28 @@ def test_a_host_that_has_failed_twice_is_used_only_if_the_others_are_too_few():
     supervisor._failures["a"] = 2
     assert supervisor._choose(4) == (B,)
     assert supervisor._choose(8) == (A, B)
+
+
+def test_a_host_that_stops_answering_is_left_out_until_it_answers_again(monkeypatch):
+    """sshd refuses a host that connects more than once a second, see PerSourcePenalties in sshd_config(5)."""
+    silent, asked = {"c"}, collections.Counter()
+
+    def is_silent(address):
+        asked[address] += 1
+        return address.partition(":")[0] in silent
+
+    monkeypatch.setattr(reach, "is_here", lambda name: False)
+    monkeypatch.setattr(reach, "is_silent", is_silent)
+    monkeypatch.setattr(hosts_module, "_SILENT_PERIOD_SECONDS", 0.01)
+    a, b, c = (Host(name, 1) for name in "abc")
+    with Hosts([a, b, c], period=1e9) as hosts:
+        launch.wait_until(lambda: {"a", "b"} <= hosts._answered, "the first answers", 20)
+        assert hosts.now() == (a, b, c)  # One that has never answered may be reached another way.
+        silent.add("b")
+        hosts._due["b"] = 0.0
+        launch.wait_until(lambda: hosts.now() == (a, c), "b's silence", 20)
+        launch.wait_until(lambda: asked["b:22"] > 30 and hosts.silent_for("b") > 0.1, "further questions", 20)
+        assert hosts.silent_for("a") == 0 and asked["a:22"] == 1  # One that answers is asked after the period only.
+        silent.remove("b")
+        launch.wait_until(lambda: hosts.now() == (a, b, c), "b's return", 20)
+        assert hosts.silent_for("b") == 0
