@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rank = log_lines.rank_of_this_process() if name in _WORKERS else None
         log_lines.install(values["log_format"], rank, warnings_only=bool(rank) and values.get("log_ranks") == "0")
     _warn_of_variables()
-    ending = EndReport.of_this_process(values.get("model_dir", ""))
+    ending = EndReport(values.get("model_dir", ""))
     run = refusing_by_flags()(command.run)
     return ending.run(lambda: run(*taken), takes_signals=name in _ENDING_IN_ORDER)
 

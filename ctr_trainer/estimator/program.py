@@ -158,4 +158,4 @@ def run_program(main: Callable[[], Any]) -> int:
     Args:
       main: f(), which does all the work of the process.
     """
-    return EndReport.of_this_process().run(main)
+    return EndReport().run(main)

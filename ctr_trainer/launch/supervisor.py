@@ -32,11 +32,7 @@ _STANDBY_SECONDS = 10.0
 
 
 class Patience:
-    """Counts the restarts since the last new checkpoint.
-
-    Args:
-      most: largest number of consecutive restarts without a new checkpoint.
-    """
+    """Counts the restarts since the last new checkpoint, of which there are at most `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -91,7 +87,7 @@ class Supervisor:
         self._failures: collections.Counter[str] = collections.Counter()
         self._restarts: list[Restart] = []
         self._asked: int | None = None
-        # Workers for the next restart: they have imported all modules and wait at a gate, which halves a restart's time.
+        # Workers for the next restart have imported all modules and wait at a gate, which halves the time of a restart.
         self._standby: Attempt | None = None
         self._job = secrets.token_hex(16)
         self._errors = tempfile.TemporaryDirectory(prefix="ctr_trainer-errors-")
@@ -165,9 +161,7 @@ class Supervisor:
                 attempt.end(self._grace_seconds)
                 self._note(attempt, reached, is_last=True)
                 return Ending(Kind.CHANGED, change)
-            # Another failure may soon follow the first one.
-            if self._flags.standby and self._standby is None and reached.trains_for(0.0 if self._restarts else _STANDBY_SECONDS):
-                self._prepare_standby()
+            self._prepare_standby(reached)
             time.sleep(_POLL_SECONDS)
         ending = attempt.end(0.0)
         self._note(attempt, reached, is_last=True)
@@ -186,8 +180,12 @@ class Supervisor:
             _log.info("training again after %.1f s, at step %d", last.seconds_to_train_again, reached.trained)
         return is_new
 
-    def _prepare_standby(self) -> None:
+    def _prepare_standby(self, reached: Reached) -> None:
         """Starts standby workers on this host, for the failure of a worker on this host or of all other hosts."""
+        # After a restart, another failure may soon follow.
+        seconds = 0.0 if self._restarts else _STANDBY_SECONDS
+        if not self._flags.standby or self._standby is not None or not reached.trains_for(seconds):
+            return
         here = [host for host in self._reliable(self._hosts.now()) if reach.is_here(host.name)]
         placed = filled(here, self._flags.most)
         if slots(placed) >= self._flags.fewest:

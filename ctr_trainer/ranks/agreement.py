@@ -71,7 +71,7 @@ def meeting(
       flags: settings, name -> value, that must be equal on all ranks.
 
     Raises:
-      Lost: a rank does not start, or a rank or `horovodrun` cannot be reached. The message names the host if known.
+      Lost: a rank does not start, or a rank or `horovodrun` cannot be reached.
       UserError: the ranks are inconsistent.
     """
     if placement.size == 1 or not notices.address:
@@ -105,10 +105,7 @@ def meeting(
 
 
 def _met(notices: Notices, rank: int, size: int, seconds: float) -> dict[str, Any]:
-    """Waits for all ranks. Returns what rank 0 has found.
-
-    These are `fault`, see `fault`; `hosts`, the [name, `host:port` to connect to] of each host; and `first_ranks`.
-    """
+    """Waits for all ranks. Returns what rank 0 has found: `fault`, `first_ranks`, and `hosts` as [name, host:port]."""
     began = told = time.monotonic()
     came: dict[int, str] = {}
     while True:

@@ -5,6 +5,7 @@ import logging
 import os
 import pathlib
 
+from ctr_trainer.system.files.outputs import refuse_foreign_file
 from ctr_trainer.system.files.paths import is_local
 from ctr_trainer.system.messages.errors import UserError
 
@@ -22,16 +23,14 @@ def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
     """Configures Horovod by environment variables. Call it before Horovod starts, with equal arguments on all ranks.
 
     Args:
-      tune: whether Horovod searches for its best settings. If so, it writes a log to `log_file`.
+      tune: whether Horovod searches for its best settings, and writes a log.
       log_file: with `tune`, the path of the log; "" for autotune.csv in `model_dir`. Without `tune`, the log of an
         earlier search, whose best settings are used; "" for Horovod's defaults.
 
-    Returns:
-      the path of the log that Horovod will write, or None.
+    Returns the path of the log that Horovod will write, or None.
 
     Raises:
-      UserError: `log_file` is not a log of Horovod's autotuning, or has no rows; or, with `tune`, the log would
-        overwrite another file, or `model_dir` is in a store and `log_file` is "".
+      UserError: the log has no rows or is another file; or it cannot be written, because `model_dir` is in a store.
     """
     if tune:
         if not log_file and not is_local(model_dir):
@@ -40,7 +39,7 @@ def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
                 "autotune_log=FILE"
             )
         path = os.path.abspath(log_file or os.path.join(model_dir, "autotune.csv"))
-        _refuse_foreign(path)
+        refuse_foreign_file(path, _is_log, "train")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.environ.update(HOROVOD_AUTOTUNE="1", HOROVOD_AUTOTUNE_LOG=path)
         return path
@@ -51,22 +50,14 @@ def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
     return None
 
 
-def _refuse_foreign(path: str) -> None:
-    if os.path.isdir(path):
-        raise UserError(f"autotune_log={path} is a directory; choose a file")
-    if os.path.exists(path) and os.path.getsize(path):
-        with open(path, "rb") as file:
-            first = file.readline(1000).decode(errors="replace")
-        if not _COLUMNS <= set(first.strip().split(",")):
-            raise UserError(f"autotune_log={path} exists and is not a log of Horovod; choose another file")
+def _is_log(path: str) -> bool:
+    with open(path, "rb") as file:
+        first = file.readline(1000).decode(errors="replace")
+    return not first or set(first.strip().split(",")) >= _COLUMNS
 
 
 def best_row(path: str) -> dict[str, float]:
-    """Returns the row of a log with the highest score, see `parse`.
-
-    Raises:
-      UserError: the file is not a log of Horovod's autotuning, or has no rows.
-    """
+    """Returns the row of a log with the highest score, see `parse`. Raises UserError if the file is no such log."""
     try:
         rows = parse(pathlib.Path(path).read_text())
     except OSError as error:
@@ -92,14 +83,9 @@ def report(path: str) -> None:
 
 
 def parse(text: str) -> list[dict[str, float]]:
-    """Parses the text of a log.
+    """Returns the rows of a log, column -> float. Raises ValueError for other columns, or a value that is no number.
 
-    Returns:
-      a list of dicts, column -> float. `cycle_time_ms` is in ms, `tensor_fusion_threshold` in MB and `score` in bytes
-      per us. `cache_enabled`, `hierarchical_allreduce`, `hierarchical_allgather` and `torus_allreduce` are 0 or 1.
-
-    Raises:
-      ValueError: the log has other columns, or a value is not a number.
+    `cycle_time_ms` is in ms, `tensor_fusion_threshold` in MB and `score` in bytes per us. The others are 0 or 1.
     """
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
     if not _COLUMNS <= set(reader.fieldnames or ()):
@@ -126,10 +112,5 @@ def environment_of(row: dict[str, float]) -> dict[str, str]:
 def format_row(row: dict[str, float]) -> str:
     """Returns a row's settings as text: `cycle time 5 ms, fusion 4 MB, cache on`, then other settings that are on."""
     on = [name.replace("_", " ") for name in _FLAGS if row.get(name)]
-    cache = "on" if row["cache_enabled"] else "off"
-    texts = [
-        f"cycle time {row['cycle_time_ms']:g} ms",
-        f"fusion {row['tensor_fusion_threshold']:g} MB",
-        f"cache {cache}",
-    ]
-    return ", ".join([*texts, *on])
+    times = f"cycle time {row['cycle_time_ms']:g} ms, fusion {row['tensor_fusion_threshold']:g} MB"
+    return ", ".join([times, f"cache {'on' if row['cache_enabled'] else 'off'}", *on])

@@ -65,8 +65,11 @@ def import_horovod() -> Any:
     return hvd
 
 
+_Call = Callable[[np.ndarray], np.ndarray]
+
+
 class Collectives:
-    """Collectives on NumPy arrays and JSON values; `ctr_trainer.ranks.distributed` has these methods as functions."""
+    """Collectives on NumPy arrays and JSON values, of which `distributed` makes functions."""
 
     def __init__(
         self, hvd: Any, watchdog: Callable[[], Watchdog], session_config: Callable[[], tf1.ConfigProto]
@@ -78,29 +81,20 @@ class Collectives:
         """Returns the sum of all ranks' arrays, on every rank. A collective.
 
         Args:
-          array: array with the same shape and dtype on every rank.
-          name: name of this collective in the watchdog's messages, the same on every rank.
+          array: with the same shape and dtype on every rank.
+          name: for the watchdog's messages, the same on every rank.
           watched: whether the watchdog monitors the wait; False in a thread whose caller monitors it.
         """
         array = np.asarray(array)
         return array if self._hvd.size() == 1 else self._call("sum", array.dtype, name, watched)(array)
 
     def all_gather(self, array: np.ndarray, name: str, watched: bool = True) -> np.ndarray:
-        """Returns the concatenated arrays of all ranks, in rank order, on every rank. A collective.
-
-        Args:
-          array: array [n] with the same dtype on every rank; n may differ.
-          watched: see `all_sum`.
-        """
+        """Returns the concatenated arrays [n] of all ranks, which may have different n, on every rank. A collective."""
         array = np.asarray(array)
         return array if self._hvd.size() == 1 else self._call("gather", array.dtype, name, watched)(array)
 
     def broadcast_arrays(self, arrays: list[np.ndarray], name: str) -> list[np.ndarray]:
-        """Returns rank 0's arrays, on every rank. A collective.
-
-        Args:
-          arrays: arrays whose number, shapes and dtypes are the same on every rank.
-        """
+        """Returns rank 0's arrays, whose number, shapes and dtypes are the same, on every rank. A collective."""
         if self._hvd.size() == 1:
             return arrays
         packed = np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays])
@@ -130,8 +124,7 @@ class Collectives:
             `advanced(text)` with a text such as `12,000 rows`. As long as it does, `stall_timeout` ends no rank, and
             rank 0 logs the text every 30 s, or every `stall_timeout` / 4 if that is shorter.
 
-        Returns:
-          the result of `work`, on every rank.
+        Returns the result of `work`, on every rank.
         """
         if self._hvd.rank() != 0:
             while "result" not in (said := self.broadcast_object(None, name)):
@@ -151,19 +144,17 @@ class Collectives:
             result = work(advanced)
         return self.broadcast_object({"result": result}, name)["result"]
 
-    def _make_call(
-        self, kind: str, dtype: np.dtype, name: str, watched: bool = True
-    ) -> Callable[[np.ndarray], np.ndarray]:
+    def _make_call(self, kind: str, dtype: np.dtype, name: str, watched: bool = True) -> _Call:
         """Returns a function that runs one collective, in its own graph and session."""
         hvd, graph = self._hvd, tf.Graph()
         with graph.as_default(), tf.device("/cpu:0"):
-            value = tf1.placeholder(dtype, [None] if kind == "gather" else None)
+            value, full_name = tf1.placeholder(dtype, [None] if kind == "gather" else None), f"{name}.{kind}"
             if kind == "sum":
-                result = hvd.allreduce(value, op=hvd.Sum, name=f"{name}.sum")
+                result = hvd.allreduce(value, op=hvd.Sum, name=full_name)
             elif kind == "gather":
-                result = hvd.allgather(value, name=f"{name}.gather")
+                result = hvd.allgather(value, name=full_name)
             else:
-                result = hvd.broadcast(value, 0, name=f"{name}.broadcast")
+                result = hvd.broadcast(value, 0, name=full_name)
         config = self._session_config()
         # An unwatched collective runs concurrently with steps, and a step that waits for other ranks occupies
         # TensorFlow's shared threads.

@@ -16,7 +16,7 @@ WAYS = ("auto", "horovod")
 _TITLES = {
     "none": "none",
     "shared_memory": "HostSumOptimizer, through shared memory",
-    "hosts": "HostsOptimizer, through shared memory within each host and by hvd.DistributedOptimizer between the hosts",
+    "hosts": "HostSumOptimizer, through shared memory within each host and by hvd.allreduce between the hosts",
     "horovod": "hvd.DistributedOptimizer",
 }
 # Settings of Horovod's exchange, which horovodrun or the user may set.
@@ -33,8 +33,7 @@ class Exchange:
     """How the mean of the workers' dense gradients, or of their dense variables, is computed.
 
     Attributes:
-      way: `none` for a single worker; `shared_memory` if all workers are on one host; `hosts` for shared memory within
-        each host and Horovod between them; `horovod`.
+      way: one of `_TITLES`.
       why: the reason, a clause that can follow "because".
     """
 
@@ -95,27 +94,24 @@ def sum_of_host(tensor: tf.Tensor, name: str) -> tf.Tensor:
     return _in_memory(HostSum.__call__, tensor, name, f"the other ranks in {name}")
 
 
-def to_first_of_host(vector: tf.Tensor, dtype: str) -> tf.Tensor:
-    """Returns the sum of the host's vectors on the first rank of the host. A collective of the host."""
-    name = f"host_gradients.{dtype}"
-    return _in_memory(HostSum.to_first, vector, name, f"the other ranks of this host in {name}")
+def sum_of_hosts(tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns the sum of the tensors of all ranks: in shared memory within each host, and by Horovod between the hosts.
 
-
-def from_first_of_host(vector: tf.Tensor, dtype: str) -> tf.Tensor:
-    """Returns the vector of the host's first rank on all ranks of the host. A collective of the host."""
-    name, first = f"host_gradients.{dtype}", distributed.rank() - distributed.local_rank()
+    Only the first rank of each host takes part in Horovod's sum. All ranks get the same bits. A collective; for the
+    arguments, see `sum_of_host`.
+    """
+    total = _in_memory(HostSum.to_first, tensor, name, f"the other ranks of this host in {name}")
+    if distributed.local_rank() == 0:
+        total = distributed.allreduce(total, name, of_first_ranks=True)
+    first = distributed.rank() - distributed.local_rank()
     what = f"rank {first}, which sums {name} of this host with the other hosts"
-    return _in_memory(HostSum.from_first, vector, name, what)
+    return _in_memory(HostSum.from_first, total, name, what)
 
 
 def _in_memory(
     method: Callable[[HostSum, np.ndarray], np.ndarray], tensor: tf.Tensor, name: str, what: str
 ) -> tf.Tensor:
-    """Applies a method of a `HostSum` to a tensor, inside the graph. A collective of the host.
-
-    Args:
-      name: name of the `HostSum`, the same on every rank.
-    """
+    """Applies a method of the `HostSum` of this name to a tensor, inside the graph. A collective of the host."""
     host_sum = _host_sum(name, tensor.shape.num_elements(), tensor.dtype.as_numpy_dtype)
 
     def watched(vector: np.ndarray) -> np.ndarray:

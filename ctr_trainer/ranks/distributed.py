@@ -47,7 +47,7 @@ def init(
 
     Args:
       stall_timeout: seconds after which the job ends if a rank does not reach a collective.
-      pin_cores: whether to pin each worker of a machine to its own share of the cores, see `hardware.pin_cores`.
+      pin_cores: whether to pin each worker to its own share of the machine's cores, see `hardware.pin_cores`.
       stall_warning: seconds after which the log reports a wait; 0 for never.
       core_shares: number of shares that the cores are divided into, at least one per worker of the machine.
       steps_exchange: whether steps wait for exchanges by Horovod. If not, Horovod's cycle time is 20 ms, unless
@@ -56,9 +56,9 @@ def init(
       gpus_each: number of GPUs that each worker of a machine uses, if the machine has GPUs.
       deterministic: whether identical runs must compute bit-identical sums. With more than two workers, the order of a
         sum depends on which tensors Horovod fuses, so tensor fusion is disabled.
-      sums_by_host: whether to create the process set of each host's first rank, for `optimizer(between_hosts=True)`. It
-        is created only if there are several hosts and one of them has several workers. Horovod negotiates for it in
-        each cycle.
+      sums_by_host: whether to create the process set of each host's first rank, for `allreduce(of_first_ranks=True)`.
+        It is created only if there are several hosts and one of them has several workers. Horovod negotiates for it
+        in each cycle.
 
     Raises:
       UserError: the ranks cannot reach each other, or are inconsistent, see `meeting`; or there are
@@ -149,14 +149,12 @@ def host_cores() -> set[int] | None:
 def service_cores(services: int, steps_wait: bool) -> set[int] | None:
     """Returns the cores for services that this worker starts if `init` has pinned this worker; otherwise None.
 
-    If each step waits for all workers, the services get all cores, and run while a worker waits. With two workers on
-    two cores, training is 1.02 to 1.08 times as fast as without this worker's cores. If steps do not wait, the services
-    do not get this worker's cores, because this worker also syncs the rows. This makes training 1.02 to 1.07 times as
-    fast.
+    Without `steps_wait`, the services do not get this worker's cores, because this worker also syncs the rows, unless
+    the other workers have too few. Either choice makes training 1.02 to 1.08 times as fast.
 
     Args:
-      services: number of services. If the other workers have fewer cores than that, the services get all cores.
-      steps_wait: whether the workers exchange their gradients at each step.
+      services: number of services.
+      steps_wait: whether each step waits for all workers, so that the services can run meanwhile.
     """
     if _all_cores is None or steps_wait:
         return _all_cores
@@ -165,12 +163,7 @@ def service_cores(services: int, steps_wait: bool) -> set[int] | None:
 
 
 def session_config(threads: int = 0, precision: str = "none", given: tf1.ConfigProto | None = None) -> tf1.ConfigProto:
-    """Returns the options of this process's sessions, see `device_config.config_proto`.
-
-    Args:
-      threads, precision: see `config_proto`.
-      given: further options, which the options of `config_proto` override; None for none.
-    """
+    """Returns the options of this process's sessions, see `config_proto`, which override the options `given`."""
     gpus = len(tf.config.list_physical_devices("GPU"))
     own = config_proto(gpus, local_rank(), threads, precision, _gpus_each)
     options = tf1.ConfigProto()
@@ -199,12 +192,11 @@ def optimizer(
     local: Sequence[tf.Tensor] = (),
     fp16: bool = False,
     op: str = "average",
-    between_hosts: bool = False,
 ) -> tf1.train.Optimizer:
     """Makes a `hvd.DistributedOptimizer`, whose gradients are the average, or the sum, of all workers' gradients.
 
     The average weights all workers equally, regardless of their numbers of examples. For an average over examples,
-    return `inner` itself: `EstimatorSpec(optimizer=...)`.
+    return `inner` itself: `EstimatorSpec(optimizer=...)`. Without Horovod, this function returns `inner`.
 
     Args:
       inner: a `tf.compat.v1` optimizer.
@@ -212,11 +204,6 @@ def optimizer(
         They may occur in `compute_gradients(var_list=...)`.
       fp16: whether to send float16; the sum over workers is then in float16 as well.
       op: `average` or `sum`.
-      between_hosts: whether to reduce only over the first rank of each host; other ranks keep their own gradients.
-        This needs the process set of `init(sums_by_host=True)`.
-
-    Returns:
-      `hvd.DistributedOptimizer`; for one worker without Horovod, the inner optimizer.
     """
     if isinstance(_hvd, OneWorker):
         return inner
@@ -225,21 +212,21 @@ def optimizer(
         compression=_hvd.Compression.fp16 if fp16 else _hvd.Compression.none,
         op={"average": _hvd.Average, "sum": _hvd.Sum}[op],
         scale_local_gradients=False,
-        **({"process_set": _first_ranks} if between_hosts else {}),
     )
     for tensor in local:
         wrapped.register_local_var(tensor)
     return wrapped
 
 
-def allreduce(tensor: tf.Tensor, name: str) -> tf.Tensor:
+def allreduce(tensor: tf.Tensor, name: str, of_first_ranks: bool = False) -> tf.Tensor:
     """Returns the sum of all ranks' tensors, inside the graph. A collective.
 
     Args:
       tensor: tensor with the same shape and dtype on every rank.
       name: name of the reduction, the same on every rank.
+      of_first_ranks: whether only the first rank of each host takes part. This needs `init(sums_by_host=True)`.
     """
-    return _hvd.allreduce(tensor, op=_hvd.Sum, name=name)
+    return _hvd.allreduce(tensor, op=_hvd.Sum, name=name, **({"process_set": _first_ranks} if of_first_ranks else {}))
 
 
 def broadcast_hook() -> tf1.train.SessionRunHook:

@@ -34,6 +34,7 @@ class HostPeers:
 
     Raises:
       UserError: another worker cannot be reached.
+      ConnectionError: (all methods) a worker has ended; the message names it.
     """
 
     def __init__(self, rank: int, size: int, name: str, meet: Callable[[], None], first: int = 0) -> None:
@@ -60,34 +61,25 @@ class HostPeers:
                 peer.sendall(b"\0")
 
     def hear(self, others: Iterable[int]) -> None:
-        """Waits until each of these workers, given by local rank, has signalled that it has completed a step.
-
-        Raises:
-          ConnectionError: a worker has ended; the message names it.
-        """
+        """Waits until each of these workers, given by local rank, has signalled that it has completed a step."""
         for other in others:
             with self._expected(other):
                 if not self._by_rank[other].recv(1):
                     raise ConnectionResetError
 
     def send(self, other: int, array: np.ndarray) -> None:
-        """Sends an array to a worker, given by local rank, which must call `receive`.
-
-        Raises:
-          ConnectionError: the worker has ended; the message names it.
-        """
+        """Sends an array to a worker, given by local rank, which must call `receive`."""
         with self._expected(other):
             self._by_rank[other].sendall(_bytes(np.array([len(array)], np.int64)))
             self._by_rank[other].sendall(_bytes(np.ascontiguousarray(array)))
 
     def receive(self, other: int, dtype: npt.DTypeLike, *shape: int) -> np.ndarray:
-        """Returns the array [n, *shape] that a worker, given by local rank, sends. `ConnectionError` as in `send`."""
+        """Returns the array [n, *shape] that a worker, given by local rank, sends."""
         with self._expected(other):
             (length,) = self._fill(other, np.empty(1, np.int64))
             return self._fill(other, np.empty((length, *shape), dtype))
 
     def _fill(self, other: int, array: np.ndarray) -> np.ndarray:
-        """Receives as many bytes as the array has, and returns the array."""
         missing = _bytes(array)
         while missing:
             received = self._by_rank[other].recv_into(missing)
@@ -107,8 +99,6 @@ class HostPeers:
     def share_memory(self, size: int) -> mmap.mmap:
         """Returns shared memory, which the worker with local rank 0 creates and every worker maps."""
         if self.rank == 0:
-            if not hasattr(os, "memfd_create"):
-                raise UserError("this system does not support shared memory by memfd_create(2): " + _INSTEAD)
             file = os.memfd_create(f"ctr_trainer.ranks.host_sum.{self._name}")
             os.ftruncate(file, size)
             for peer in self._by_rank.values():
@@ -162,15 +152,11 @@ class HostSum:
 
     Each rank writes its vector to memory that all ranks have mapped. When all ranks have written, each rank sums one
     part of all vectors in rank order, so that all ranks read the same bits. When all parts are summed, each rank copies
-    the sums. For any number of ranks, a rank writes one vector, reads the equivalent of two, and waits twice for the
-    other ranks. With Horovod's Gloo, each vector crosses the loopback device twice, and each step waits for two cycles
-    of Horovod's thread.
+    the sums. For any number of ranks, a rank writes one vector, reads the equivalent of two, and waits twice.
 
     The memory is an anonymous file (memfd_create(2)), which leaves nothing on a disk. The ranks synchronize through
-    `HostPeers`, whose caveats apply. The constructor maps the memory, and is a collective.
-
-    Raises:
-      UserError: the system does not support shared memory.
+    `HostPeers`, whose caveats apply. The constructor maps the memory, and is a collective. All methods raise
+    ConnectionError, which names the rank, if a rank has ended.
     """
 
     def __init__(self, peers: HostPeers, length: int, dtype: type | np.dtype) -> None:
@@ -182,29 +168,17 @@ class HostSum:
         self._sums = shared[size * length :]
 
     def __call__(self, vector: np.ndarray) -> np.ndarray:
-        """Returns the sum of all ranks' vectors [length], on every rank. A collective.
-
-        Raises:
-          ConnectionError: a rank has ended; the message names it.
-        """
+        """Returns the sum of all ranks' vectors [length], on every rank. A collective."""
         self._add_up(vector)
         return self._sums.copy()
 
     def to_first(self, vector: np.ndarray) -> np.ndarray:
-        """Returns the sum of all ranks' vectors on the first rank, and `vector` itself on the others. A collective.
-
-        Raises:
-          ConnectionError: see `__call__`.
-        """
+        """Returns the sum of all ranks' vectors on the first rank, and `vector` itself on the others. A collective."""
         self._add_up(vector)
         return vector if self._rank else self._sums.copy()
 
     def from_first(self, vector: np.ndarray) -> np.ndarray:
-        """Returns the first rank's vector on every rank; the vectors of the other ranks are ignored. A collective.
-
-        Raises:
-          ConnectionError: see `__call__`.
-        """
+        """Returns the first rank's vector on every rank; the vectors of the other ranks are ignored. A collective."""
         if not self._rank:
             self._sums[:] = vector
         self._peers.wait()

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.dense_exchange import Exchange, from_first_of_host, sum_of_host, to_first_of_host
+from ctr_trainer.ranks.dense_exchange import Exchange, sum_of_host, sum_of_hosts
 
 
 def share_of(
@@ -84,6 +84,22 @@ class Fused:
             vectors[dtype] = tf.concat([*parts, tf.ones([1], dtype)], 0) * tf.cast(weight, dtype)
         return vectors
 
+    def means_over_ranks(
+        self, weight: tf.Tensor | float, name: str, add_up: Callable[[tf.Tensor, str], tf.Tensor]
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Returns each tensor's mean over all workers, and the sum of their weights. A collective.
+
+        Args:
+          weight: the weight of this worker's tensors.
+          add_up: f(vector, name) -> the sum of all workers' vectors. A collective.
+        """
+        sums: dict[tf.DType, tf.Tensor] = {}
+        for dtype, vector in self.vectors(weight).items():
+            # Without a fixed order, a session with one thread could wait in one sum, and another rank in another sum.
+            with tf.control_dependencies(list(sums.values())):
+                sums[dtype] = add_up(vector, f"{name}.{dtype.name}")
+        return self.means(sums)
+
     def means(self, vectors: dict[tf.DType, tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Returns each tensor's mean and the sum of the weights, given the sums of all workers' `vectors`."""
         means: list[tf.Tensor] = [None] * len(self._tensors)
@@ -105,7 +121,7 @@ def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanO
     """
     if exchange.way == "horovod":
         return HorovodOptimizer(inner, fp16)
-    return HostsOptimizer(inner) if exchange.way == "hosts" else HostSumOptimizer(inner)
+    return HostSumOptimizer(inner, sum_of_host if exchange.is_in_memory else sum_of_hosts)
 
 
 class HorovodOptimizer(MeanOptimizer):
@@ -126,10 +142,7 @@ class HorovodOptimizer(MeanOptimizer):
 
 
 class _ShareOfExamples(MeanOptimizer):
-    """Multiplies gradients by this worker's share of all workers' examples; the last pair is the share itself.
-
-    The share is available long before the gradients, because the weights are reduced during the forward pass.
-    """
+    """Multiplies gradients by this worker's share of all workers' examples; the last pair is the share itself."""
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
         pairs = super().compute_gradients(*args, **kwargs)
@@ -146,66 +159,16 @@ class HostSumOptimizer(MeanOptimizer):
     """Like `HorovodOptimizer`, but sums in memory that the workers of one host share, see `HostSum`.
 
     All tensors of a dtype are one vector, with the weight as its last element, so each step computes one sum per dtype.
+    With several hosts, Horovod adds up one vector per host, for any number of workers on it.
     """
+
+    def __init__(self, inner: Any, add_up: Callable[[tf.Tensor, str], tf.Tensor]) -> None:
+        super().__init__(inner)
+        self._add_up = add_up
 
     def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         with tf.name_scope("dense_exchange"):
-            fused = Fused(tensors)
-            name = "dense_gradients"
-            return fused.means(_in_turn(fused.vectors(weight), lambda v, dtype: sum_of_host(v, f"{name}.{dtype}")))
-
-
-class HostsOptimizer(MeanOptimizer):
-    """Sums like `HostSumOptimizer` within each host, and by `hvd.DistributedOptimizer` between the hosts' first ranks.
-
-    Each host sends one vector per dtype, for any number of workers on it. The other ranks of a host read the result of
-    the host's first rank from shared memory, so that the gradients are bit-identical on all ranks.
-    """
-
-    def __init__(self, inner: Any) -> None:
-        self._of_host = _SumOfHost(inner)
-        super().__init__(distributed.optimizer(self._of_host, op="sum", between_hosts=True))
-
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
-        totals = [total for total, _ in self._optimizer.compute_gradients(*args, **kwargs)]
-        with tf.name_scope("dense_exchange"), tf.control_dependencies(self._of_host.sums):
-            sums = _in_turn(dict(zip(self._of_host.dtypes, totals, strict=True)), from_first_of_host)
-            means, self.weight = self._of_host.fused.means(sums)
-        return [(mean, variable) for mean, (_, variable) in zip(means, self._of_host.pairs, strict=True)]
-
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> tf.Operation:
-        return self._of_host.apply_gradients(*args, **kwargs)
-
-
-class _SumOfHost(MeanOptimizer):
-    """Sums the gradients of a host's workers, as vectors, on the first rank of the host.
-
-    Attributes:
-      pairs: (gradient, variable) of the inner optimizer.
-    """
-
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns (vector, vector) for each dtype. Horovod needs a variable with a name; the vector serves as one."""
-        self.pairs = self._optimizer.compute_gradients(*args, **kwargs)
-        with tf.name_scope("dense_exchange"):
-            self.fused = Fused([gradient for gradient, _ in self.pairs])
-            sums = _in_turn(self.fused.vectors(self._optimizer.weight), to_first_of_host)
-        self.dtypes, self.sums = list(sums), list(sums.values())
-        return [(total, total) for total in self.sums]
-
-
-def _in_turn(
-    vectors: dict[tf.DType, tf.Tensor], call: Callable[[tf.Tensor, str], tf.Tensor]
-) -> dict[tf.DType, tf.Tensor]:
-    """Returns call(vector, name of its dtype) for each vector, executed one after another.
-
-    Without a fixed order, a session with one thread could wait in one call while another rank waits in another call.
-    """
-    found: dict[tf.DType, tf.Tensor] = {}
-    for dtype, vector in vectors.items():
-        with tf.control_dependencies(list(found.values())):
-            found[dtype] = call(vector, dtype.name)
-    return found
+            return Fused(tensors).means_over_ranks(weight, "dense_gradients", self._add_up)
 
 
 def average_of_ranks(variables: list[tf.Variable], name: str, in_memory: bool) -> tf.Operation:
@@ -215,9 +178,7 @@ def average_of_ranks(variables: list[tf.Variable], name: str, in_memory: bool) -
       name: name of the reduction, the same on every rank.
       in_memory: whether all ranks share the memory of one host; otherwise Horovod sums.
     """
-    add_up = sum_of_host if in_memory else distributed.allreduce
     with tf.name_scope("dense_exchange"):
         fused = Fused([variable.read_value() for variable in variables])
-        vectors = fused.vectors(1.0)
-        means, _ = fused.means(_in_turn(vectors, lambda v, dtype: add_up(v, f"{name}.{dtype}")))
+        means, _ = fused.means_over_ranks(1.0, name, sum_of_host if in_memory else distributed.allreduce)
         return tf.group(*(v.assign(mean, read_value=False) for v, mean in zip(variables, means, strict=True)))

@@ -49,14 +49,11 @@ NOTHING = Told()
 
 
 class Meetings:
-    """Lets the ranks meet about once a second, after the same step, in one small sum.
+    """Lets the ranks meet about once a second, after the same step, in one small sum between two steps.
 
     At each meeting, rank 0 chooses the step of the next one from the pace of the steps since the previous one. The
     number of steps between two meetings at most doubles, so the first ones, which are slow, do not count for long. A
     single rank meets itself after each step.
-
-    The sum runs in the training thread between two steps. A collective that runs concurrently with a step would be
-    dangerous: if a rank is killed during it, Gloo aborts the remaining ranks.
 
     Args:
       all_sum: f(int64[size + 2]) -> the sum of all ranks' arrays. A collective.
@@ -82,7 +79,7 @@ class Meetings:
         """Returns what the ranks ask for if they meet after `step`, otherwise `NOTHING`. A collective if they meet.
 
         Args:
-          signal: number of the signal that asks this rank to stop; 0 for none.
+          signal: the signal that asks this rank to stop; 0 for none.
           is_over: whether the period of rank 0 is over; ignored on other ranks.
         """
         return NOTHING if step < self._next else self.meet(step, signal, is_over)

@@ -92,19 +92,8 @@ class Notices:
             return None
         return None if found is None or len(found) > _MOST_BYTES else found.decode(errors="replace")
 
-    def is_missing(self, key: str) -> bool:
-        """Whether the server has no text under `key`; False if the server does not answer."""
-        try:
-            return self._ask("GET", key) is None
-        except OSError:
-            return False
-
     def _ask(self, method: str, key: str, body: bytes | None = None) -> bytes | None:
-        """Sends a request and returns the server's answer; None if it has no text under `key`.
-
-        Raises:
-          OSError: the server does not answer.
-        """
+        """Returns the server's answer; None if it has no text under `key`. Raises OSError if it does not answer."""
         if not self.address or time.monotonic() < self._silent_until:
             raise ConnectionRefusedError(self.address)
         path = "/".join(["", _SCOPE, urllib.parse.quote(key, safe="")])  # The server requires exactly two parts.

@@ -17,7 +17,7 @@ TRAIN = ("-m", "ctr_trainer", "train")
 _WAITING = """
 import os, pathlib, sys, time
 from ctr_trainer.ranks.endings.report import EndReport
-words = EndReport.of_this_process()
+words = EndReport()
 words.resume_text = lambda: "The same command resumes from step 7"
 
 def main():

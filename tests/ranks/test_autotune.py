@@ -69,7 +69,7 @@ def test_a_search_writes_where_it_was_told_but_over_no_other_file(tmp_path, monk
     assert environment == {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": str(tmp_path / "a" / "b.csv")}
     assert (tmp_path / "a").is_dir()
     (tmp_path / "mine.csv").write_text("label,price\n1,2\n")
-    with pytest.raises(UserError, match="mine.csv exists and is not a log of Horovod"):
+    with pytest.raises(UserError, match="mine.csv: exists already and was not written by `train`"):
         autotune.prepare(True, str(tmp_path / "mine.csv"), str(tmp_path))
 
 

@@ -90,7 +90,7 @@ def closing():
     print("closed", flush=True)
     raise stopped_by
 
-words = EndReport.of_this_process(sys.argv[2])
+words = EndReport(sys.argv[2])
 words.explain = lambda: " (rank 1 on host-b is missing)"
 words.resume_text = lambda: "The last checkpoint is of step 7: the same command resumes from it"
 sys.exit(words.run(globals()[sys.argv[1]]))

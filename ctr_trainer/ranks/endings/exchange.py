@@ -1,5 +1,6 @@
 """Exchanges the records of the ranks that end, and notices ranks that were killed."""
 
+import dataclasses
 import os
 import socket
 import time
@@ -19,11 +20,7 @@ _ASKED_A_SECOND = 200
 
 
 class RecordExchange:
-    """The records of the ranks of a job, which the notices share among all hosts.
-
-    Each rank also writes the records that it knows into the directory of the environment variable ERRORS if its host
-    has it, so that the launcher finds the records of ranks on other hosts.
-    """
+    """The records of the ranks of a job. The notices share them among all hosts, and a directory with the launcher."""
 
     def __init__(self, notices: Notices, placement: Placement) -> None:
         self._notices, self._placement, self._size = notices, placement, placement.size
@@ -36,20 +33,16 @@ class RecordExchange:
     def put(self, record: EndRecord) -> None:
         """Writes a record for the other ranks and for the launcher."""
         if self._size > 1:
-            self._notices.put(f"end.{record.rank}", record.without_traceback().to_json())
+            self._notices.put(f"end.{record.rank}", dataclasses.replace(record, traceback=()).to_json())
         self.pass_on(record)
 
     def pass_on(self, record: EndRecord) -> None:
-        """Writes a record for the launcher."""
+        """Writes a record, also of a rank of another host, for the launcher if it runs on this host."""
         if directory := os.environ.get(ERRORS):
             record.write(directory)
 
     def all(self, own: EndRecord) -> list[EndRecord]:
-        """Returns the records of all ranks, as soon as the cause is known, or they have had the time to be written.
-
-        Args:
-          own: the record of this rank.
-        """
+        """Returns the records of all ranks, as soon as the cause is known, or they have had the time to be written."""
         if self._size == 1:
             return [own]
         time.sleep(SETTLE_SECONDS)
@@ -75,11 +68,7 @@ class RecordExchange:
         return any(record is not None and record.kind is RecordKind.CAUSE for record in records)
 
     def put_killed(self, own: EndRecord) -> None:
-        """Writes the records of the ranks of this host that were killed, also for the ranks of other hosts.
-
-        Args:
-          own: a record of this rank.
-        """
+        """Writes records of the ranks of this host that were killed; `own` is a record of this rank."""
         for rank, pid in self._killed():
             self.put(own.of_killed(rank, pid))
 
@@ -94,8 +83,9 @@ class RecordExchange:
 
     def unheard(self) -> str:
         """Returns a sentence that names the ranks that have never written a notice; "" if there are none."""
-        unheard = [str(rank) for rank in range(self._size) if self._notices.is_missing(f"process.{rank}")]
-        if not unheard:
+        heard = [self._notices.get(f"process.{rank}") is not None for rank in range(self._size)]
+        unheard = [str(rank) for rank, is_heard in enumerate(heard) if not is_heard]
+        if not unheard or not heard[self._placement.rank]:  # Without its own notice, the server does not answer.
             return ""
         ranks = f"rank{'s' * (len(unheard) > 1)} {', '.join(unheard)}"
         return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"

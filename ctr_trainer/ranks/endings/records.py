@@ -78,9 +78,6 @@ class EndRecord:
         """Whether the rank was killed, so that another rank wrote this record."""
         return self.writer != self.rank
 
-    def without_traceback(self) -> "EndRecord":
-        return dataclasses.replace(self, traceback=())
-
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)
 
@@ -118,8 +115,5 @@ def read_records(directory: str, attempt: str) -> list[EndRecord]:
 
 
 def first_cause(records: Iterable[EndRecord]) -> EndRecord:
-    """Returns the record that explains the others: the earliest one of the lowest kind.
-
-    Caveat: the times of ranks on different hosts are comparable only if their clocks agree.
-    """
+    """Returns the record that explains the others: the earliest one of the lowest kind, if the hosts' clocks agree."""
     return min(records, key=lambda record: (record.kind, record.time, not record.is_of_killed, record.rank))

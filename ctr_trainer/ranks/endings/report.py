@@ -35,16 +35,13 @@ class EndReport:
     """Reports once why a job ends.
 
     A rank that fails writes an `EndRecord` when its error is raised, for the other ranks, and for `launch` if it has
-    started the job. The earliest record whose cause is not another rank is reported by its rank. The other ranks do
-    not report, and wait until `horovodrun` ends them. A rank that was killed has no record: another rank of its host
-    notices that its process is gone, and writes the record for it. The first rank on the host of `horovodrun` reports
-    this record, because the output of ranks on other hosts would be lost.
-
-    If a training has stopped in order, rank 0 reports this, and ends first, because `horovodrun` ends all ranks when
-    one has ended.
+    started the job. The earliest record whose cause is not another rank is reported by its rank. The others wait until
+    `horovodrun` ends them. For a rank that was killed, another rank of its host writes the record. The first rank on
+    the host of `horovodrun` reports it, because the output of ranks on other hosts would be lost. If a training has
+    stopped in order, rank 0 reports this and ends first, because `horovodrun` ends all ranks when one has ended.
 
     Args:
-      directory: directory for `error-rankR.json`, the record of an unexpected error with its traceback. If it does not
+      directory: for `error-rankR.json`, the record of an unexpected error with its traceback. If the directory does not
         exist, the traceback is printed. Also an attribute, which a training sets.
 
     Attributes:
@@ -53,9 +50,10 @@ class EndReport:
       signals: the `StopSignals` of this process.
     """
 
-    def __init__(self, notices: Notices, placement: Placement, directory: str = "") -> None:
-        self._notices, self._placement, self._rank, self._size = notices, placement, placement.rank, placement.size
-        self._exchange = RecordExchange(notices, placement)
+    def __init__(self, directory: str = "") -> None:
+        self._notices, self._placement = Notices.of_this_job(), Placement.of_this_process()
+        self._rank, self._size = self._placement.rank, self._placement.size
+        self._exchange = RecordExchange(self._notices, self._placement)
         # If there are several ranks, signals after the end of the work come from horovodrun. They are ignored, because
         # the reason was already reported.
         self.signals = StopSignals(self._say_of_signal, self.is_one_lost, is_ignored_after=self._size > 1)
@@ -67,19 +65,11 @@ class EndReport:
         self._is_complete = self._is_over = False
         self._lock = threading.RLock()
 
-    @classmethod
-    def of_this_process(cls, directory: str = "") -> "EndReport":
-        """Returns an `EndReport` with rank and size from the environment of `horovodrun`."""
-        return cls(Notices.of_this_job(), Placement.of_this_process(), directory)
-
     def run(self, function: Callable[[], object], takes_signals: bool = True) -> int:
-        """Calls a function. If it raises, or if a signal ends the process, reports why the process ends.
+        """Calls a function and returns the exit status. If it raises or a signal ends it, reports why the process ends.
 
         Args:
           takes_signals: whether `StopSignals` handles SIGTERM and SIGINT; False if the function handles them.
-
-        Returns:
-          the exit status: 0, or a status of `messages.errors`.
         """
         if self._size > 1:
             stop_signals.delay_abort()
@@ -114,7 +104,7 @@ class EndReport:
     def stops_in_order(self, error: StoppedInOrder) -> None:
         """Makes signals report this error, which the process will raise after closing its files.
 
-        All ranks call this method after the training has stopped and is saved, and before any of them may end.
+        All ranks call it when the training is saved, before any of them may end.
         """
         self._own = self._record_of(error)
         self.signals.is_saved = True
@@ -268,13 +258,11 @@ _running: list[EndReport] = []
 
 
 def running() -> EndReport:
-    """Returns the `EndReport` whose `run` is active in this process.
-
-    A program that does not use `run` has one too, which only the watchdog reports with."""
+    """Returns the `EndReport` whose `run` is active; in a program without `run`, one for the watchdog."""
     return _running[-1] if _running else _of_this_process()
 
 
-_of_this_process = functools.cache(EndReport.of_this_process)
+_of_this_process = functools.cache(EndReport)
 
 
 def _place(error: BaseException) -> str:

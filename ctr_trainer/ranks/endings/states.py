@@ -45,14 +45,10 @@ class RankState:
 class StateFile:
     """Writes the state of this rank to `MODEL_DIR/.ranks/RANK` every `period` seconds, in a thread.
 
-    A file system that hangs blocks only this thread. When a process is stopped or killed, its file is up to `period`
-    seconds old.
+    A file system that hangs blocks only this thread. Raises OSError if the file cannot be created.
 
     Args:
       shared: whether ranks on other hosts must see the file; if so, each write is flushed to the file server.
-
-    Raises:
-      OSError: the file cannot be created.
     """
 
     def __init__(self, model_dir: str, rank: int, clock: Clock, shared: bool = False, period: float = 0.5) -> None:
@@ -88,9 +84,7 @@ class StateFile:
                 self._write()
         with contextlib.suppress(OSError):
             self._file.close()
-        with contextlib.suppress(OSError):
             os.unlink(self._path)
-        with contextlib.suppress(OSError):
             os.rmdir(os.path.dirname(self._path))  # Succeeds for the last rank.
 
 
@@ -106,8 +100,8 @@ def read_state(model_dir: str, rank: int) -> RankState | None:
 class RankStates:
     """Observes the states of all ranks while this rank waits for them.
 
-    A rank lives while its file changes. The times between changes are measured by the clock of this host only, so that
-    clocks may differ and the file system may be slow. A working rank writes its file no matter how long its work takes.
+    A rank lives while its file changes, no matter how long its work takes. Only this host's clock measures the times
+    between changes, so clocks may differ.
 
     Args:
       own: the calling rank, which is not called missing before its first step; None if the caller is not a rank.
@@ -168,10 +162,9 @@ class RankStates:
 
 
 def missing(states: list[tuple[RankState, float]]) -> list[tuple[RankState, float]]:
-    """Returns those (state, silent seconds) of the ranks that the others wait for.
+    """Returns those (state, silent seconds) of the ranks that the others wait for; [] if all wait in the same step.
 
-    These are the silent ranks. If there are none, they are the ranks with the lowest step, only the working ranks if
-    some of them are working; [] if all ranks wait in the same step.
+    These are the silent ranks, or else the working ranks with the lowest step, or else all ranks with the lowest step.
     """
     silent = [each for each in states if each[1] > _SILENT_SECONDS]
     if silent or not states:

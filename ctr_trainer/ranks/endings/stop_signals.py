@@ -21,11 +21,9 @@ _LOOK_SECONDS, _CLOSING_SECONDS = 0.25, 3.0
 def delay_abort() -> None:
     """Delays an abort of this process by 6 s, during which its other threads continue.
 
-    If a rank is killed during an exchange, a thread of Gloo in another rank may find half of a message, and C++ then
-    aborts that process. Within the 6 s, `horovodrun` asks the process to end, and it reports the killed rank.
-
-    The handler is `sleep` of the C library, because a handler in Python would run only after the abort. Its argument,
-    the number of seconds, is the signal number, 6.
+    If a rank is killed during an exchange, Gloo aborts other ranks, which have to report the killed rank first. The
+    handler is `sleep` of the C library, because a handler in Python would run only after the abort. Its argument, the
+    number of seconds, is the signal number, 6.
     """
     library = ctypes.CDLL(None)
     library.signal.argtypes, library.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -39,11 +37,10 @@ class Terminated(KeyboardInterrupt):
 class StopSignals:
     """Handles SIGTERM and SIGINT (Ctrl-C) of this process.
 
-    If a running training can stop in order, the first signal asks it to stop. A second signal, or the end of
-    `grace_secs`, ends the process immediately. If no such training is running, SIGTERM raises `Terminated` and SIGINT
-    raises KeyboardInterrupt in the main thread. If the process is still running 3 s after a SIGTERM, because its main
-    thread is in a collective, it exits. After a training has stopped and is saved, a signal raises nothing, and the
-    process has the same 3 s to close its files.
+    If a running training can stop in order, the first signal asks it to stop, and a second signal or the end of
+    `grace_secs` ends the process. Otherwise, SIGTERM raises `Terminated` and SIGINT raises KeyboardInterrupt in the
+    main thread. A process that still runs 3 s after a SIGTERM, because its main thread is in a collective, exits. After
+    a training has stopped and is saved, a signal raises nothing, and the process has the same 3 s to close its files.
 
     Args:
       say: f(number, late), which reports why the process ends; `late` is "", or says that a training took too long.
@@ -56,10 +53,7 @@ class StopSignals:
     """
 
     def __init__(
-        self,
-        say: Callable[[int, str], None],
-        is_one_lost: Callable[[], bool],
-        is_ignored_after: bool,
+        self, say: Callable[[int, str], None], is_one_lost: Callable[[], bool], is_ignored_after: bool
     ) -> None:
         self._say, self._is_one_lost, self._is_ignored_after = say, is_one_lost, is_ignored_after
         self._request: StopRequest | None = None

@@ -205,4 +205,3 @@ class StorePlace:
     def _write(self, owner: Owner) -> None:
         self._count += 1
         self._path.write_json({**dataclasses.asdict(owner), "renewed": self._count})
-

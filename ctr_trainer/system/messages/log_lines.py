@@ -1,14 +1,11 @@
 """The format of log lines: time, level, place in the code, message."""
 
-import contextlib
 import datetime
 import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
-from typing import TextIO
 
 from ctr_trainer.system.messages.errors import masked
 
@@ -50,18 +47,6 @@ def install(form: str = "plain", rank: int | None = None, warnings_only: bool = 
     root.setLevel(logging.INFO)
     # The handler has this level too, because TensorFlow's logger has a level of its own.
     handler.setLevel(logging.WARNING if warnings_only else logging.INFO)
-
-
-@contextlib.contextmanager
-def written_to(stream: TextIO) -> Iterator[None]:
-    """Writes log lines to another stream within the block."""
-    handler = _installed()
-    before = handler and handler.setStream(stream)
-    try:
-        yield
-    finally:
-        if handler and before:
-            handler.setStream(before)
 
 
 def rank_of_this_process() -> int:
