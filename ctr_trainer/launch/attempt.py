@@ -35,15 +35,13 @@ class Attempt:
     Create it in the main thread. If this process is killed, the kernel ends `horovodrun`, which ends its workers.
 
     Args:
-      name: unique name of the attempt, `JOB.NUMBER`, which is in the environment of all its processes. Also an
-        attribute.
+      name: unique name, `JOB.NUMBER`, which is in the environment of all its processes. Also an attribute.
       hosts: the hosts, each with as many slots as workers. Also an attribute.
       environment: complete environment of each worker.
       errors: directory in which the workers of this host write why they end.
       gate: the gate at which the workers wait until `release`; None if they begin immediately.
 
     Attributes:
-      output: the `Output` of the workers.
       lost_at: time at which the failure of a worker was noticed, in seconds since 1970; None if no worker has failed.
 
     Raises:
@@ -63,9 +61,7 @@ class Attempt:
         self.hosts, self.workers, self._errors = hosts, slots(hosts), errors
         self.lost_at: float | None = None
         self._lost_since: float | None = None
-        self.name, self._command, self.output, self._gate = name, command, Output(), gate
-        # The output of the workers before the release.
-        self._held: list[tuple[TextIO, bytes]] | None = None if gate is None else []
+        self.name, self._command, self._output, self._gate = name, command, Output(), gate
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [*_horovodrun(hosts, flags), *command],
@@ -94,19 +90,11 @@ class Attempt:
 
     def release(self) -> None:
         """Releases the workers that wait at the gate."""
-        with self._lock:
-            held, self._held = self._held, None
-        for stream, line in held or ():
-            _write(stream, line)
         if self._gate is not None:
             self._gate.open()
 
     def terminate(self) -> None:
-        """Asks the workers to save and end.
-
-        The signal is sent to the workers of this host, which notify the other workers. If this host has no workers, it
-        is sent to `horovodrun`, which kills all workers after 5 s.
-        """
+        """Asks the workers of this host, which notify the others, to save and end; without any, asks `horovodrun`."""
         for process in self._workers_here() or [self._process]:
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
@@ -130,7 +118,7 @@ class Attempt:
         if self._gate is not None:
             self._gate.close()
         with self._lock:
-            return self.output.ending(self._process.returncode, self.records())
+            return self._output.ending(self._process.returncode, self.records())
 
     def records(self) -> list[EndRecord]:
         """Returns the records of the workers that have ended with an error or by a signal."""
@@ -173,19 +161,12 @@ class Attempt:
     def _pass_on(self, pipe: BinaryIO, stream: TextIO) -> None:
         for line in pipe:
             with self._lock:
-                if self._held is not None:
-                    self._held.append((stream, line))
-                    continue
-                self.output.take(line.decode(errors="replace").rstrip("\n"))
-                if self.output.exits and self.lost_at is None:
+                self._output.take(line.decode(errors="replace").rstrip("\n"))
+                if self._output.exits and self.lost_at is None:
                     self.lost_at, self._lost_since = time.time(), time.monotonic()
-            _write(stream, line)
-
-
-def _write(stream: TextIO, line: bytes) -> None:
-    with contextlib.suppress(OSError, ValueError):  # If the reader has ended, the training continues.
-        stream.buffer.write(line)
-        stream.buffer.flush()
+            with contextlib.suppress(OSError, ValueError):  # If the reader has ended, the training continues.
+                stream.buffer.write(line)
+                stream.buffer.flush()
 
 
 def _horovodrun(hosts: tuple[Host, ...], flags: LaunchFlags) -> list[str]:

@@ -50,12 +50,7 @@ class Ending:
 
 
 class Output:
-    """What `horovodrun` prints about its workers.
-
-    Attributes:
-      exits: list of (rank, status) of the workers that ended with a nonzero status, in chronological order.
-      last: the last line of horovodrun itself; "" for none.
-    """
+    """What `horovodrun` prints about its workers: `exits`, the (rank, nonzero status) of each, and its `last` line."""
 
     def __init__(self) -> None:
         self.exits: list[tuple[int, int]] = []

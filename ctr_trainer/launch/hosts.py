@@ -34,14 +34,7 @@ class Host:
 
     @staticmethod
     def parse(text: str, where: str, slots: int | None = None) -> "Host":
-        """Parses `NAME:SLOTS`.
-
-        Args:
-          slots: number of slots if the text is only `NAME`; None to raise an error in this case.
-
-        Raises:
-          UserError: the text has a different format.
-        """
+        """Parses `NAME:SLOTS`, or `NAME` if `slots` are given. Raises UserError for another format."""
         name, colon, number = text.strip().partition(":")
         number = number if colon else str(slots)
         if not _NAME.fullmatch(name) or not re.fullmatch(r"[1-9]\d*", number):
@@ -129,11 +122,7 @@ def parse_lines(lines: Iterable[str], where: str, slots: int) -> tuple[Host, ...
 
 
 def read_hostfile(path: str) -> tuple[Host, ...]:
-    """Returns the hosts in a file with lines of the form `NAME slots=NUMBER`.
-
-    Raises:
-      UserError: the file cannot be read, or a line has a different format; the message contains the line.
-    """
+    """Returns the hosts in a file with lines of the form `NAME slots=NUMBER`. Raises UserError with the wrong line."""
     try:
         with open(path) as file:
             lines = file.read().splitlines()
@@ -152,8 +141,7 @@ def read_hostfile(path: str) -> tuple[Host, ...]:
 def open_hosts(flags: LaunchFlags) -> Hosts:
     """Returns the `Hosts` that the flags specify: by a discovery script, a list, a file, or only this host.
 
-    Raises:
-      UserError: the list, the file or the script's first output is invalid, or a fixed list has too few slots.
+    Raises UserError if they are invalid, or if a fixed list has too few slots.
     """
     if flags.host_discovery_script:
         what = f"--host_discovery_script={flags.host_discovery_script}"

@@ -71,12 +71,7 @@ def summary_stamp(model_dir: str) -> tuple[int, int] | None:
 
 
 def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, int] | None) -> None:
-    """Adds the restarts to the summary of the training.
-
-    Args:
-      before: `summary_stamp` at the start of the training. A summary that still has this stamp belongs to an earlier
-        training, and is not changed.
-    """
+    """Adds the restarts to the summary, unless it still has the stamp `before` of an earlier training's summary."""
     path = path_of(model_dir) / _SUMMARY
     try:
         if path.exists() and path.stamp() != before:
@@ -88,12 +83,7 @@ def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, i
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A complete checkpoint.
-
-    Attributes:
-      step: its global step; 0 if there is no checkpoint.
-      time: time at which its manifest was written, in seconds since 1970.
-    """
+    """A complete checkpoint: its step, 0 for none, and the time of its manifest in seconds since 1970."""
 
     step: int = 0
     time: float = 0.0
@@ -129,11 +119,7 @@ class Reached:
         self._next_look = 0.0
 
     def look(self, is_last: bool = False) -> bool:
-        """Updates the progress. Returns whether there is a new checkpoint.
-
-        Args:
-          is_last: whether the workers have ended.
-        """
+        """Updates the progress, for the last time if `is_last`. Returns whether there is a new checkpoint."""
         found = (read_state(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers))
         # States of an earlier start, and states before the first step, do not count.
         own = [state for state in found if state and state.attempt == self._attempt.name]

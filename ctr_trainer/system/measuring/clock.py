@@ -66,22 +66,17 @@ TABLE = (
 PHASES = {phase.name: phase for phase in TABLE if not phase.in_graph}
 TRAINING = tuple(name for name, phase in PHASES.items() if phase.is_training)
 TITLES = {phase.name: phase.title for phase in TABLE}
+_NOT_TRAINING = tuple(name for name, phase in PHASES.items() if not phase.is_training)
 # `step_name` -> `title`. The times of these phases add up to the step's time without the loop.
 STEP_TITLES = {phase.step_name: phase.title for phase in TABLE if phase.step_name}
-
-
-_NOT_TRAINING = tuple(name for name, phase in PHASES.items() if not phase.is_training)
 
 
 class Clock:
     """The current phase of the training thread, and the seconds that the thread has spent in each phase.
 
     The thread is always in exactly one phase: entering a phase pauses the enclosing phase. Therefore the seconds of all
-    phases add up to the time since the clock was created. All reports of time use this clock: rates, percentiles, the
-    summary, traces, the states of ranks and the phases of a step. A stretch is the time from when the thread enters or
-    returns to a phase until it leaves the phase.
-
-    Only one thread may enter phases; other threads may read.
+    phases add up to the time since the clock was created. A stretch is the time from when the thread enters or returns
+    to a phase until it leaves the phase. Only one thread may enter phases; other threads may read.
 
     Attributes:
       phase: name of the current phase.

@@ -26,9 +26,9 @@ def _counts(histogram: HdrHistogram) -> np.ndarray:
 
 
 class Latency:
-    """Percentiles of one operation's duration, in microseconds, to three significant digits.
+    """Percentiles of one operation's duration, in microseconds, to three significant digits; for several threads.
 
-    Several threads may record. `reset` starts a new interval, but keeps `total_seconds` and `total_count`.
+    `reset` starts a new interval, but keeps `total_seconds` and `total_count`.
 
     Args:
       of: the owner of the counted operations, such as `the host`; "" for this process only.

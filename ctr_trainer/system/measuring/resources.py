@@ -33,16 +33,14 @@ def no_gpu() -> None:
 
 
 def open_gpu(local_rank: int) -> Callable[[], tuple[float, int] | None]:
-    """Returns a function that measures the GPU of a worker of this host with NVIDIA's NVML.
+    """Returns a function that measures the GPU of a worker of this host with NVIDIA's NVML; `no_gpu` without a GPU.
+
+    The function returns the fraction of the last second in which any process used the GPU, and the bytes of its memory
+    in use; None if they are unknown.
 
     Args:
-      local_rank: local rank of the worker. It is the index of the worker's GPU in CUDA_VISIBLE_DEVICES. If this
-        variable is not set, it is the index among all GPUs in the order of their PCI addresses, which is CUDA's order
-        with CUDA_DEVICE_ORDER=PCI_BUS_ID.
-
-    Returns:
-      f() -> the fraction of the last second in which any process used the GPU, and the bytes of its memory in use; None
-      if they are unknown. The function is `no_gpu` if there is no NVML, no `pynvml`, or no such device.
+      local_rank: the index of the worker's GPU in CUDA_VISIBLE_DEVICES. If this variable is not set, it is the index
+        among all GPUs in the order of their PCI addresses, which is CUDA's order with CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     try:
         import pynvml

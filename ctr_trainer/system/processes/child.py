@@ -37,21 +37,17 @@ def run_command(
     show: Callable[[str], object] | None = None,
     merge_stderr: bool = False,
 ) -> list[str]:
-    """Runs a command and waits for its end, at most `timeout_s` seconds.
+    """Runs a command to its end, and returns the lines of its stdout.
 
     Args:
       what: description of the command for messages, such as `building Horovod`.
       timeout_s: seconds after which the command, and all processes that it started, are stopped.
       env: complete environment of the command; None for this process's environment.
       show: f(line), called immediately with each line of stdout, without the newline; None to show nothing.
-      merge_stderr: whether the command's stderr is merged into its stdout. If not, it goes to this process's stderr.
-
-    Returns:
-      list of the lines of stdout.
+      merge_stderr: whether stderr is merged into stdout. If not, it goes to this process's stderr.
 
     Raises:
-      UserError: the command cannot be started, fails, or takes longer. The message has the last lines of stdout, unless
-        they were shown.
+      UserError: the command cannot be started, fails, or takes longer. The message has the last lines, unless shown.
     """
     words = [str(part) for part in command]
     try:
@@ -144,12 +140,10 @@ def handling_signals(
 
 
 class Child:
-    """A command in a child process that can import this package.
+    """A command in a child process that can import this package. A context manager, which stops the child at its end.
 
-    The child ends when its standard input closes. Therefore it ends with this process, even if this process is killed.
-
-    A context manager, which stops the child at the end of the block. The child has its own session, so that a Ctrl-C at
-    the terminal does not reach it: this process may still need the child.
+    The child ends when its standard input closes, so it ends with this process, even if this process is killed. It has
+    its own session, so that a Ctrl-C at the terminal does not reach it: this process may still need the child.
 
     Args:
       log_file: file to which the child's output is appended. A file of more than 64 MiB is first renamed to `NAME.1`.

@@ -15,10 +15,8 @@ def pin_cores(local_rank: int, local_size: int) -> set[int] | None:
 
     A worker that moves between cores loses its caches, and loses time to the idle threads of other workers.
 
-    Returns:
-      the previous cores of this process, for child processes that are not workers. None if nothing was done: there is
-      one worker, there are fewer cores than workers, the system does not support affinity, or mpirun, SLURM or taskset
-      has already assigned the cores.
+    Returns the previous cores of this process. None if nothing was done: there is one worker, there are fewer cores
+    than workers, the system does not support affinity, or mpirun, SLURM or taskset has already assigned the cores.
     """
     if local_size == 1 or not hasattr(os, "sched_setaffinity"):
         return None

@@ -20,25 +20,20 @@ T = TypeVar("T")
 
 
 class Watchdog:
-    """Ends this process when one of its waits takes longer than `timeout`.
+    """Ends this process, without cleaning up, when one of its waits takes longer than `timeout`.
 
-    Python cannot interrupt a collective that another rank does not reach. Therefore the process ends immediately,
-    without cleaning up. `horovodrun` then ends the other ranks, and the next start resumes from the last checkpoint.
-
-    The watchdog's thread never blocks: helper threads read files for explanations and write messages to pipes, and the
-    watchdog's thread waits only a few seconds for them.
+    Python cannot interrupt a collective that another rank does not reach. The watchdog's thread never blocks: helper
+    threads read files for explanations and write messages to pipes, and it waits only a few seconds for them.
 
     Args:
       who: name of the process for messages, such as `rank 0`.
       timeout: longest wait, in seconds. Also an attribute.
-      warning: seconds after which the log reports a wait. It reports the wait again each time the wait has doubled; 0
-        for never.
+      warning: seconds after which the log reports a wait, and again each time the wait has doubled; 0 for never.
       speak: f(sentence), called before the process is ended; None to log the sentence.
 
     Attributes:
       explain: f() -> a description of the ranks that the process waits for; or None instead of a function.
-      hopeless: f() -> the error because of which the wait will never end, such as `Lost`, which determines the exit
-        status, or None if the wait may end; or None instead of a function.
+      hopeless: f() -> the error because of which the wait will never end, or None; or None instead of a function.
       tell_seconds: seconds between two progress messages of a rank for which the others wait.
     """
 
@@ -145,6 +140,15 @@ def call_within(seconds: float, function: Callable[[], T]) -> T:
     Returns the function's result, or raises its exception. If the function takes longer than `seconds`, raises
     TimeoutError, while the thread continues.
     """
+    answer = _in_thread(function)
+    concurrent.futures.wait([answer], seconds)
+    if not answer.done():
+        raise TimeoutError(f"no answer within {seconds:g} s, as of a file system that hangs")
+    return answer.result()
+
+
+def _in_thread(function: Callable[[], T], name: str | None = None) -> concurrent.futures.Future[T]:
+    """Calls a function in a thread that ends with the process, unlike a thread of a `ThreadPoolExecutor`."""
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def call() -> None:
@@ -153,11 +157,8 @@ def call_within(seconds: float, function: Callable[[], T]) -> T:
         except BaseException as error:
             answer.set_exception(error)
 
-    threading.Thread(target=call, daemon=True).start()
-    concurrent.futures.wait([answer], seconds)
-    if not answer.done():
-        raise TimeoutError(f"no answer within {seconds:g} s, as of a file system that hangs")
-    return answer.result()
+    threading.Thread(target=call, name=name, daemon=True).start()
+    return answer
 
 
 class Background:
@@ -176,44 +177,34 @@ class Background:
 
     def __init__(self, what: str, timeout: float = 1800, cores: set[int] | None = None) -> None:
         self._what, self._timeout, self._cores = what, timeout, cores
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._task: concurrent.futures.Future[None] | None = None
 
     def start(self, task: Callable[[], object]) -> None:
         """Waits for the end of the previous task, then starts `task()` and returns immediately."""
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(task,), name=self._what, daemon=True)
-        self._thread.start()
+
+        def run() -> None:
+            hardware.run_on(self._cores)
+            task()
+
+        self._task = _in_thread(run, self._what)
 
     def wait(self) -> None:
         """Waits until no task runs. Raises the exception of the last task, if it failed."""
         self.close()
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        task, self._task = self._task, None
+        if task is not None:
+            task.result()
 
     @property
     def is_busy(self) -> bool:
         """Whether a task is running."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._task is not None and not self._task.done()
 
     def close(self, timeout: float | None = None) -> None:
-        """Waits until no task runs, without raising the task's exception.
-
-        Args:
-          timeout: seconds to wait; None for the `timeout` of the constructor.
-        """
-        if self._thread is None:
-            return
-        seconds = self._timeout if timeout is None else timeout
-        self._thread.join(seconds)
-        if self._thread.is_alive():
-            raise Lost(f"{self._what} did not end within {seconds:g} s; is the disk, the network or a rank stuck?")
-        self._thread = None
-
-    def _run(self, task: Callable[[], object]) -> None:
-        hardware.run_on(self._cores)
-        try:
-            task()
-        except BaseException as error:  # Raised again in the thread that waits.
-            self._error = error
+        """Waits until no task runs, at most `timeout` seconds if given, without raising the task's exception."""
+        if self._task is not None:
+            seconds = self._timeout if timeout is None else timeout
+            concurrent.futures.wait([self._task], seconds)
+            if not self._task.done():
+                raise Lost(f"{self._what} did not end within {seconds:g} s; is the disk, the network or a rank stuck?")
