@@ -22,29 +22,21 @@ def data(tmp_path_factory):
     return small.make(tmp_path_factory.mktemp("advice"), rows=2560)
 
 
-def _advice(situation, data, directory, *more, workers=2):
-    """Returns the advice that a job in this situation gets."""
+def _advice(situations, data, directory, *more, workers=2):
+    """Returns the advice that a job gets in each of these situations, one after another."""
     out = directory / "advice.json"
-    arguments = [f"--situation={situation}", f"--data={data}", f"--model_dir={directory / 'model'}", f"--out={out}"]
+    arguments = [f"--situations={situations}", f"--data={data}", f"--model_dir={directory / 'model'}", f"--out={out}"]
     # A warm program has a session of its own, for which Linux keeps a share of the core, whatever others want.
-    launch.run(workers, launch.WORKERS / "advice.py", *arguments, *more, is_warm=situation != "load")
+    launch.run(workers, launch.WORKERS / "advice.py", *arguments, *more, is_warm=workers > 0)
     return json.loads(out.read_text())
 
 
-def test_small_batches_are_named_instead_of_the_exchange_they_wait_for(data, tmp_path):
-    advice = _advice("batch", data, tmp_path)
-    assert advice["flag"] == "--batch_size=256" and "a step of 8 examples" in advice["why"]
-
-
-def test_a_rank_that_sleeps_in_its_steps_is_named_with_where(data, tmp_path):
-    advice = _advice("slow", data, tmp_path)
-    assert advice["flag"] == "a faster rank 1"
-    assert advice["share"] > 0.25 and "mostly for its metrics and logs" in advice["why"]
-
-
-def test_float16_on_one_host_is_named_as_what_slows_the_exchange(data, tmp_path):
-    advice = _advice("fp16", data, tmp_path)
-    assert advice["flag"] == "--nofp16_allreduce" and "shared memory" in advice["why"]
+def test_what_slows_two_workers_down_is_named_instead_of_what_they_wait_for(data, tmp_path):
+    advice = _advice("batch,slow,fp16", data, tmp_path)
+    assert advice["batch"]["flag"] == "--batch_size=256" and "a step of 8 examples" in advice["batch"]["why"]
+    assert advice["slow"]["flag"] == "a faster rank 1"
+    assert advice["slow"]["share"] > 0.25 and "mostly for its metrics and logs" in advice["slow"]["why"]
+    assert advice["fp16"]["flag"] == "--nofp16_allreduce" and "shared memory" in advice["fp16"]["why"]
 
 
 def test_a_core_at_several_times_its_load_is_named(data, tmp_path):
@@ -54,7 +46,7 @@ def test_a_core_at_several_times_its_load_is_named(data, tmp_path):
         for _ in range(8):
             process = stack.enter_context(subprocess.Popen(spin))
             stack.callback(process.kill)
-        advice = _advice("load", data, tmp_path, workers=0)
+        advice = _advice("load", data, tmp_path, workers=0)["load"]
     assert advice["flag"] == "free cores" and advice["share"] > 0.7
 
 
@@ -74,7 +66,8 @@ def test_a_service_that_rarely_gets_a_core_is_named_and_not_the_network(data, tm
         thread = threading.Thread(target=throttle)
         thread.start()
         try:
-            advice = _advice("service", data, tmp_path, f"--service={service.address}", f"--token={token}")
+            more = (f"--service={service.address}", f"--token={token}")
+            advice = _advice("service", data, tmp_path, *more)["service"]
         finally:
             ended.set()
             thread.join()
