@@ -44,17 +44,6 @@ def _namespaces():
     return {line.split()[0] for line in listed.splitlines()}
 
 
-def test_nothing_is_left_where_the_kernel_refuses(can_make_machines):
-    taken = f"ctr-hosts-{os.getpid()}-1"
-    subprocess.run(["ip", "netns", "add", taken], check=True, timeout=60)
-    with (
-        pytest.raises(UserError, match=f"does not let .*ip netns add {taken}.*File exists"),
-        machines.machines(3, [0]),
-    ):
-        raise AssertionError("not reached")
-    assert not any(name.startswith(f"ctr-hosts-{os.getpid()}-") for name in _namespaces())
-
-
 def test_machines_reach_each_other_by_ssh_at_the_speed_asked_for(can_make_machines, tmp_path):
     cores = sorted(os.sched_getaffinity(0))
     with machines.machines(2, cores) as found, machines.ssh_daemons(found, tmp_path) as programs:
@@ -78,35 +67,6 @@ def test_machines_reach_each_other_by_ssh_at_the_speed_asked_for(can_make_machin
         names = [machine.namespace for machine in found]
     assert not _namespaces() & set(names)
     assert {name for _, name in socket.if_nameindex()} & {"bridge", "port0", "port1"} == set()
-
-
-def test_the_directory_of_the_daemons_stays_while_another_process_uses_it(tmp_path):
-    empty = tmp_path / "sshd"
-    with machines.directory_in_use(empty):
-        assert empty.is_dir()
-    assert not empty.exists()
-    first, second = machines.directory_in_use(empty), machines.directory_in_use(empty)
-    with first:
-        second.__enter__()
-    assert empty.is_dir()
-    second.__exit__(None, None, None)
-    with machines.directory_in_use(empty):
-        pass
-    assert empty.is_dir()  # It was there before.
-
-
-def test_standard_input_stays_for_others(can_make_machines, tmp_path):
-    typed, before = tmp_path / "typed", os.dup(0)
-    typed.write_text("kept")
-    (tmp_path / "keys").mkdir()
-    try:
-        with open(typed) as file:
-            os.dup2(file.fileno(), 0)
-        with machines.machines(2, [0]) as found, machines.ssh_daemons(found, tmp_path / "keys"):
-            assert os.read(0, 10) == b"kept"
-    finally:
-        os.dup2(before, 0)
-        os.close(before)
 
 
 def test_a_namespace_of_a_process_that_is_gone_is_removed(can_make_machines):

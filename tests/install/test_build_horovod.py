@@ -7,12 +7,8 @@ import pytest
 from ctr_trainer.system.installation import build_horovod, horovod_patches
 from ctr_trainer.system.messages.errors import UserError
 
-CMAKE_LISTS = """\
-# TF SOURCES
-list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/mpi_ops.cc")
-list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")
-# Create library
-"""
+XLA = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n'
+CMAKE_LISTS = f"# TF SOURCES\n{XLA.replace('xla_', '')}{XLA}# Create library\n"
 LAUNCH = """\
 import os, sys
 def _run(args):
@@ -32,29 +28,31 @@ def _patch(name, text, path):
     return file.read_text()
 
 
-def test_the_patch_takes_out_the_one_line_and_no_other(tmp_path):
-    lines = CMAKE_LISTS.splitlines(keepends=True)
-    assert _patch("tensorflow/CMakeLists.txt", CMAKE_LISTS, tmp_path) == lines[0] + lines[1] + lines[3]
-
-
-def test_a_process_set_takes_the_interface_of_the_whole_job(tmp_path):
-    name = "common/gloo/gloo_context.cc"
-    text = "{\n  assert(global_context.IsEnabled());\n\n  device_attr.iface = gloo_iface_;\n}\n"
-    assert _patch(name, text, tmp_path).splitlines()[1:3] == [
-        "  assert(global_context.IsEnabled());",
-        "  gloo_iface_ = global_context.gloo_iface_;",
-    ]
-    with pytest.raises(UserError, match="gloo_context.cc: expected assert.* on 0;"):
-        _patch(name, "", tmp_path)
-
-
-def test_the_broadcast_hook_is_defined_with_the_tensorflow_of_today(tmp_path):
-    name = "tensorflow/__init__.py"
-    text = "    try:\n        _SessionRunHook = tf.train.SessionRunHook\n    except AttributeError:\n"
-    patched = _patch(name, text, tmp_path)
-    assert patched.splitlines()[1] == "        _SessionRunHook = tf.compat.v1.train.SessionRunHook"
-    with pytest.raises(UserError, match="__init__.py: expected _SessionRunHook.* on 0;"):
-        _patch(name, patched, tmp_path)
+@pytest.mark.parametrize(
+    ("name", "text", "patched"),
+    [
+        ("tensorflow/CMakeLists.txt", CMAKE_LISTS, CMAKE_LISTS.replace(XLA, "")),
+        (
+            "common/gloo/gloo_context.cc",
+            "{\n  assert(global_context.IsEnabled());\n\n  device_attr.iface = gloo_iface_;\n}\n",
+            "{\n  assert(global_context.IsEnabled());\n  gloo_iface_ = global_context.gloo_iface_;\n\n"
+            "  device_attr.iface = gloo_iface_;\n}\n",
+        ),
+        (
+            "tensorflow/__init__.py",
+            "    try:\n        _SessionRunHook = tf.train.SessionRunHook\n    except AttributeError:\n",
+            "    try:\n        _SessionRunHook = tf.compat.v1.train.SessionRunHook\n    except AttributeError:\n",
+        ),
+    ],
+)
+def test_a_patch_changes_its_one_line_and_refuses_other_sources(tmp_path, name, text, patched):
+    assert _patch(name, text, tmp_path) == patched
+    for other, times in (("", 0), (2 * text, 2)):
+        with pytest.raises(
+            UserError, match=rf"{name.rpartition('/')[2]}: expected .* on exactly one line.* on {times};"
+        ):
+            _patch(name, other, tmp_path)
+        assert (tmp_path / "horovod" / name).read_text() == other
 
 
 @pytest.mark.parametrize(
@@ -90,15 +88,6 @@ def test_what_is_built_is_known_without_importing_tensorflow(tmp_path):
     assert (names["mpi_built"](), names["gloo_built"](verbose=True)) == (False, True)
     with pytest.raises(ImportError):
         names["nccl_built"]()
-
-
-@pytest.mark.parametrize("times", [0, 2])
-def test_the_patch_refuses_other_sources_and_leaves_them(tmp_path, times):
-    lines = CMAKE_LISTS.splitlines(keepends=True)
-    name, text = "tensorflow/CMakeLists.txt", "".join(lines[:2] + lines[2:3] * times + lines[3:])
-    with pytest.raises(UserError, match=rf"CMakeLists.txt: expected xla_mpi_ops.cc on exactly one line.* on {times};"):
-        _patch(name, text, tmp_path)
-    assert (tmp_path / "horovod" / name).read_text() == text
 
 
 def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, monkeypatch):

@@ -146,10 +146,7 @@ def test_a_run_resumes_with_another_number_of_workers_without_repeats(trained):
     assert latest_checkpoint(trained / "ended" / "model").step == 10
 
 
-KILLED = {
-    "alone": ("--max_steps=80",),
-    **{how: ("--max_steps=60", "--loose", how) for how in ("--row_copies=host", "--service=shared")},
-}
+KILLED = {"alone": ("--max_steps=80",), "shared": ("--max_steps=60", "--loose", "--service=shared")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,16 +235,15 @@ def test_a_killed_worker_is_reported_once_and_the_same_command_resumes(killed, a
     np.testing.assert_allclose(one["rows"], two["rows"], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("how", ["--row_copies=host", "--service=shared"])
-def test_workers_that_share_rows_resume_when_one_is_killed(killed, after, how):
-    directory, step = killed[how].directory, killed[how].step
+def test_workers_that_share_rows_resume_when_one_is_killed(killed, after):
+    directory, step = killed["shared"].directory, killed["shared"].step
     assert int(np.load(directory / "again" / "start-1.npz")["global_step"]) == step < 60
     seen = sum(map(len, _seen(directory / "again", 2)))
     assert seen >= (60 - step) * 2 * 16 * 0.9  # the last batch of an epoch may be short
     again = latest_checkpoint(directory / "model")
     assert again.step == 60
     keys = np.concatenate([keys for _, keys, _ in snapshot.iterate(again.path, again.tables)])
-    assert len(np.unique(keys)) == len(keys) >= killed[how].rows
+    assert len(np.unique(keys)) == len(keys) >= killed["shared"].rows
 
 
 def test_the_local_service_ends_with_a_job_that_fails(after):

@@ -26,7 +26,7 @@ def _marked(mark):
 
 
 def _is_draft(path):
-    """Whether a file is one that was being written, except in an unfinished checkpoint, which the next start removes."""
+    """Whether a file is unfinished, except in an unfinished checkpoint, which the next start removes."""
     is_unfinished = re.match("(draft-)?step-", path.parent.name) and not (path.parent / "manifest.json").exists()
     return path.name.endswith(".tmp") and not is_unfinished
 

@@ -55,8 +55,9 @@ def make_local_directory(directory: Any) -> str:
     """
     if not is_local(directory):
         return make_directory(_name(directory))
-    os.makedirs(path_of(directory), exist_ok=True)
-    return local_directory(directory)
+    path = local_directory(directory)
+    os.makedirs(path, exist_ok=True)
+    return path
 
 
 def _name(directory: Any) -> str:
@@ -82,8 +83,10 @@ class Staging:
         Raises:
           UserError: the store rejects a file; the message names the file.
         """
+        if self._store is None:
+            return
         local = LocalPath(self.path)
-        for name in local.files() if self._store is not None else ():
+        for name in local.files():
             if any(part.startswith(".") for part in name.split("/")):
                 continue
             with contextlib.suppress(FileNotFoundError):  # Another process has removed its file.
