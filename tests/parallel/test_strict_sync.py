@@ -24,12 +24,6 @@ def two(data, tmp_path_factory):
     return lambda name, rank=0: dict(np.load(out / f"{name}-{rank}.npz"))
 
 
-def _assert_equal(found, expected):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, atol=1e-5, rtol=0, err_msg=name)
-
-
 def test_two_workers_with_own_copies_and_sgd_equal_one_with_both_batches(data, tmp_path, two):
     distributed.init()
     one = side_by_side.train(data, tmp_path, STEPS)
@@ -37,11 +31,12 @@ def test_two_workers_with_own_copies_and_sgd_equal_one_with_both_batches(data, t
     assert np.abs(one["rows"][:, 4]).max() > 0.05  # the linear weights start at 0: they were trained
     assert np.abs(one["logits.bias"]).max() > 0.01  # as does the bias
     np.testing.assert_array_equal(two("sgd")["keys"], one["keys"])
-    _assert_equal(two("sgd"), one)
-    _assert_equal(two("micro_batches"), two("adagrad"))  # Micro-batches train as their batches do.
+    assert two("sgd").keys() == one.keys()
+    for name, value in one.items():
+        np.testing.assert_allclose(two("sgd")[name], value, atol=1e-5, rtol=0, err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adagrad", "micro_batches", "batch_norm", "local", "overlap", "dice"])
+@pytest.mark.parametrize("name", ["sgd", "batch_norm", "local", "overlap", "dice"])
 def test_workers_end_with_equal_dense_variables(two, name):
     ours, theirs = two(name), two(name, rank=1)
     for variable, value in theirs.items():

@@ -18,13 +18,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yields the path of a draft in the same directory. At the end of the block, the draft is renamed to `path`.
 
     The draft's bytes are on the disk before the draft is renamed, and the new name is on the disk when the `with`
-    statement ends. After a power cut, `path` has either its earlier or its complete new content. If the block raises,
-    `path` is unchanged and the draft is removed.
+    statement ends. If the block raises, `path` is unchanged and the draft is removed.
 
     Caveat: a killed process leaves its draft, `PATH.XXXXXXXX.tmp`. No other process uses this draft.
-
-    Args:
-      path: path of a file; its directory must exist.
     """
     draft = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"  # `of_draft` expects this format.
     try:
@@ -46,11 +42,7 @@ def of_draft(name: str) -> str | None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a small file with `replacing`. Creates its directory if there is none.
-
-    Raises:
-      UserError: the file cannot be written; the message names the file.
-    """
+    """Writes a small file with `replacing`. Creates its directory. Raises UserError if the file cannot be written."""
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         with replacing(path) as draft, open(draft, "x", encoding="utf-8") as file:
@@ -73,11 +65,7 @@ def json_text(values: Any, indent: int | None = 1) -> str:
 def read_json(path: str | os.PathLike[str], cure: str) -> dict[str, Any]:
     """Reads a JSON object from a file.
 
-    Args:
-      cure: advice for the user if the file is unusable, such as `convert the data again`; the end of the message.
-
-    Raises:
-      UserError: the file cannot be read, is empty, was cut off or altered, or contains no object.
+    Raises UserError, which ends with the advice `cure`, if the file cannot be read, is cut off or contains no object.
     """
     try:
         with open(path, "rb") as file:

@@ -99,9 +99,6 @@ class Lease:
       owner: this process, or the process that holds the lease for several.
       seconds: time after which the lease ends without a renewal.
       renewals: number of renewals in `seconds`.
-
-    Raises:
-      UserError: see `LeasePlace.take`.
     """
 
     def __init__(

@@ -62,11 +62,7 @@ class FileList:
         ]
 
     def remove(self, below: str = "") -> None:
-        """Removes the files on the list, and directories that become empty.
-
-        Args:
-          below: name of a directory, followed by `/`, to remove only the files below it; "" for all files.
-        """
+        """Removes the files on the list, only those in `below` if given, and directories that become empty."""
         for name in self.present():
             if name.startswith(below):
                 (self.directory / name).unlink()
@@ -145,7 +141,7 @@ class Unfinished:
         return self.files.add(*names)
 
     def clear(self, below: str = "") -> None:
-        """Removes the listed files. For `below`, see `FileList.remove`."""
+        """Removes the listed files, see `FileList.remove`."""
         self.files.remove(below)
 
     def finish(self) -> None:
@@ -163,16 +159,13 @@ class Unfinished:
 
 
 def refuse_overlap(output: Any, sources: Iterable[Any], files: Iterable[Any]) -> None:
-    """Refuses an output that is, contains or is inside an input, or that would match a pattern of the inputs.
+    """Raises UserError if an output is, contains or is inside an input, or would match a pattern of the inputs.
 
     Links are followed.
 
     Args:
       sources: paths, URLs and patterns of the inputs, as the user specified them.
       files: paths or URLs of the files that the sources match.
-
-    Raises:
-      UserError: the output is refused; the message names the output and the input.
     """
     real, place = path_of(output).resolve(), path_of(output).absolute()
     for file in files:
@@ -188,13 +181,10 @@ def refuse_overlap(output: Any, sources: Iterable[Any], files: Iterable[Any]) ->
 
 
 def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str) -> None:
-    """Refuses to replace a file that the command did not write.
+    """Raises UserError if the path is a directory, or a file that the command did not write.
 
     Args:
       is_ours: f(path) -> whether the command wrote this existing file.
-
-    Raises:
-      UserError: the path is a directory, or a file that the command did not write; the message names it.
     """
     there = path_of(path)
     if there.is_dir():
@@ -206,15 +196,7 @@ def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str)
 
 
 def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]) -> None:
-    """Refuses to replace files that are not earlier reports.
-
-    Args:
-      directory: directory of the reports; a hidden file in it lists the names that were passed to `claim`.
-      names: names, or patterns of names, of the files to write.
-
-    Raises:
-      UserError: such a file exists and is not an earlier report, or the directory is a file; names the file.
-    """
+    """Raises UserError if a file with one of these names, or patterns, exists that was not passed to `claim`."""
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise UserError(f"output={directory}: is a file; name a directory")
     own = FileList(directory, _REPORTS).names
@@ -224,13 +206,9 @@ def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]
 
 
 def claim(directory: str | os.PathLike[str], names: Sequence[str]) -> dict[str, str]:
-    """Lists files as reports, after which they may be written. Creates the directory if there is none.
+    """Lists files as reports, after which they may be written, and returns their paths by name.
 
-    Returns:
-      dict of name -> path of the file.
-
-    Raises:
-      UserError: see `refuse_foreign_files`.
+    Raises UserError, see `refuse_foreign_files`.
     """
     refuse_foreign_files(directory, names)
     FileList(directory, _REPORTS).add(*names)

@@ -18,12 +18,9 @@ _FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that th
 
 @contextlib.contextmanager
 def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[PathLease]:
-    """Locks a directory within the block by its file `.lock`. For `refusal`, see `FileLease`.
+    """Locks a directory within the block by its file `.lock`, and yields the lock. For `refusal`, see `FileLease`.
 
     Creates the directory if there is none. A directory that was created here is removed at the end if it is empty.
-
-    Yields:
-      the lock, whose `check` raises UserError if this process has lost the lock.
     """
     directory = path_of(directory)
     made = not directory.is_dir()
@@ -48,11 +45,7 @@ def local_directory(directory: Any) -> str:
 
 
 def make_local_directory(directory: Any) -> str:
-    """Creates the `local_directory` of a directory unless it exists. Returns its path.
-
-    Raises:
-      UserError: the local directory would be in this user's private directory, which another user can reach.
-    """
+    """Creates the `local_directory` of a directory unless it exists, and returns its path; see `make_directory`."""
     if not is_local(directory):
         return make_directory(_name(directory))
     path = local_directory(directory)
@@ -78,11 +71,7 @@ class Staging:
         self._sent: dict[str, tuple[int, int]] = {}
 
     def upload(self) -> None:
-        """Uploads the files that have changed since the last call.
-
-        Raises:
-          UserError: the store rejects a file; the message names the file.
-        """
+        """Uploads the files that have changed since the last call. Raises UserError if the store rejects a file."""
         if self._store is None:
             return
         local = LocalPath(self.path)

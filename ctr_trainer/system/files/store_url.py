@@ -29,12 +29,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?]*)(/.*?)?(?:\?([a-z_]+=[^/?]*(?:
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """The parts of a URL that name a store: `SCHEME://AUTHORITY?QUERY`.
-
-    Attributes:
-      authority: the bucket, or the host.
-      query: options of the connection, such as `region=eu-central-1`.
-    """
+    """The parts of a URL that name a store: `SCHEME://AUTHORITY?QUERY`, such as `s3://bucket?region=eu-central-1`."""
 
     scheme: str
     authority: str
@@ -49,8 +44,7 @@ class Root:
 def opened(root: Root) -> tuple[fs.FileSystem, str]:
     """Returns (`pyarrow.fs.FileSystem`, path of the store's root in this file system, without a `/` at its end).
 
-    Raises:
-      UserError: pyarrow does not support the URL, the URL has a password, or the store does not answer.
+    Raises UserError if pyarrow does not support the URL, the URL has a password, or the store does not answer.
     """
     from pyarrow import ArrowInvalid, fs
 

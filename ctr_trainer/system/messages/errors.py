@@ -59,8 +59,8 @@ def listed(names: Iterable[str], most: int = 100) -> str:
 class UserError(Exception):
     """An error that the user can correct: a wrong flag, file or row, or a lost service.
 
-    The command line prints the message without a traceback. Therefore the message says what is wrong, where (file, row,
-    column, value), and what to do. Users and passwords of URLs are masked in the message.
+    The command line prints the message without a traceback. Therefore the message says what is wrong, where, and what
+    to do. Users and passwords of URLs are masked in it.
     """
 
     def __str__(self) -> str:
@@ -152,11 +152,7 @@ def reason(error: BaseException) -> str:
 
 
 def diverged(what: str) -> UserError:
-    """Returns the error that reports a diverged training, with advice on how to continue.
-
-    Args:
-      what: a clause that names the non-finite number, such as `the loss of step 7 is nan`.
-    """
+    """Returns the error of a diverged training, with advice. `what` is a clause such as `the loss of step 7 is nan`."""
     return UserError(
         f"{what}: the training diverged. Resume with a lower learning_rate and embedding_learning_rate, or with "
         "clip_norm; resume_from=STEP goes back to a checkpoint before the last one"

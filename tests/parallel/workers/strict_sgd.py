@@ -51,8 +51,6 @@ def train(name, steps, optimizer="sgd", batch_size=16, batch_norm=False, model=d
 distributed.init()
 os.makedirs(out, exist_ok=True)
 train("sgd", steps)
-train("adagrad", 20, "adagrad")
-train("micro_batches", 20, "adagrad", batch_size=8, accumulation_steps=2)
 train("batch_norm", 10, batch_norm=True)
 train("local", 10, "adagrad", batch_norm=True, dense_sync_steps=4)
 train("overlap", 10, "adagrad", batch_norm=True, overlap_allreduce=True)
