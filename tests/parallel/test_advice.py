@@ -43,7 +43,7 @@ def test_a_core_at_several_times_its_load_is_named(data, tmp_path):
     core = max(os.sched_getaffinity(0))
     spin = [sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"]
     with contextlib.ExitStack() as stack:
-        for _ in range(8):
+        for _ in range(4):
             process = stack.enter_context(subprocess.Popen(spin))
             stack.callback(process.kill)
         advice = _advice("load", data, tmp_path, workers=0)["load"]
