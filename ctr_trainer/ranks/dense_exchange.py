@@ -49,37 +49,30 @@ class Exchange:
         return f"gradient exchange: {_TITLES[self.way]}, because {self.why}"
 
 
-def is_by_horovod(how: str) -> bool:
-    """Whether steps will wait for Horovod; False for a single worker. It may be called before `distributed.init`."""
-    placement = Placement.of_this_process()
-    return _exchange(how, len(placement.host_ranks), placement.size, by_host=False).way == "horovod"
-
-
 def exchange(how: str = "auto", only_horovod: str = "") -> Exchange:
     """Returns how workers exchange the gradients of a step, which depends on their hosts and devices.
+
+    Before `distributed.init`, the way is `horovod` for `hosts`, in which steps also wait for Horovod.
 
     Args:
       how: one of `WAYS`, the same on all ranks.
       only_horovod: the reason why only Horovod can exchange these gradients; "" if there is none.
     """
-    here, workers = distributed.local_size(), distributed.size()
-    if workers > 1 and only_horovod:
-        return Exchange("horovod", only_horovod)
-    return _exchange(how, here, workers, distributed.sums_by_host())
-
-
-def _exchange(how: str, here: int, workers: int, by_host: bool) -> Exchange:
+    placement = Placement.of_this_process()
+    workers = placement.size
     if workers == 1:
         return Exchange("none", "there is one worker")
+    if only_horovod:
+        return Exchange("horovod", only_horovod)
     if how == "horovod":
         return Exchange(how, f"dense_exchange={how} was chosen")
     if tf.config.list_physical_devices("GPU"):
         return Exchange("horovod", "the workers compute on GPUs")
     if _asked:
         return Exchange("horovod", f"{_asked[0]} is set, which is a setting of Horovod's exchange")
-    if here == workers:
+    if placement.is_on_one_host:
         return Exchange("shared_memory", f"all {workers} workers compute on the CPUs of one host")
-    if by_host:
+    if distributed.sums_by_host():
         return Exchange("hosts", f"the {workers} workers are on several hosts, several of them on one")
     return Exchange("horovod", f"the {workers} workers are on several hosts")
 

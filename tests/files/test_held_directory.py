@@ -66,7 +66,5 @@ def test_a_second_training_of_a_model_is_refused_and_its_evaluation_is_not(tmp_p
         assert f"trains the model in {model}: wait until it ends, stop it, or name another model_dir" in error
         assert sorted(os.listdir(model / "checkpoints")) == before
         assert cli.main(["evaluate", *flags]) == 0
-        assert cli.main(["predict", *flags, f"--output={tmp_path / 'p.parquet'}"]) == 0
-        assert cli.main(["export", *flags, f"--export_dir={tmp_path / 'export'}"]) == 0
         other.send_signal(signal.SIGKILL)
         assert cli.main(["train", *flags, "--batch_size=32", "--epochs=2"]) == 0

@@ -21,7 +21,7 @@ def test_steps_wait_for_horovod_where_the_workers_share_no_memory(how, here, wor
         monkeypatch.delenv(f"HOROVOD_{name}", raising=False)
         if value:
             monkeypatch.setenv(f"HOROVOD_{name}", str(value))
-    assert dense_exchange.is_by_horovod(how) == expected
+    assert (dense_exchange.exchange(how).way == "horovod") == expected
 
 
 def test_what_horovodrun_is_told_of_the_exchange_has_it_go_through_horovod(monkeypatch):
@@ -36,7 +36,7 @@ def test_what_horovodrun_is_told_of_the_exchange_has_it_go_through_horovod(monke
         spec = importlib.util.spec_from_file_location("started_anew", dense_exchange.__file__)
         anew = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(anew)
-        found[setting] = anew.is_by_horovod("auto")
+        found[setting] = anew.exchange().way == "horovod"
     assert found == {"HOROVOD_NOTHING": False, "HOROVOD_AUTOTUNE": True}
     monkeypatch.setattr(dense_exchange, "_asked", ["HOROVOD_TIMELINE"])
-    assert dense_exchange.is_by_horovod("auto")
+    assert dense_exchange.exchange().way == "horovod"

@@ -102,7 +102,7 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
         pin_cores=True,
         stall_warning=workers.stall_warning,
         core_shares=core_shares,
-        steps_exchange=dense_exchange.is_by_horovod(exchange),
+        steps_exchange=dense_exchange.exchange(exchange).way == "horovod",
         flags=alike(experiment),
         gpus_each=gpus_each,
         deterministic=experiment.run.deterministic,
