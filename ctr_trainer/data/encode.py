@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,16 @@ from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.typed import is_text
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import SparseFeature
-from ctr_trainer.features.hashing import keys_of_columns
+from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 
-_Job = tuple[str, Callable[[pa.ChunkedArray], Encoded]]  # The source column, and the function that encodes it.
+
+class _Job(NamedTuple):
+    """How to encode one column. `what` describes it for messages, such as `feature 'price'`."""
+
+    column: str
+    encode: Callable[[pa.ChunkedArray], Encoded]
+    what: str
 
 
 class Encoder:
@@ -39,8 +46,21 @@ class Encoder:
     """
 
     def __init__(self, spec: FeatureSpec, time: str | None = None, labels_needed: bool = True) -> None:
-        self._spec, self._time, self._labels_needed = spec, time, labels_needed
-        self._single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
+        jobs = {f.name: _Job(f.column, _number, f"feature {f.name!r}") for f in spec.dense}
+        jobs |= {f.name: _Job(f.column, _encoding(f), f"feature {f.name!r}") for f in spec.sparse}
+        for name, label in label_columns(spec).items():
+            encode = functools.partial(
+                encoders.encode_label, label=label, suffix=spec.csv.label_suffix, is_needed=labels_needed
+            )
+            jobs[name] = _Job(label.column, encode, f"the label {label.name!r}" if spec.other_labels else "the label")
+        if spec.weight:
+            jobs[WEIGHT] = _Job(spec.weight, _weight, "the weight")
+        jobs |= {ID_PREFIX + column: _Job(column, _id, "'ids'") for column in spec.ids}
+        if time:
+            orders = {times.order_of(f.derive) for f in spec.sparse if f.column == time and f.derive}
+            encode = functools.partial(_time, order=max(orders, default=""))
+            jobs[TIME] = _Job(time, encode, "the split by time")
+        self._jobs = jobs
 
     def encode(self, chunk: Chunk, bad_rows: BadRowSink, observed: Observations) -> pa.Table:
         """Returns the encoded table of a Chunk's good rows.
@@ -51,7 +71,7 @@ class Encoder:
         columns: dict[str, pa.Array] = {}
         lengths: dict[str, np.ndarray] = {}
         good = np.ones(len(table), bool)
-        for name, (column, encode) in self._jobs().items():
+        for name, (column, encode, what) in self._jobs.items():
             encoded = encode(table[column])
             columns[name] = encoded.column
             if encoded.lengths is not None:
@@ -63,51 +83,19 @@ class Encoder:
             for row in np.flatnonzero(encoded.bad & good) if encoded.bad is not None else ():
                 good[row] = False
                 line, value = chunk.line_of(int(row)), table[column][int(row)]
-                expected = f"{encoded.expected}, for {self._what(name)}{encoders.invalid_byte(value) or encoded.cure}"
+                expected = f"{encoded.expected}, for {what}{encoders.invalid_byte(value) or encoded.cure}"
                 expected += chunk.first_line_hint if line == 1 else ""
                 bad_rows.add(chunk.file, line, column, encoders.shown(value), expected)
         for name, each in lengths.items():
             observed.lengths[name].add(each[good])
-        if self._single:
-            keys = keys_of_columns([(f.slot, columns[f.name], f.missing_has_row) for f in self._single])
-            columns |= {f.name: pa.array(of) for f, of in zip(self._single, keys, strict=True)}
         whole = pa.table(columns)
         return whole if good.all() else whole.filter(pa.array(good))
-
-    def _jobs(self) -> dict[str, _Job]:
-        """Returns a dict of encoded column -> (source column, function that encodes it)."""
-        spec = self._spec
-        jobs: dict[str, _Job] = {f.name: (f.column, _number) for f in spec.dense}
-        for f in spec.sparse:
-            jobs[f.name] = (f.column, _encoding(f))
-        for name, label in label_columns(spec).items():
-            suffix, is_needed = spec.csv.label_suffix, self._labels_needed
-            encode = functools.partial(encoders.encode_label, label=label, suffix=suffix, is_needed=is_needed)
-            jobs[name] = (label.column, encode)
-        if spec.weight:
-            jobs[WEIGHT] = (spec.weight, _weight)
-        jobs |= {ID_PREFIX + c: (c, _id) for c in spec.ids}
-        if self._time:
-            orders = {times.order_of(f.derive) for f in spec.sparse if f.column == self._time and f.derive}
-            jobs[TIME] = (self._time, functools.partial(_time, order=max(orders, default="")))
-        return jobs
-
-    def _what(self, name: str) -> str:
-        """Describes an encoded column for messages, such as `feature 'price'`."""
-        labels = label_columns(self._spec)
-        if name in labels:
-            return "the label" if len(labels) == 1 else f"the label {labels[name].name!r}"
-        if name.startswith(ID_PREFIX):
-            return "'ids'"
-        return {WEIGHT: "the weight", TIME: "the split by time"}.get(name, f"feature {name!r}")
 
 
 def _encoding(feature: SparseFeature) -> Callable[[pa.ChunkedArray], Encoded]:
     if feature.combiner:
         return functools.partial(encoders.encode_list, feature=feature)
-    if feature.is_bucketised:
-        return _number
-    return functools.partial(_derived, feature=feature) if feature.derive else _single
+    return _number if feature.is_bucketised else functools.partial(_single, feature=feature)
 
 
 def _number(values: pa.Array) -> Encoded:
@@ -115,15 +103,14 @@ def _number(values: pa.Array) -> Encoded:
     return Encoded(column, bad, "a finite number")
 
 
-def _single(values: pa.Array) -> Encoded:
-    values = encoders.one(values)
-    return Encoded(values, encoders.not_utf8(values), "UTF-8 text")
-
-
-def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
-    assert feature.derive is not None
-    column, bad = times.derived(encoders.one(values), feature.derive)
-    return Encoded(column, bad, times.expected(feature.derive))
+def _single(values: pa.Array, feature: SparseFeature) -> Encoded:
+    values, expected = encoders.one(values), "UTF-8 text"
+    if feature.derive:
+        values, bad = times.derived(values, feature.derive)
+        expected = times.expected(feature.derive)
+    else:
+        bad = encoders.not_utf8(values)
+    return Encoded(pa.array(keys(feature.slot, values, feature.missing_has_row)), bad, expected)
 
 
 def _weight(values: pa.Array) -> Encoded:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from ctr_trainer.data import row_order
 from ctr_trainer.data.batch import Batch, Rows, batches, rows_of
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
@@ -180,8 +182,11 @@ class BatchReader:
         """Reads the rows of a Place from `source`; returns None for None, which marks the end of an epoch."""
         if place is None:
             return None
-        tables = (source.read(group) for group in place.buffer.groups)
-        total = sum(source.group_rows[group] for group in place.buffer.groups)
-        rows = rows_of(tables, total, self.spec, self._buckets)
+        tables = [source.read(group) for group in place.buffer.groups]
+        try:
+            table = pa.concat_tables(tables, promote_options="permissive")
+        except pa.ArrowTypeError as error:
+            raise UserError(f"data set {source.name}: {error}; write the column with one type in all files") from error
+        rows = rows_of(table, self.spec, self._buckets)
         order = self._order.permutation(place.epoch, place.buffer)
         return rows.slice(place.start, place.stop) if order is None else rows.take(order[place.start : place.stop])

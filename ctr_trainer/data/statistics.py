@@ -15,114 +15,111 @@ _SAMPLE = 1 << 20
 _SIZE = 1 << 14
 
 
+class _Smallest:
+    """The `size` smallest of the added uint64 numbers, without duplicates if `distinct`; at most 16 bytes each."""
+
+    def __init__(self, size: int, distinct: bool) -> None:
+        self._size, self._distinct = size, distinct
+        self._parts: list[np.ndarray] = []  # The smallest numbers found so far, and numbers that may be among them.
+        self._waiting = 0
+        self._limit: np.uint64 | None = None
+
+    def add(self, numbers: np.ndarray) -> None:
+        if self._limit is not None:
+            numbers = numbers[numbers < self._limit]
+        self._parts.append(numbers)
+        self._waiting += len(numbers)
+        if self._waiting > self._size:  # Sorting rarely is much faster than keeping the numbers sorted.
+            self.sorted()
+
+    def merge(self, other: "_Smallest") -> None:
+        for numbers in other._parts:
+            self.add(numbers)
+
+    def sorted(self) -> np.ndarray:
+        """Returns the smallest numbers, sorted, and drops all others."""
+        numbers = np.concatenate([np.empty(0, np.uint64), *self._parts])
+        numbers = (np.unique(numbers) if self._distinct else np.sort(numbers))[: self._size]
+        self._parts, self._waiting = [numbers], 0
+        if len(numbers) == self._size:
+            self._limit = numbers[-1]
+        return numbers
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.sorted()
+        return self.__dict__
+
+
 class Quantiles:
     """The boundaries of a column's quantiles: exact up to a million values, then computed from a sample.
 
     Each boundary is a value of the column, but never the smallest one, so no bucket is empty. Equal boundaries are
-    merged, so there may be fewer than `count` buckets. At most `sample` values are kept, 4 bytes each.
-
-    Source: Vitter, Random Sampling with a Reservoir, 1985, algorithm R. LightGBM also bins by a sample of 200,000 rows.
+    merged, so there may be fewer than `count` buckets. The sample consists of the `sample` values with the smallest
+    random numbers.
     """
 
     def __init__(self, count: int, sample: int = _SAMPLE) -> None:
-        self._count = count
-        self._kept = np.empty(0, np.float32)
-        self._sample, self._seen = sample, 0
-        self._rng = np.random.default_rng(0)
+        self._count, self._sample, self._seen = count, sample, 0
+        self._smallest = _Smallest(sample, distinct=False)  # The high 32 bits are random, the low 32 bits are a value.
+        self._random = np.random.PCG64(0)
 
     def add(self, values: np.ndarray) -> None:
         """Adds a float32 array; NaN is a missing value."""
         values = values[~np.isnan(values)]
-        room = max(self._sample - self._seen, 0)
-        self._kept = np.concatenate([self._kept, values[:room]])
-        self._seen += min(room, len(values))
-        values = values[room:]
-        # The i-th value, from 1, is kept with the probability sample / i.
-        place = self._rng.integers(0, self._seen + 1 + np.arange(len(values)))
-        stays = place < self._sample
-        self._kept[place[stays]] = values[stays]  # The last value for a place is kept, as if added one by one.
+        random = self._random.random_raw(len(values)) & np.uint64(0xFFFFFFFF << 32)
         self._seen += len(values)
+        self._smallest.add(random | values.view(np.uint32))
 
     def merge(self, other: "Quantiles") -> None:
-        """Adds the values of another Quantiles.
-
-        If `other` has kept all its values, they are added one by one. Otherwise each value has the same probability of
-        being in the merged sample.
-        """
-        if other._seen == len(other._kept):
-            self.add(other._kept)
-            return
-        seen = self._seen + other._seen
-        most = min(self._sample, seen)
-        own = min(self._rng.hypergeometric(self._seen, other._seen, most), len(self._kept)) if self._seen else 0
-        own = max(own, most - len(other._kept))
-        parts = ((self._kept, own), (other._kept, most - own))
-        self._kept = np.concatenate([self._rng.choice(kept, count, replace=False) for kept, count in parts])
-        self._seen = seen
+        """Adds the values of another Quantiles. Each value has the same probability of being in the merged sample."""
+        if other._seen <= other._sample:
+            self.add(other._values())  # With other random numbers, so that these are independent.
+        else:
+            self._smallest.merge(other._smallest)
+            self._seen += other._seen
 
     def boundaries(self) -> np.ndarray:
         """Returns float32[at most count - 1], ascending; empty if there are fewer than two distinct values."""
-        if not len(self._kept):
-            return self._kept
+        ordered = np.sort(self._values())
+        if not len(ordered):
+            return ordered
         # The (k / count)-quantile is the sorted value with index ceil(k / count * n).
-        ranks = np.minimum(-(-np.arange(1, self._count) * len(self._kept) // self._count), len(self._kept) - 1)
-        ordered = np.sort(self._kept)
+        ranks = np.minimum(-(-np.arange(1, self._count) * len(ordered) // self._count), len(ordered) - 1)
         boundaries = np.unique(ordered[ranks])
         return boundaries[boundaries > ordered[0]]
+
+    def _values(self) -> np.ndarray:
+        return self._smallest.sorted().astype(np.uint32).view(np.float32)
 
 
 class Distinct:
     """The number of distinct int64 keys: exact below `size`, an estimate beyond that. The key 0 does not count.
 
-    The `size` smallest keys are kept, 8 bytes each. Keys are uniformly distributed hashes. If x is the largest kept key
-    divided by 2^64, the estimate is (size - 1) / x, with a standard error of 1 / sqrt(size - 2), 0.8 %.
+    Keys are uniformly distributed hashes. If x is the largest of the `size` smallest keys divided by 2^64, the estimate
+    is (size - 1) / x, with a standard error of 1 / sqrt(size - 2), 0.8 %.
 
     Source: Bar-Yossef et al., Counting Distinct Elements in a Data Stream, 2002; Beyer et al., On Synopses for
     Distinct-Value Estimation, 2007.
     """
 
     def __init__(self, size: int = _SIZE) -> None:
-        self._size = size
-        self._parts: list[np.ndarray] = []  # The smallest keys found so far, and keys that may be among them.
-        self._waiting = 0
-        self._limit: np.uint64 | None = None
+        self._size, self._smallest = size, _Smallest(size, distinct=True)
 
     def add(self, keys: pa.Array | pa.ChunkedArray) -> None:
         """Adds an int64 array."""
-        self._add(pc.unique(keys).to_numpy(zero_copy_only=False).view(np.uint64))
+        found = pc.unique(keys).to_numpy(zero_copy_only=False).view(np.uint64)
+        self._smallest.add(found[found != 0])
 
     def merge(self, other: "Distinct") -> None:
         """Adds the keys of another Distinct of the same size."""
-        for keys in other._parts:
-            self._add(keys)
+        self._smallest.merge(other._smallest)
 
     @property
     def count(self) -> int:
-        smallest = self._smallest()
+        smallest = self._smallest.sorted()
         if len(smallest) < self._size:
             return len(smallest)
         return round((self._size - 1) / (float(smallest[-1]) / 2.0**64))
-
-    def __getstate__(self) -> dict[str, Any]:
-        self._smallest()
-        return self.__dict__
-
-    def _add(self, keys: np.ndarray) -> None:
-        if self._limit is not None:
-            keys = keys[keys < self._limit]
-        self._parts.append(keys)
-        self._waiting += len(keys)
-        if self._waiting > 4 * self._size:  # Sorting rarely is much faster than keeping the keys sorted.
-            self._smallest()
-
-    def _smallest(self) -> np.ndarray:
-        """Returns the smallest keys, sorted, and drops all others."""
-        keys = np.unique(np.concatenate([np.empty(0, np.uint64), *self._parts]))
-        keys = keys[keys != 0][: self._size]
-        self._parts, self._waiting = [keys], 0
-        if len(keys) == self._size:
-            self._limit = keys[-1]
-        return keys
 
 
 class Moments:
@@ -137,20 +134,19 @@ class Moments:
         values = values[~np.isnan(values)].astype(np.float64)
         if not len(values):
             return
-        mean = values.mean()
-        self._merge(len(values), mean, np.square(values - mean).sum(), values.min(), values.max())
+        part = Moments()
+        part.count, part.mean, part.min, part.max = len(values), values.mean(), values.min(), values.max()
+        part.squares = np.square(values - part.mean).sum()
+        self.merge(part)
 
     def merge(self, other: "Moments") -> None:
-        if other.count:
-            self._merge(other.count, other.mean, other.squares, other.min, other.max)
-
-    def _merge(self, count: int, mean: float, squares: float, least: float, largest: float) -> None:
+        if not other.count:
+            return
         # Chan et al., "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-        total, delta = self.count + count, mean - self.mean
-        self.squares += squares + delta * delta * self.count * count / total
-        self.mean += delta * count / total
-        self.count = total
-        self.min, self.max = min(self.min, least), max(self.max, largest)
+        total, delta = self.count + other.count, other.mean - self.mean
+        self.squares += other.squares + delta * delta * self.count * other.count / total
+        self.mean += delta * other.count / total
+        self.count, self.min, self.max = total, min(self.min, other.min), max(self.max, other.max)
 
     def to_dict(self) -> dict[str, float]:
         """Returns the statistics as a dict for JSON; all are 0 if no value was present."""

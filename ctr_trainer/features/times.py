@@ -19,51 +19,65 @@ Hour and weekday are in UTC. Any other text, or a date that does not exist, is n
 | `weekend` | a time | 1 on Saturday and Sunday, else 0 |
 | `log_squared` | a number x | floor(log(x)^2) if x > 2, otherwise x without its fraction |
 
-
 Source of `log_squared`: Juan et al., the winning solution of Criteo's display-advertising challenge, 2014; the BARS
 leaderboard transforms Criteo_x4 in this way.
 """
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
+from ctr_trainer.features.host_function import host_function
+
+if TYPE_CHECKING:  # TensorFlow takes seconds to import.
     import tensorflow as tf
 
-Numbers = Any  # A number, NumPy array or TensorFlow tensor; the arithmetic is the same.
-HOUR, WEEKDAY = "hour", "weekday"
-_TIME = "a time, such as 2024-01-31 08:30:00, seconds or milliseconds since 1970, or YYMMDDHH"
-
-_NUMBER = r"^[0-9]{1,15}(?:\.[0-9]*)?$"
-_DATE = (
-    r"^(?P<year>[0-9]{4})-(?P<month>[0-9]{1,2})-(?P<day>[0-9]{1,2})"
-    r"(?:[ T](?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}(?:\.[0-9]+)?))?)?"
-    r"(?:Z|(?P<sign>[+-])(?P<ahead>[0-9]{2}):?(?P<and>[0-9]{2}))?$"
-)
-# In the order of the groups of `_DATE`.
-_PARTS = ("year", "month", "day", "hour", "minute", "second", "sign", "ahead", "and")
-_SHORT, _SECONDS = 1e8, 1e11  # Numbers below _SHORT are YYMMDDHH, other numbers below _SECONDS are seconds.
-_HOUR, _DAY = 3600.0, 86400.0
-WEEKEND, LOG_SQUARED = "weekend", "log_squared"
-_YEAR_LAST = r"^([0-9]{1,2})[./-]([0-9]{1,2})[./-]([0-9]{4})($|[ T].*)"
+HOUR, WEEKDAY, WEEKEND, LOG_SQUARED = "hour", "weekday", "weekend", "log_squared"
 DAY_FIRST, MONTH_FIRST = "day_first", "month_first"
 _ISO = {DAY_FIRST: r"\3-\2-\1\4", MONTH_FIRST: r"\3-\1-\2\4"}
-ORDERED = tuple(f"{order}_{what}" for order in _ISO for what in (HOUR, WEEKDAY, WEEKEND))
-DERIVED = (HOUR, WEEKDAY, WEEKEND, LOG_SQUARED, *ORDERED)
-_SIGNED = r"^-?[0-9]{1,15}(?:\.[0-9]*)?$"
-_SATURDAY = 5
+DERIVED = (HOUR, WEEKDAY, WEEKEND, LOG_SQUARED, *(f"{o}_{what}" for o in _ISO for what in (HOUR, WEEKDAY, WEEKEND)))
+_TIME = "a time, such as 2024-01-31 08:30:00, seconds or milliseconds since 1970, or YYMMDDHH"
+
+_NUMBER, _SIGNED = r"^[0-9]{1,15}(?:\.[0-9]*)?$", r"^-?[0-9]{1,15}(?:\.[0-9]*)?$"
+# The groups are year, month, day, hour, minute, second, and the offset's sign, hours and minutes.
+_DATE = (
+    r"^([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})(?:[ T]([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}(?:\.[0-9]+)?))?)?"
+    r"(?:Z|([+-])([0-9]{2}):?([0-9]{2}))?$"
+)
+_GROUPS = ",".join(rf"\{group}" for group in range(1, 10))
+_YEAR_LAST = r"^([0-9]{1,2})[./-]([0-9]{1,2})[./-]([0-9]{4})($|[ T].*)"
+_SHORT, _SECONDS = 1e8, 1e11  # Numbers below _SHORT are YYMMDDHH, other numbers below _SECONDS are seconds.
+_HOUR, _DAY, _SATURDAY = 3600.0, 86400.0, 5
 
 
 def seconds(values: pa.Array) -> np.ndarray:
     """Converts texts or numbers to float64[n], seconds since 1970 in UTC; NaN if missing or not a time."""
-    found = _of_numbers(_numbers(values, _NUMBER))
-    if not _has_numbers(values):
-        date = is_date(values)
-        found[date] = _of_dates(values.filter(pa.array(date)))
-    return found
+    found, good = _seconds_of_texts()(_texts(values))
+    return np.where(good, found, np.nan)
+
+
+def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
+    """Returns (derived values, int64, null if missing or invalid; mask bool[n] of the invalid values, or None).
+
+    The values are texts or numbers. A number is read in the same way as the text of its digits.
+    """
+    values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    texts = _texts(values.dictionary)
+    found = _derived_of_texts(what)(texts)
+    none = found == b""
+    column = pa.array(np.where(none, 0, found).astype(np.int64), mask=none)
+    where = values.indices.fill_null(len(texts)).to_numpy()
+    bad = np.append(none & (texts != b""), False)[where]
+    return column.take(values.indices), bad if bad.any() else None
+
+
+def expected(what: str) -> str:
+    """Returns a description of the valid values of a column, for an error message."""
+    return "a number of at most 15 digits before the point, such as 12 or -1.5" if what == LOG_SQUARED else _TIME
 
 
 def order_of(what: str | None) -> str:
@@ -73,7 +87,7 @@ def order_of(what: str | None) -> str:
 
 def year_first(values: pa.Array, order: str) -> pa.Array:
     """Rewrites texts such as 31/01/2024 as 2024-01-31. Other texts, and numbers, stay as they are."""
-    if not order or _has_numbers(values):
+    if not order or pa.types.is_floating(values.type) or pa.types.is_integer(values.type):
         return values
     return pc.replace_substring_regex(values, _YEAR_LAST, _ISO[order])
 
@@ -95,74 +109,29 @@ def _matches(values: pa.Array, pattern: str) -> np.ndarray:
     return pc.match_substring_regex(values, pattern).fill_null(False).to_numpy(zero_copy_only=False)
 
 
-def _has_numbers(values: pa.Array) -> bool:
-    return pa.types.is_floating(values.type) or pa.types.is_integer(values.type)
+def _texts(values: pa.Array) -> np.ndarray:
+    """Returns texts, or the digits of numbers, as bytes in an array of objects; b"" if missing."""
+    if pa.types.is_floating(values.type):
+        numbers = values.fill_null(np.nan).to_numpy(zero_copy_only=False)
+        digits = [b"" if np.isnan(x) else np.format_float_positional(x, trim="-").encode() for x in numbers]
+        return np.array(digits, object)
+    texts = values.cast(pa.string()) if pa.types.is_integer(values.type) else values
+    return texts.cast(pa.binary()).fill_null(b"").to_numpy(zero_copy_only=False)
 
 
-def _numbers(values: pa.Array, pattern: str) -> np.ndarray:
-    """Converts numbers or texts to float64[n]; NaN for a missing value or a text that does not match the pattern."""
-    if _has_numbers(values):
-        return values.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
-    found, number = np.full(len(values), np.nan), _matches(values, pattern)
-    found[number] = values.filter(pa.array(number)).cast(pa.string()).cast(pa.float64())
-    return found
+@functools.cache
+def _seconds_of_texts() -> Callable[..., Any]:
+    return host_function(graph_seconds, [None])
 
 
-def _of_numbers(x: np.ndarray) -> np.ndarray:
-    """Converts numbers, float64[n], to seconds since 1970; NaN for a number that is not a time."""
-    whole = np.floor(np.nan_to_num(x))
-    short, good = _short(np.where((whole >= 0) & (whole < _SHORT), whole, 0.0))
-    found = np.where(whole < _SHORT, short, np.where(whole < _SECONDS, x, x / 1000))
-    return np.where((x >= 0) & np.isfinite(x) & (good | (whole >= _SHORT)), found, np.nan)
+@functools.cache
+def _derived_of_texts(what: str) -> Callable[..., Any]:
+    return host_function(lambda texts: graph_derived(texts, what), [None])
 
 
-def _of_dates(texts: pa.Array) -> np.ndarray:
-    """Converts texts that match `_DATE` to seconds since 1970; NaN for a date that does not exist."""
-    groups = pc.extract_regex(texts, _DATE)
-    parts = [pc.struct_field(groups, name).cast(pa.string()) for name in _PARTS]
-    back = pc.equal(parts.pop(_PARTS.index("sign")), "-").to_numpy(zero_copy_only=False)
-    numbers = [pc.if_else(pc.equal(p, ""), "0", p).cast(pa.float64()).to_numpy(zero_copy_only=False) for p in parts]
-    found, good = _instant(*[*numbers, 1.0 - 2.0 * back])
-    return np.where(good, found, np.nan)
-
-
-def of_seconds(seconds: Numbers, what: str) -> Numbers:
+def of_seconds(seconds: Any, what: str) -> Any:
     """Returns the hour or weekday of seconds since 1970, for NumPy arrays and TensorFlow tensors."""
     return seconds // _HOUR % 24 if what == HOUR else (seconds // _DAY + 3) % 7
-
-
-def _short(x: Numbers) -> tuple[Numbers, Numbers]:
-    """Returns (seconds since 1970, whether the time is valid) for numbers YYMMDDHH, in NumPy or TensorFlow."""
-    year, month, day, hour = 2000 + x // 10**6, x // 10**4 % 100, x // 100 % 100, x % 100
-    return _instant(year, month, day, hour, 0 * x, 0 * x, 0 * x, 0 * x, 1.0)
-
-
-def _instant(
-    year: Numbers,
-    month: Numbers,
-    day: Numbers,
-    hour: Numbers,
-    minute: Numbers,
-    second: Numbers,
-    ahead: Numbers,
-    and_minutes: Numbers,
-    sign: Numbers,
-) -> tuple[Numbers, Numbers]:
-    """Returns (seconds since 1970, whether the time is valid), for NumPy arrays and TensorFlow tensors."""
-    start = _days(year, month, day)
-    good = (month >= 1) & (month <= 12) & (day >= 1) & (start < _days(year + month // 12, month % 12 + 1, 0 * day + 1))
-    good = good & (hour < 24) & (minute < 60) & (second < 61)
-    return start * _DAY + (hour - sign * ahead) * _HOUR + (minute - sign * and_minutes) * 60 + second, good
-
-
-def _days(year: Numbers, month: Numbers, day: Numbers) -> Numbers:
-    """Returns the number of days from 1970-01-01 to a day of the Gregorian calendar.
-
-    Source: Richards, in Explanatory Supplement to the Astronomical Almanac, 3rd edition, section 15.11.3.
-    """
-    early = (14 - month) // 12
-    year, month = year + 4800 - early, month + 12 * early - 3
-    return day + (153 * month + 2) // 5 + 365 * year + year // 4 - year // 100 + year // 400 - 32045 - 2440588
 
 
 def graph_seconds(texts: "tf.Tensor") -> tuple["tf.Tensor", "tf.Tensor"]:
@@ -170,40 +139,22 @@ def graph_seconds(texts: "tf.Tensor") -> tuple["tf.Tensor", "tf.Tensor"]:
     import tensorflow as tf
 
     number, date = tf.strings.regex_full_match(texts, _NUMBER), tf.strings.regex_full_match(texts, _DATE)
-    x = tf.strings.to_number(tf.where(number, texts, tf.fill(tf.shape(texts), "0")), tf.float64)
-    whole = tf.floor(x)
-    short, good = _short(tf.where(whole < _SHORT, whole, tf.zeros_like(whole)))
-    of_number = tf.where(whole < _SHORT, short, tf.where(whole < _SECONDS, x, x / 1000))
+    x = tf.strings.to_number(tf.where(number, texts, "0"), tf.float64)
+    whole, zero = tf.floor(x), tf.zeros_like(x)
+    short = tf.where(whole < _SHORT, whole, zero)
+    year, month, day, hour = 2000 + short // 10**6, short // 10**4 % 100, short // 100 % 100, short % 100
+    of_short, good = _instant(year, month, day, hour, zero, zero)
+    of_number = tf.where(whole < _SHORT, of_short, tf.where(whole < _SECONDS, x, x / 1000))
     number &= good | (whole >= _SHORT)
-    dates = tf.where(date, texts, tf.fill(tf.shape(texts), "1970-01-01"))
-    parts = [tf.strings.regex_replace(dates, _DATE, rf"\{group}") for group in range(1, len(_PARTS) + 1)]
-    sign = 1 - 2 * tf.cast(tf.equal(parts.pop(_PARTS.index("sign")), "-"), tf.float64)
-    zero = tf.fill(tf.shape(texts), "0")
-    numbers = [tf.strings.to_number(tf.where(tf.equal(p, ""), zero, p), tf.float64) for p in parts]
-    of_date, good = _instant(*[*numbers, sign])
+    groups = tf.strings.regex_replace(tf.where(date, texts, "1970-01-01"), _DATE, _GROUPS)
+    parts = tf.reshape(tf.strings.split(groups, ",").values, [-1, 9])
+    signs = tf.where(tf.equal(parts[:, 6], "-"), -1.0, 1.0)
+    numbers = tf.strings.to_number(tf.where(tf.strings.regex_full_match(parts, "|[+-]"), "0", parts), tf.float64)
+    *of_time, _, ahead, and_minutes = tf.unstack(numbers, 9, axis=1)
+    of_date, good = _instant(*of_time)
+    of_date -= tf.cast(signs, tf.float64) * (ahead * _HOUR + and_minutes * 60)
     date &= good
     return tf.where(date, of_date, of_number), number | date
-
-
-def expected(what: str) -> str:
-    """Returns a description of the valid values of a column, for an error message."""
-    return "a number of at most 15 digits before the point, such as 12 or -1.5" if what == LOG_SQUARED else _TIME
-
-
-def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
-    """Returns (derived values, int64, null if missing or invalid; mask bool[n] of the invalid values, or None).
-
-    The values are texts or numbers. A number that represents a time is read in the same way as the text of its digits.
-    """
-    values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    order = order_of(what)
-    texts = year_first(values.dictionary, order)
-    found = _buckets(texts) if what == LOG_SQUARED else _of_times(texts, what.removeprefix(f"{order}_"))
-    none = np.isnan(found)
-    column = pa.array(np.where(none, 0, found).astype(np.int64), mask=none).take(values.indices)
-    missing = values.is_null().to_numpy(zero_copy_only=False) | _empty(values)
-    bad = column.is_null().to_numpy(zero_copy_only=False) & ~missing
-    return column, bad if bad.any() else None
 
 
 def graph_derived(texts: "tf.Tensor", what: str) -> "tf.Tensor":
@@ -212,7 +163,7 @@ def graph_derived(texts: "tf.Tensor", what: str) -> "tf.Tensor":
 
     if what == LOG_SQUARED:
         good = tf.strings.regex_full_match(texts, _SIGNED)
-        x = tf.strings.to_number(tf.where(good, texts, tf.fill(tf.shape(texts), "0")), tf.float64)
+        x = tf.strings.to_number(tf.where(good, texts, "0"), tf.float64)
         logarithm = tf.math.log(tf.maximum(x, tf.ones_like(x)))
         found = tf.where(x > 2, tf.floor(logarithm * logarithm), tf.sign(x) * tf.floor(tf.abs(x)))
     else:
@@ -222,24 +173,29 @@ def graph_derived(texts: "tf.Tensor", what: str) -> "tf.Tensor":
         seconds, good = graph_seconds(texts)
         found = of_seconds(seconds, WEEKDAY if what == WEEKEND else what)
         found = tf.cast(found >= _SATURDAY, tf.int64) if what == WEEKEND else found
-    return tf.where(good, tf.strings.as_string(tf.cast(found, tf.int64)), tf.fill(tf.shape(texts), ""))
+    return tf.where(good, tf.strings.as_string(tf.cast(found, tf.int64)), "")
 
 
-def _of_times(values: pa.Array, what: str) -> np.ndarray:
-    found = of_seconds(seconds(values), WEEKDAY if what == WEEKEND else what)
-    return np.where(np.isnan(found), np.nan, found >= _SATURDAY) if what == WEEKEND else found
+def _instant(
+    year: "tf.Tensor",
+    month: "tf.Tensor",
+    day: "tf.Tensor",
+    hour: "tf.Tensor",
+    minute: "tf.Tensor",
+    second: "tf.Tensor",
+) -> tuple["tf.Tensor", "tf.Tensor"]:
+    """Returns (seconds since 1970, whether the time is valid)."""
+    start = _days(year, month, day)
+    good = (month >= 1) & (month <= 12) & (day >= 1) & (start < _days(year + month // 12, month % 12 + 1, 0 * day + 1))
+    good = good & (hour < 24) & (minute < 60) & (second < 61)
+    return start * _DAY + hour * _HOUR + minute * 60 + second, good
 
 
-def _buckets(values: pa.Array) -> np.ndarray:
-    """Computes `log_squared` as float64[n]; NaN for a missing value or a text that is not a number."""
-    x = _numbers(values, _SIGNED)
-    x = np.where(np.isfinite(x), x, np.nan)
-    logarithm = np.log(np.maximum(x, 1.0))
-    return np.where(x > 2, np.floor(logarithm * logarithm), np.trunc(x))
+def _days(year: "tf.Tensor", month: "tf.Tensor", day: "tf.Tensor") -> "tf.Tensor":
+    """Returns the number of days from 1970-01-01 to a day of the Gregorian calendar.
 
-
-def _empty(values: pa.Array) -> np.ndarray:
-    if _has_numbers(values.dictionary):
-        return np.zeros(len(values), bool)
-    empty = pc.equal(pc.binary_length(values.dictionary), 0)
-    return empty.take(values.indices).fill_null(False).to_numpy(zero_copy_only=False)
+    Source: Richards, in Explanatory Supplement to the Astronomical Almanac, 3rd edition, section 15.11.3.
+    """
+    early = (14 - month) // 12
+    year, month = year + 4800 - early, month + 12 * early - 3
+    return day + (153 * month + 2) // 5 + 365 * year + year // 4 - year // 100 + year // 400 - 32045 - 2440588

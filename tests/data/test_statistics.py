@@ -153,4 +153,4 @@ def test_merged_samples_of_a_column_are_samples_of_both():
     many, few = quantiles(np.arange(30_000)), quantiles(np.arange(30_000, 40_000))
     many.merge(few)  # a quarter of 40,000 values is above 30,000, though each sample kept 1000
     assert many.boundaries() == pytest.approx([10_000, 20_000, 30_000], abs=1500)
-    assert len(many._kept) == 1000 and many._seen == 40_000
+    assert len(many._values()) == 1000 and many._seen == 40_000

@@ -185,7 +185,7 @@ class MessageDecoder:
         return self._encoder.encode(chunk, found, Observations(self._spec))
 
     def _rows(self, encoded: pa.Table) -> Rows:
-        return rows_of([encoded], len(encoded), self._spec, self._buckets)
+        return rows_of(encoded, self._spec, self._buckets)
 
     def _read_examples(self, values: list[bytes]) -> _Read:
         from ctr_trainer.data.conversion import tfrecord  # Imports TensorFlow, which other formats do not need.

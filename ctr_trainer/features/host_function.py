@@ -1,0 +1,22 @@
+"""Runs TensorFlow operations on strings in NumPy arrays, so that conversion and exported graphs compute the same."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def host_function(compute: Callable[..., Any], *shapes: Sequence[int | None]) -> Callable[..., Any]:
+    """Makes a function of arrays from `compute`, a function of string tensors of these shapes.
+
+    The function has its own graph and session, so it works within any graph, with eager execution on or off, and in
+    several threads at the same time.
+    """
+    import tensorflow as tf  # It takes seconds to import.
+
+    with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
+        inputs = [tf.compat.v1.placeholder(tf.string, shape) for shape in shapes]
+        fetches = compute(*inputs)
+    # With -1, the calling thread runs the operations, so several threads compute concurrently.
+    config = tf.compat.v1.ConfigProto(
+        device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1
+    )
+    return tf.compat.v1.Session(graph=graph, config=config).make_callable(fetches, inputs)
