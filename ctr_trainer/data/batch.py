@@ -137,7 +137,7 @@ def _keys(table: pa.Table, feature: SparseFeature, buckets: Mapping[str, hashing
 
 def _matrix(columns: list[np.ndarray], rows: int, dtype: type) -> np.ndarray:
     """Returns [rows, columns], copied in blocks of rows that fit into the cache."""
-    matrix = np.empty((rows, len(columns)), dtype)
+    matrix: np.ndarray = np.empty((rows, len(columns)), dtype)
     for start in range(0, rows, _BLOCK_ROWS):
         stop = start + _BLOCK_ROWS
         for at, column in enumerate(columns):
@@ -155,8 +155,11 @@ def _labels(spec: FeatureSpec, table: pa.Table) -> np.ndarray:
 
 def _bag(lists: pa.ListArray, weights: pa.ListArray | None) -> Bag:
     splits = lists.offsets.to_numpy()
-    values = [None if each is None else each.flatten().to_numpy() for each in (lists, weights)]
-    return Bag(values[0], splits - splits[0], values[1])
+    return Bag(
+        values=lists.flatten().to_numpy(),
+        splits=splits - splits[0],
+        weights=None if weights is None else weights.flatten().to_numpy(),
+    )
 
 
 def batches(pieces: Iterator[Rows], steps: int, batch_size: int) -> Iterator[Batch]:
