@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 import signal
 import subprocess
 
@@ -135,21 +134,6 @@ def test_checkpoints_and_validation_windows_go_by_event_time(tmp_path):
         while reader.refresh():
             reader.advance()
         assert reader.record.stream == {"event_seconds": noon + 3199, "lag_records": 0}
-
-
-def test_a_replay_of_one_worker_gives_a_bit_identical_model(tmp_path):
-    moving = ["--model=deepfm", "--learning_rate=0.01", "--embedding_learning_rate=0.05", "--stream_until=latest"]
-    with brokers.tansu() as broker:
-        brokers.make_topic(broker.address, "clicks", 3)
-        brokers.produce(broker.address, "clicks", records(0, 640), partitions=3)
-        run(command(0, tmp_path, "first", broker.address, *moving))
-        brokers.produce(broker.address, "clicks", records(640, 3000), partitions=3)
-        for name in ("once", "again"):
-            shutil.copytree(tmp_path / "first", tmp_path / name)
-            run(command(0, tmp_path, name, broker.address, *moving))
-    once, again = values(tmp_path, "once"), values(tmp_path, "again")
-    assert len(once["keys"]) > 3000 and len(once) > 8
-    assert {name: value.tobytes() for name, value in once.items()} == {n: v.tobytes() for n, v in again.items()}
 
 
 def test_killed_jobs_of_one_and_two_workers_train_each_record_once(tmp_path):
