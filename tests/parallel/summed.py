@@ -14,6 +14,10 @@ class Way:
     clip_norm: float = 0.0
     steps: int = 6
     sync_steps: int = 2
+    row_copies: str = "host"
+    is_weighed: bool = True
+    batch_norm: bool = False
+    model: str = "deepfm"
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -25,6 +29,15 @@ WAYS = {
     "l2": Way("adagrad", l2=0.01),
     "clipped": Way("sgd", clip_norm=0.01),
     "accumulated": Way("adagrad", settings={"accumulation_steps": 2}),
+    "own_copies": Way("sgd", sync_steps=1, row_copies="worker", is_weighed=False),
+}
+# Workers whose layers keep batch statistics of their own batches, with which no lone worker has the same steps.
+_OWN = dict(optimizer="sgd", sync_steps=1, row_copies="worker", is_weighed=False, steps=10)
+NORMED = {
+    "batch_norm": Way(**_OWN, batch_norm=True),
+    "local": Way(**_OWN, batch_norm=True, settings={"dense_sync_steps": 4}),
+    "overlap": Way(**_OWN, batch_norm=True, settings={"overlap_allreduce": True}),
+    "dice": Way(**_OWN, model="din"),
 }
 # Workers of several hosts sync after each step.
 OF_HOSTS = {"of_hosts": Way("sgd", sync_steps=1)}

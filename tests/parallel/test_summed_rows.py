@@ -3,23 +3,24 @@ import pytest
 
 from tests import small
 from tests.parallel import launch
-from tests.parallel.summed import WAYS
+from tests.parallel.summed import NORMED, WAYS
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """A function f(name) -> (final state of two workers, of a lone worker with the batches of both)."""
+def outs(tmp_path_factory):
+    """By number of workers, the directory of what two workers, and a lone worker with the batches of both, became."""
     data = small.make(tmp_path_factory.mktemp("summed"), rows=400)
     outs = {workers: tmp_path_factory.mktemp(f"workers{workers}") for workers in (2, 0)}
     for workers, out in outs.items():
         launch.run(workers, launch.WORKERS / "summed_rows.py", data, out, 2)
-    return lambda name: [dict(np.load(out / f"{name}.npz")) for out in outs.values()]
+    return outs
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("name", WAYS)
-def test_workers_of_a_host_make_the_row_steps_of_one_worker_with_all_batches(runs, name):
-    two, one = runs(name)
+def test_workers_of_a_host_make_the_row_steps_of_one_worker_with_all_batches(outs, name):
+    two, one = (dict(np.load(out / f"{name}.npz")) for out in outs.values())
     assert two.keys() == one.keys()
     np.testing.assert_array_equal(two["keys"], one["keys"])
     for variable, value in one.items():
@@ -27,7 +28,18 @@ def test_workers_of_a_host_make_the_row_steps_of_one_worker_with_all_batches(run
     assert np.ptp(one["rows"]) > 0.01  # The rows were trained.
 
 
-@pytest.mark.integration
+@pytest.mark.parametrize("name", NORMED)
+def test_workers_with_batch_statistics_end_with_equal_variables_that_moved(outs, name):
+    ours, theirs = (dict(np.load(outs[2] / f"{name}-{rank}.npz")) for rank in range(2))
+    for variable, value in theirs.items():
+        np.testing.assert_array_equal(ours[variable], value, variable)
+    layer = "attention_0.activation_0" if name == "dice" else "mlp.batch_norm_0"
+    assert ours[f"{layer}.weight"] == pytest.approx(1 - 0.99**10, rel=1e-4)
+    assert (ours[f"{layer}.moments"] != 0).all()
+    if name != "dice":
+        assert (ours[f"{layer}.moments"][1] > 0).all()  # The variance.
+
+
 def test_sgd_workers_of_uneven_hosts_make_the_steps_of_one_worker(tmp_path):
     data, program = small.make(tmp_path / "data", rows=400), launch.WORKERS / "summed_rows.py"
     launch.run(0, program, data, tmp_path / "one", 3)
