@@ -28,7 +28,7 @@ import numpy as np
 import sides
 
 from ctr_trainer.live.publication import records
-from ctr_trainer.live.publication.delivery import DeliveryProcess
+from ctr_trainer.live.publication.delivery import start_delivery
 from ctr_trainer.live.publication.records import Record
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.training_configs import RedisFiles
@@ -112,7 +112,7 @@ def measure(epochs: int = 100) -> dict[str, Any]:
         draw = np.random.default_rng(0)
         chosen = [draw.choice(len(spool.instances), EXAMPLES, replace=False) for _ in range(BODIES)]
         bodies = [json.dumps({"instances": [spool.instances[each] for each in some]}).encode() for some in chosen]
-        stack.enter_context(DeliveryProcess(spool.path, str(target), RedisFiles(), place / "publish.log"))
+        stack.enter_context(start_delivery(spool.path, str(target), RedisFiles(), place / "publish.log"))
         sides.wait_until((target / records.PUBLICATION).exists, "the first publication", TIMEOUT_SECONDS)
         server = stack.enter_context(serving(target, place / "score.log"))
         client = stack.enter_context(contextlib.closing(Client(server.port)))

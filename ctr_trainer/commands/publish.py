@@ -83,12 +83,11 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
 
     distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))
     with contextlib.closing(open_target(publish.to, experiment.run.publish.redis)) as target:
-        target.tidy_all()
         estimator = make_estimator(as_trained(given, experiment))
         found = estimator.find_checkpoint(checkpoint.checkpoint)
         with temporary_directory() as spool:
             write_publication(spool, estimator, found, experiment.run.publish)
-            record = Delivery(spool, target).step()
+            record = Delivery(spool, lambda: target).step()
     assert record is not None  # The spool contains one record.
     said = dict(to=publish.to, checkpoint=found.path, global_step=record.global_step, rows=record.rows)
     print(json.dumps(said), flush=True)

@@ -104,7 +104,7 @@ def tower_of(reader, record=None):
 
 def deliver_all(spool, target):
     """Delivers all records of a spool."""
-    delivery = Delivery(spool, target)
+    delivery = Delivery(spool, lambda: target)
     while delivery.step() is not None:
         pass
 

@@ -123,7 +123,7 @@ def test_a_rollback_is_a_new_generation_and_the_rows_of_the_old_one_go(url, tmp_
         rolled_back.epoch([7])
         deliver_all(tmp_path, target)
         assert_there(url, rolled_back)
-        target.tidy_all()
+        target.tidy()
         assert_there(url, rolled_back)
     assert sum(cluster.ask(port, "DBSIZE") for port in cluster.primaries()) == 45 + 3 + cluster_keys.BUCKETS
 
@@ -167,10 +167,10 @@ def test_the_grace_of_a_generation_begins_when_the_next_one_is_committed(url, tm
             deliver_all(tmp_path, target)
             state = cluster_contents.read_state(target._cluster)
             assert state.since >= rows_were_put[0] and state.before == reader.record.generation
-            target.tidy_all()
+            target.tidy()
             np.testing.assert_array_equal(reader.read("dim3", KEYS)[0], first.weights(KEYS))
             target._state = dataclasses.replace(state, since=state.since - GRACE_SECONDS)
-            target.tidy_all()
+            target.tidy()
             with pytest.raises(RowsLost, match=f"rows of generation {reader.record.generation} are lost"):
                 reader.read("dim3", KEYS)
 
@@ -234,7 +234,7 @@ def test_rows_that_are_lost_with_a_node_and_its_replica_are_noticed(url, tmp_pat
         cluster.ask(cluster.primaries()[0], "FLUSHALL")
         published.epoch([5])
         with pytest.raises(NeedsBase, match="rows of base 0 are lost at 127.0.0.1"):
-            Delivery(tmp_path, target).step()
+            Delivery(tmp_path, lambda: target).step()
     assert read_status(tmp_path).needs_base
     published = Published(tmp_path, generation=2, holder="b", rows=range(1, 2000))
     with target_of(url) as target:

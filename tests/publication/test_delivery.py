@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import threading
@@ -50,9 +51,8 @@ def test_a_delivery_continues_after_the_newest_record_of_the_target(tmp_path):
     spool, place = tmp_path / "spool", tmp_path / "target"
     published = Published(spool)
     for number in range(3):
-        target = DirectoryTarget(place)
-        Delivery(spool, target).step()  # What a killed process leaves: the target has it, or not.
-        target.close()
+        with contextlib.closing(Delivery(spool, functools.partial(DirectoryTarget, place))) as delivery:
+            delivery.step()  # What a killed process leaves: the target has it, or not.
         published.epoch([number + 1], [8 - number])
     target = DirectoryTarget(place)
     deliver_all(spool, target)
@@ -137,7 +137,7 @@ def test_a_publisher_that_comes_back_after_another_asks_for_a_base(tmp_path, tar
     deliver_all(tmp_path / "second", target)
     first.epoch([2])
     with pytest.raises(NeedsBase, match="the target has another generation or none"):
-        Delivery(tmp_path / "first", target).step()
+        Delivery(tmp_path / "first", lambda: target).step()
     said = read_status(tmp_path / "first")
     assert (said.holder, said.needs_base) == ("a", True)
     assert_there(tmp_path / "target", second, generation=2)
@@ -151,7 +151,7 @@ def test_a_damaged_epoch_of_the_spool_is_named_and_not_delivered(tmp_path, targe
     rows = spool / "generation-0000000001" / "epoch-0000000001" / "dim3-00000-of-00001.rows.arrow"
     whole = rows.read_bytes()
     rows.write_bytes(whole[:-1])
-    delivery = Delivery(spool, target)
+    delivery = Delivery(spool, lambda: target)
     with pytest.raises(UserError, match="epoch-0000000001"):
         delivery.step()
     assert "epoch-0000000001" in read_status(spool).problem
@@ -169,7 +169,7 @@ def test_epochs_become_a_base_when_they_are_as_large_and_readers_continue(tmp_pa
     for number in range(3):
         published.epoch([*range(1, 8), 10 + number], [9 + number] if number else [])
     deliver_all(spool, target)
-    target.tidy_all()
+    target.tidy()
     assert names(place / "generation-0000000001") == [
         "base-0000000003",
         "base-0000000003.json",
@@ -214,11 +214,11 @@ def test_a_jump_of_the_clock_removes_nothing_that_is_read(tmp_path, monkeypatch,
     now = time.time()
     for jump in (1e6, -1e6):
         monkeypatch.setattr(time, "time", lambda jump=jump: now + jump)
-        target.tidy_all()
+        target.tidy()
         assert len(list(url.glob("generation-*"))) == 2
     for path in (*url.rglob("*.json"), url / records.PUBLICATION):
         os.utime(path, (now - 700, now - 700))
     published.epoch([1], [])
     deliver_all(spool, target)
-    target.tidy_all()
+    target.tidy()
     assert len(list(url.glob("generation-*"))) == 1

@@ -6,14 +6,17 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.delivery import DeliverySupervisor
 from ctr_trainer.live.publication.publisher import Publisher
+from ctr_trainer.live.publication.publishing import trained_variables
 from ctr_trainer.live.publication.spool import DeliveryStatus, Spool, write_status
 from ctr_trainer.settings.training_configs import PublishConfig
+from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 from tests import published
 from tests.parallel import launch
@@ -23,6 +26,16 @@ SECONDS = 20.0
 
 
 _until = functools.partial(launch.wait_until, what="the publisher", seconds=SECONDS, every=0.005)
+
+
+class Session:
+    """Plays a session whose variable `w` has a value."""
+
+    def __init__(self, value):
+        self._value = value
+
+    def run(self, fetches):
+        return {"w": np.float32(self._value), "global_step": np.int64(1)}
 
 
 class Tower:
@@ -60,10 +73,14 @@ def publish(store, tmp_path):
     """publish(delivery, **settings) -> (Publisher, Spool, Tower); they end with the test."""
     publishers = []
 
-    def publish(delivery=None, **settings):
+    def publish(delivery=None, secs=0.1, **settings):
         spool, tower = Spool(tmp_path / "spool", "deepfm", store.publish, [CONFIG], "float32"), Tower()
-        config = PublishConfig(to="there", **{"secs": 0.1, **settings})
-        publishers.append(Publisher(spool, tower.write, delivery, config))
+        publishers.append(
+            Publisher(
+                config=PublishConfig(to="there", secs=secs), spool=spool, variables={}, write_tower=tower.write,
+                delivery=delivery, clock=Clock(), **settings,
+            )
+        )  # fmt: skip
         return publishers[-1], spool, tower
 
     yield publish
@@ -76,12 +93,17 @@ def _push(store, first, stop, number):
     store.push("t", keys, np.ones((len(keys), 3), np.float32), "w", number)
 
 
-def _values(number):
-    return {"w": np.float32(number)}
+def _offer(publisher, step):
+    publisher._offered = 0.0  # The next one is due.
+    publisher.after_step(Session(step), step)
 
 
 def _published(publisher, spool, step):
-    publisher.offer(step, _values(step))
+    """Publishes a tower whose variable is the step, as the first one or after a step. Returns its record."""
+    if spool.last is None:
+        publisher.begin(Session(step), step)
+    else:
+        _offer(publisher, step)
     _until(lambda: spool.last is not None and spool.last.global_step == step)
     return spool.last
 
@@ -97,13 +119,13 @@ def test_each_record_names_its_tower_and_is_the_table(store, publish):
     _push(store, 3, 6, 1)
     second = _published(publisher, spool, 7)
     rows, record, epochs = published.state(spool.path)
-    assert (first.kind, second.kind, epochs, record.to_dict()["files"]) == ("base", "epoch", 1, second.files)
+    assert (first.kind, second.kind, epochs, record.files) == ("base", "epoch", 1, second.files)
     assert (first.rows, second.rows) == (3, 3)
     table = store.tables["t"]
     assert rows == _of(dict(zip(table.keys.tolist(), table.rows.tolist(), strict=True)))
     towers = [records.generation_path(spool.path, 1) / each.dense / "tower" for each in (first, second)]
     assert [tower.read_text() for tower in towers] == ["5", "7"]
-    assert publisher.results() == dict(
+    assert publisher.results()["publication"] == dict(
         to="there", epochs=2, rows=6, removed=0, global_step=7, waiting=0, failures=0, age_secs=pytest.approx(0, abs=9)
     )
 
@@ -115,7 +137,7 @@ def test_two_records_wait_at_most_and_what_changes_gathers_in_one(store, publish
         _published(publisher, spool, step)
     for step in range(3, 6):
         _push(store, step, step + 1, step)
-        publisher.offer(step, _values(step))
+        _offer(publisher, step)
     time.sleep(0.3)  # What must not happen has no event.
     assert spool.last.global_step == 2
     publisher._begun -= 100
@@ -125,20 +147,29 @@ def test_two_records_wait_at_most_and_what_changes_gathers_in_one(store, publish
     write_status(spool.path, DeliveryStatus(_holder(spool), 0))
     _until(lambda: spool.last.global_step == 5)
     assert (spool.last.epoch, spool.last.rows) == (2, 3)
-    assert publisher.age_secs > 0 and "waiting: 2" in publisher.status_line()
+    figures = publisher.results()["publication"]
+    assert figures["age_secs"] > 0 and figures["waiting"] == 2 and "waiting: 2" in publisher.status_line()
     write_status(spool.path, DeliveryStatus(_holder(spool), 2))
-    publisher.finish(SECONDS)
-    assert publisher.results()["waiting"] == 0
+    _until(lambda: publisher.results()["publication"]["waiting"] == 0)
 
 
-def test_a_tower_that_is_not_finite_is_not_published_and_the_next_one_is(store, publish, caplog):
+def test_the_tower_is_offered_when_the_time_is_over_and_in_the_end(publish):
+    publisher, spool, _ = publish(secs=1000.0)
+    _published(publisher, spool, 1)
+    publisher.after_step(Session(2), 2)
+    time.sleep(0.3)  # What must not happen has no event.
+    assert spool.records == 1
+    publisher.finish(Session(3), 3)
+    assert (spool.records, spool.last.global_step) == (2, 3)
+
+
+def test_a_tower_that_is_not_finite_is_not_published_and_the_next_one_is(publish, caplog):
     publisher, spool, _ = publish()
-    publisher.offer(1, {"w": np.float32(np.nan), "global_step": np.int64(1)})
-    publisher.finish(SECONDS)
-    assert spool.last is None and publisher.results()["failures"] == 1
+    publisher.begin(Session(np.nan), 1)
+    _until(lambda: caplog.messages)
+    assert spool.last is None and publisher.failures == 1
     assert "step 1 is not published: the variable w is not finite: the training diverged" in caplog.text
-    publisher.offer(2, {"w": np.float32(2), "global_step": np.int64(2)})
-    publisher.finish(SECONDS)
+    publisher.finish(Session(2), 2)
     assert spool.last.global_step == 2
 
 
@@ -148,13 +179,13 @@ def test_a_full_disk_is_said_and_nothing_is_lost(store, publish, caplog):
     _published(publisher, spool, 1)
     tower.is_full = True
     _push(store, 3, 6, 1)
-    publisher.offer(2, _values(2))
+    _offer(publisher, 2)
     _until(lambda: caplog.messages)  # Failures are counted before they are logged.
     assert "there: not published: [Errno 28] No space left on device" in caplog.text
     assert "the training continues" in caplog.text
     assert published.state(spool.path)[1].global_step == 1
     tower.is_full = False
-    publisher.finish(SECONDS)
+    publisher.finish(Session(3), 3)
     assert spool.last.rows == 3 and len(published.state(spool.path)[0]["t"]) == 5
 
 
@@ -173,31 +204,27 @@ def test_a_target_that_lost_its_rows_gets_all_of_them_anew(store, publish):
     _push(store, 1, 4, 0)
     _published(publisher, spool, 1)
     write_status(spool.path, DeliveryStatus(_holder(spool), -1, problem="lost", needs_base=True))
-    publisher.offer(2, _values(2))
+    _offer(publisher, 2)
     _until(lambda: spool.last is not None and spool.last.generation == 2)
     assert (spool.last.kind, spool.last.rows) == ("base", 3)
     _until(lambda: [path.name for path in spool.path.glob("generation-*")] == ["generation-0000000002"])
 
 
-def test_an_end_that_is_not_delivered_is_said_in_time(publish, caplog):
-    publisher, spool, _ = publish(Alive())
+def test_an_end_that_is_not_delivered_is_said_within_a_part_of_the_grace(publish, caplog):
+    publisher, spool, _ = publish(Alive(), is_stopping=lambda: True, grace_secs=1.2)
     _published(publisher, spool, 1)
-    began = time.monotonic()
-    publisher.offer(9, _values(9))
-    publisher.finish(0.4)
-    assert time.monotonic() - began < SECONDS
-    assert (
-        "the end of the training was not published to there within 0 s: step 9 is written, but not fully" in caplog.text
-    )
+    publisher.finish(Session(9), 9)
+    said = "the end of the training was not published to there within 0 s: step 9 is written, but not fully"
+    assert said in caplog.text
 
 
 def test_a_training_after_one_killed_in_its_first_record_begins_a_generation(store, publish):
     _, spool, _ = publish()
-    spool.write(1, lambda path: Tower().write(path, _values(1)))
+    spool.write(1, lambda path: Tower().write(path, {"w": 1}))
     unfinished = records.generation_path(spool.path, 2)
     unfinished.mkdir()
     _, other, _ = publish()
-    assert other.write(1, lambda path: Tower().write(path, _values(1))).generation == 3
+    assert other.write(1, lambda path: Tower().write(path, {"w": 1})).generation == 3
     assert records.read_publication(spool.path).generation == 3 and not unfinished.exists()
 
 
@@ -214,15 +241,14 @@ def test_all_rows_are_published_after_a_record_that_may_be_delivered(store, publ
 
     monkeypatch.setattr(records, "write_record", fails_when_written)
     _push(store, 3, 6, 1)
-    publisher.offer(2, _values(2))
-    _until(lambda: publisher.failures)
-    publisher.finish(SECONDS)
+    publisher.finish(Session(2), 2)
+    assert publisher.failures == 1
     assert (spool.last.kind, spool.last.generation, spool.last.rows) == ("base", 2, 5)
 
 
 def test_no_record_is_written_once_the_store_may_be_closed(store, publish):
     publisher, spool, _ = publish()
-    spool.write(1, lambda path: Tower().write(path, _values(1)))
+    spool.write(1, lambda path: Tower().write(path, {"w": 1}))
     with pytest.raises(UserError, match="may come from a store that is closed"):
         spool.write(2, lambda path: publisher.close())
     assert published.state(spool.path)[1].epoch == 0
@@ -230,8 +256,7 @@ def test_no_record_is_written_once_the_store_may_be_closed(store, publish):
 
 def test_a_delivery_that_ends_is_started_again_and_its_last_words_are_said(caplog):
     class Process:
-        def __init__(self):
-            self.end, self.is_stopped = None, False
+        end, is_stopped = None, False
 
         def ended(self):
             return self.end
@@ -246,17 +271,22 @@ def test_a_delivery_that_ends_is_started_again_and_its_last_words_are_said(caplo
     assert len(started) == 1
     started[0].end = "its process ended with status -9"
     keeper.keep()
-    assert (
-        started[0].is_stopped
-        and "the process that delivers the publication has ended: its process ended with" in caplog.text
-    )
-    keeper.keep()
-    assert len(started) == 1
-    now[0] = 1.5
+    assert started[0].is_stopped and len(started) == 1
+    assert "has ended and is restarted: its process ended with status -9" in caplog.text
+    now[0] = 11.0
     keeper.keep()
     assert len(started) == 2
     keeper.close()
     assert started[1].is_stopped
+
+
+def test_a_variable_that_only_predictions_have_is_named():
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(UserError, match="publish: the model predicts with the variable head/bias, which its training"),
+    ):
+        tf.compat.v1.get_variable("w", [])
+        trained_variables(["w", "head/bias"])
 
 
 def _holder(spool):

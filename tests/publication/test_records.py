@@ -1,6 +1,5 @@
 """The records of a publication, and what is removed of its directory."""
 
-import dataclasses
 import json
 
 import pytest
@@ -17,13 +16,11 @@ def _published(url):
     return published
 
 
-def test_a_record_is_read_as_it_was_written_with_its_checksum(tmp_path):
+def test_a_record_is_read_as_it_was_written(tmp_path):
     record = _published(tmp_path).record
     read = records.read_record(tmp_path, 3, "epoch", 2)
     assert (read, read.rows, read.removed, read.configs()) == (record, 3, 2, {"dim3": CONFIG})
     records.check_files(tmp_path, read)
-    other = dataclasses.replace(record, files=record.files[::-1])
-    assert other.checksum != record.checksum
 
 
 def test_records_are_listed_in_the_order_in_which_a_state_is_made(tmp_path):
@@ -53,9 +50,6 @@ def test_an_altered_record_is_refused(tmp_path):
     path = records.generation_path(tmp_path, 3) / "epoch-0000000002.json"
     values = json.loads(path.read_text())
     for change, said in (
-        ({"format": 2}, "format 2"),
-        ({"checksum": 1}, "altered"),
-        ({"rows": 1}, "altered"),
         ({"epoch": 3}, "is the record of generation 3, epoch 3"),
         ({"files": None}, "is not a record"),
         ({"tables": [{"config": {}}]}, "is not a record"),

@@ -13,12 +13,12 @@ import pytest
 from ctr_trainer.live.publication import cluster as connection_to_cluster
 from ctr_trainer.live.publication import cluster_contents, cluster_keys, cluster_rows, records
 from ctr_trainer.live.publication.cluster_target import ClusterTarget
-from ctr_trainer.live.publication.delivery import Delivery, deliver
+from ctr_trainer.live.publication.delivery import deliver
 from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.live.publication.spool import read_status
 from ctr_trainer.settings.training_configs import RedisFiles
 from tests import redis_cluster
-from tests.publication.published import Published
+from tests.publication.published import Published, deliver_all
 from tests.scoring import trained
 from tests.scoring.conftest import Client, probabilities, running, until
 
@@ -53,7 +53,7 @@ class Publications:
         """Publishes a checkpoint by its number. Returns its generation."""
         spool = self.spool(number)
         with contextlib.closing(ClusterTarget(self._cluster.url, RedisFiles())) as target:
-            _deliver(spool, target)
+            deliver_all(spool, target)
         return self.note(number)
 
     def note(self, number):
@@ -76,12 +76,6 @@ class Publications:
 @pytest.fixture
 def publications(small_model, cluster, tmp_path):
     return Publications(small_model, cluster, tmp_path)
-
-
-def _deliver(spool, target):
-    delivery = Delivery(spool, target)
-    while delivery.step() is not None:
-        pass
 
 
 @contextlib.contextmanager
@@ -109,7 +103,7 @@ def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tm
     spool, expected = tmp_path / "spool", small_model.expected
     trained.publish(spool, small_model.estimator, small_model.checkpoints[0])
     with contextlib.closing(ClusterTarget(cluster.url, RedisFiles())) as target:
-        _deliver(spool, target)
+        deliver_all(spool, target)
         with (
             running(cluster.url, reader=functools.partial(open_reader, cache_secs=60.0)) as server,
             contextlib.closing(Client(server.port)) as client,
@@ -127,7 +121,7 @@ def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tm
             cached = {n: v for n, v in client.figures().items() if n.startswith("ctr_score_row_cache_keys_total")}
             assert len(set(cached.values())) == 1 and min(cached.values()) > 0  # the second time all are found
             trained.publish(spool, small_model.estimator, small_model.checkpoints[1], epoch=1)
-            _deliver(spool, target)
+            deliver_all(spool, target)
             until(lambda: predicted()[0] == "1", "the next epoch")
 
 
@@ -187,7 +181,7 @@ def _leave_remains(cluster, spool, holder):
     target = ClusterTarget(cluster.url, RedisFiles(), lease_secs=1.0)
     published = Published(spool, rows=range(1, 30_000), holder=holder)
     record = dataclasses.replace(published.record, generation=target._begin(holder))
-    cluster_contents.begin_marks(target._cluster, record.generation)
+    target._cluster.run(cluster_contents.of_marks(target._cluster, record.generation, "SET", -1, "NX"))
     cluster_rows.put(target._cluster, record, records.generation_path(spool, 1))
     target._fence._lease._ended.set()  # Nobody renews the lease.
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:  # An optional dependency.
 _URL = re.compile(r"(rediss?)://([^/@]+?)(?:/([A-Za-z0-9_.-]+))?/?")
 _PORT = 6379
 _DEFAULT_NAME = "ctr"
-CONTROL = cluster_keys.BUCKETS
+CONTROL = cluster_keys.BUCKETS  # The bucket of the names of `cluster_keys.control_name`.
 _SECONDS = 5.0  # Timeout of a connection attempt and of an answer.
+Command = tuple[int, Sequence[Any]]  # A bucket or `CONTROL`, and the arguments of a command whose keys are all in it.
 
 
 def is_cluster(url: object) -> bool:
@@ -28,7 +29,7 @@ def is_cluster(url: object) -> bool:
 
 
 class ClusterChanged(UserError):
-    """A node was lost, or its slots have moved. The commands that were sent may be lost and must be sent again."""
+    """A node does not answer, or its slots have moved. The commands may be lost and must be sent again."""
 
 
 class ClusterFull(UserError):
@@ -90,19 +91,14 @@ class Cluster:
         self.primaries: dict[str, int] = {found[bucket].name: bucket for bucket in reversed(buckets)}
         self.replicas: dict[str, int] = {control.name: 0} | {found[at].name: replicas[at] for at in buckets}
 
-    def run(self, commands: Sequence[tuple[int, Sequence[Any]]]) -> list[Any]:
+    def run(self, commands: Sequence[Command]) -> list[Any]:
         """Sends commands to the nodes of their buckets, one message per node, and waits for all answers.
 
-        Args:
-          commands: pairs of a bucket and the arguments of a command whose keys are all in this bucket; `CONTROL` is the
-            bucket of the names of `cluster_keys.control_name`.
-
-        Returns:
-          the answers in the order of the commands.
+        Returns the answers in the order of the commands.
 
         Raises:
-          ClusterChanged: a node was lost, or no longer has all of these slots.
-          UserError: a node refuses a command.
+          ClusterChanged: a node was lost, no longer has all of these slots, or refuses a command.
+          ClusterFull: a node has no room.
         """
         by_node: dict[ClusterNode, list[int]] = {}
         for position, (bucket, _) in enumerate(commands):
@@ -199,26 +195,10 @@ class Cluster:
             ) from None
         except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
             raise UserError(f"{self.url}: {error}: check redis_auth_file and the rights of the user in it") from None
-        except exceptions.RedisClusterException as error:  # One class for many causes.
+        except (exceptions.RedisError, exceptions.RedisClusterException) as error:
             raise ClusterChanged(
-                f"{self.url}: {error}; check that the cluster runs and that the user in redis_auth_file has all rights"
-            ) from None
-        except (
-            exceptions.MovedError,
-            exceptions.AskError,
-            exceptions.TryAgainError,
-            exceptions.ClusterDownError,
-            exceptions.MasterDownError,
-            exceptions.ReadOnlyError,
-            exceptions.BusyLoadingError,
-            exceptions.SlotNotCoveredError,
-            exceptions.ConnectionError,
-            exceptions.TimeoutError,
-        ) as error:
-            raise ClusterChanged(f"{self.url}: {type(error).__name__}: {error}") from None
-        except exceptions.RedisError as error:
-            raise UserError(
-                f"{self.url}: {type(error).__name__}: {error}; check that this is a cluster of Redis or Valkey"
+                f"{self.url}: {type(error).__name__}: {error}; check that the cluster runs, and that the user in "
+                "redis_auth_file has all rights"
             ) from None
 
 

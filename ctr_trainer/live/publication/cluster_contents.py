@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ctr_trainer.live.publication.cluster import CONTROL, Cluster, ClusterChanged
+from ctr_trainer.live.publication.cluster import CONTROL, Cluster, Command
 from ctr_trainer.live.publication.cluster_keys import BUCKETS, control_name, mark_name
 from ctr_trainer.live.publication.reading import RowsLost
 from ctr_trainer.live.publication.records import Record
@@ -19,9 +19,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 _LOOK_SECONDS = 0.2
 _RENEW = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2])"
-_TAKE_OVER = "return redis.call('GET', KEYS[1]) == ARGV[3] and redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])"
 _GIVE_BACK = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1])"
-_FORMAT = 2
 _PART_BYTES = 4 << 20
 _WHOLE = "whole"
 
@@ -61,28 +59,18 @@ class ClusterFence:
             self._cluster.client.eval(_GIVE_BACK, 1, self.name, self.token)
 
     def take(self, owner: Owner, seconds: float) -> None:
-        from redis.exceptions import OutOfMemoryError
-
-        client = self._cluster.client
+        client: Any = self._cluster.client  # redis-py's annotations include decoded bytes.
         left: int | None = None
-        full: OutOfMemoryError | None = None
         while True:
             with self._cluster.told():
-                try:
+                if (holder := client.get(self.name)) is None:
                     if client.set(self.name, self.token, nx=True, px=self.lease_ms):
                         return
-                except OutOfMemoryError as error:  # Even if another process has the lease.
-                    full = error
+                elif _owner(holder).has_ended():
+                    client.eval(_GIVE_BACK, 1, self.name, holder)
+                    continue
                 before, left = left, client.pttl(self.name)
-                holder = client.get(self.name)
-                is_free = holder is None or _owner(holder).has_ended()
-                if full is not None and is_free:
-                    raise full
-                if holder is not None and is_free:
-                    client.eval(_TAKE_OVER, 1, self.name, self.token, self.lease_ms, holder)
-                    if client.get(self.name) == self.token.encode():
-                        return
-            if holder is not None and before is not None and left is not None and left > before:  # Renewed.
+            if holder is not None and before is not None and left > before:  # Renewed.
                 raise self.refusal(holder)
             time.sleep(_LOOK_SECONDS)
 
@@ -100,36 +88,20 @@ def _owner(token: str | bytes) -> Owner:
         return UNKNOWN
 
 
-def run_on_marks(
+def of_marks(
     cluster: Cluster, generation: int, command: str, *arguments: Any, buckets: Iterable[int] = range(BUCKETS)
-) -> list[Any]:
-    """Runs a command on the mark of each bucket. Returns the answers."""
+) -> list[Command]:
+    """Returns a command for the mark of each bucket. A new generation's marks are -1."""
     names = [(bucket, mark_name(cluster.name, generation, bucket)) for bucket in buckets]
-    return cluster.run([(bucket, (command, name, *arguments)) for bucket, name in names])
-
-
-def begin_marks(cluster: Cluster, generation: int) -> None:
-    """Creates the marks of a new generation. Existing marks stay."""
-    run_on_marks(cluster, generation, "SET", b"", "NX")
-
-
-def put_marks(cluster: Cluster, record: Record) -> None:
-    """Sets the marks to the epoch of a record whose rows are written.
-
-    Raises:
-      ClusterChanged: a mark has been lost, and rows with it.
-    """
-    answers = run_on_marks(cluster, record.generation, "SET", b"%d" % record.epoch, "XX")
-    lost = sorted({cluster.primary_of(bucket) for bucket, answer in enumerate(answers) if answer is None})
-    if lost:
-        raise ClusterChanged(f"{cluster.url}: {', '.join(lost)} lost rows while rows were being written")
+    return [(bucket, (command, name, *arguments)) for bucket, name in names]
 
 
 def nodes_that_lost_rows(cluster: Cluster, record: Record, buckets: Iterable[int] = range(BUCKETS)) -> list[str]:
     """Returns the names of primaries that have lost rows of a committed record, by the marks of these buckets."""
     buckets = list(buckets)
-    marks = zip(buckets, run_on_marks(cluster, record.generation, "GET", buckets=buckets), strict=True)
-    return sorted({cluster.primary_of(bucket) for bucket, mark in marks if not is_mark_of(mark, record.epoch)})
+    marks = cluster.run(of_marks(cluster, record.generation, "GET", buckets=buckets))
+    marked = zip(buckets, marks, strict=True)
+    return sorted({cluster.primary_of(bucket) for bucket, mark in marked if not is_mark_of(mark, record.epoch)})
 
 
 def rows_lost(cluster: Cluster, record: Record, nodes: Iterable[str]) -> RowsLost:
@@ -142,7 +114,7 @@ def rows_lost(cluster: Cluster, record: Record, nodes: Iterable[str]) -> RowsLos
 
 def is_mark_of(mark: bytes | None, epoch: int) -> bool:
     """Returns whether a mark has this epoch or a later one."""
-    return mark is not None and mark != b"" and int(mark) >= epoch
+    return mark is not None and int(mark) >= epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,15 +138,14 @@ class ClusterState:
         return self.holder, self.record.generation, self.record.epoch
 
     def to_json(self) -> str:
-        values = {"format": _FORMAT, "holder": self.holder, "since": self.since, "before": self.before}
-        return json.dumps({**values, "record": self.record.to_dict()})
+        return json.dumps(dataclasses.asdict(self))
 
 
 def read_state(cluster: Cluster) -> ClusterState | None:
     """Returns the state; None if nothing is published.
 
     Raises:
-      UserError: the cluster does not answer, or another version of ctr_trainer wrote the state.
+      UserError: the cluster does not answer, or another program wrote the state.
     """
     name = control_name(cluster.name, "state")
     (text,) = cluster.run([(CONTROL, ("GET", name))])
@@ -183,13 +154,9 @@ def read_state(cluster: Cluster) -> ClusterState | None:
     where = f"{cluster.url}, {name}"
     try:
         values = json.loads(text)
-        if values.pop("format") != _FORMAT:
-            raise ValueError(f"expected format {_FORMAT}")
         return ClusterState(**{**values, "record": Record.from_dict(values["record"], where)})
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{where} is not a publication of this version of ctr_trainer: {error}; delete it, then publish again"
-        ) from None
+        raise UserError(f"{where} is not a publication: {error}; delete it, then publish again") from None
 
 
 def tower_name(cluster: Cluster, record: Record) -> str:

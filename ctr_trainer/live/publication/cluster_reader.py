@@ -1,5 +1,6 @@
 """Reads the rows of a publication from a Redis or Valkey cluster for each request, and caches hot rows."""
 
+import contextlib
 import dataclasses
 import logging
 import tempfile
@@ -102,7 +103,8 @@ class ClusterReader:
                 raise UserError(
                     f"{url}: there is no publication yet: train with the setting publish, or publish a checkpoint"
                 )
-            self._served = _Served(self._fetch(state), self._cold(state.record))
+            self._fetch_dense(state.record)
+            self._served = _Served(state, self._cold(state.record))
         except BaseException:
             self.close()
             raise
@@ -115,7 +117,8 @@ class ClusterReader:
             raise
         newest = self._ready or self._served.state
         if state is not None and state.place != newest.place:
-            self._ready = self._fetch(state)
+            self._fetch_dense(state.record)
+            self._ready = state
         return self._ready.record if self._ready else None
 
     def advance(self) -> None:
@@ -140,23 +143,19 @@ class ClusterReader:
             self.lookups, self.hits = self.lookups + len(keys), self.hits + int(there.sum())
         if not there.all():
             missing = keys[~there]
-            read = weights[~there], found[~there] = self._read(served, table, missing)
+            try:
+                read = self._asked(lambda: cluster_rows.read(self._cluster, record, table, missing))
+            except RowsLost as error:
+                if self._served is served:
+                    self._lost = str(error)
+                raise
+            except ClusterChanged as error:
+                self._silent = str(error)
+                raise
+            weights[~there], found[~there] = read
             with self._lock:
                 hot.put(missing, *read, record.epoch)
         return weights, found
-
-    def _read(self, served: _Served, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        try:
-            return self._asked(lambda: cluster_rows.read(self._cluster, served.state.record, table, keys))
-        except RowsLost as error:
-            if self._served is served:
-                self._lost = str(error)
-            raise
-        except RowsAhead:
-            raise
-        except UserError as error:
-            self._silent = str(error)
-            raise
 
     @property
     def unreadable(self) -> str:
@@ -199,10 +198,8 @@ class ClusterReader:
     def _lost_at(self, state: ClusterState, buckets: Iterable[int]) -> list[str]:
         return self._asked(lambda: cluster_contents.nodes_that_lost_rows(self._cluster, state.record, buckets))
 
-    def _fetch(self, state: ClusterState) -> ClusterState:
-        """Copies the tower of a state to this host, and returns the state."""
-        self._dense.fetch(state.record, lambda file: cluster_contents.tower_blocks(self._cluster, state.record, file))
-        return state
+    def _fetch_dense(self, record: Record) -> None:
+        self._dense.fetch(record, lambda file: cluster_contents.tower_blocks(self._cluster, record, file))
 
     def _cold(self, record: Record) -> dict[str, HotRows]:
         configs = record.configs().items()
@@ -210,19 +207,12 @@ class ClusterReader:
 
     def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
         """Returns the result of `ask()`. Retries at most twice if a node was lost or slots have moved."""
-        for left in reversed(range(_TRIES)):
+        for _ in range(_TRIES - 1):
             try:
                 return ask()
             except ClusterChanged as error:
-                if not left:
-                    raise
                 _log.debug("asked again: %s", error)
                 time.sleep(_PAUSE_SECONDS)
-                self._refresh_nodes()
-        raise AssertionError
-
-    def _refresh_nodes(self) -> None:
-        try:
-            self._cluster.refresh()
-        except ClusterChanged as error:
-            _log.debug("asked again: %s", error)
+                with contextlib.suppress(ClusterChanged):
+                    self._cluster.refresh()
+        return ask()

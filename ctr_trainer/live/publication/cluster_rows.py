@@ -48,7 +48,7 @@ def sweep(cluster: Cluster, kept: Collection[int], newest: int) -> None:
                     continue
                 if generation not in found:
                     found.add(generation)
-                    cluster_contents.run_on_marks(cluster, generation, "UNLINK")
+                    cluster.run(cluster_contents.of_marks(cluster, generation, "UNLINK"))
                 old.setdefault(cluster_keys.bucket_of(row), []).append(row)
             cluster.run([(bucket, ("UNLINK", *rows)) for bucket, rows in old.items()])
             deleted += sum(map(len, old.values()))

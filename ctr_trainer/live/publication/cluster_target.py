@@ -3,11 +3,12 @@
 import contextlib
 import dataclasses
 import logging
+import threading
 import time
 from typing import Any
 
 from ctr_trainer.live.publication import cluster_contents, cluster_rows
-from ctr_trainer.live.publication.cluster import CONTROL, Cluster, ClusterChanged, ClusterFull
+from ctr_trainer.live.publication.cluster import CONTROL, Cluster, ClusterChanged, ClusterFull, Command
 from ctr_trainer.live.publication.cluster_contents import ClusterFence, ClusterState, read_state
 from ctr_trainer.live.publication.cluster_keys import control_name
 from ctr_trainer.live.publication.records import BASE, Record, refuse_replacing
@@ -15,12 +16,10 @@ from ctr_trainer.live.publication.spool import NeedsBase
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes.waiting import Background
 
 _log = logging.getLogger(__name__)
 GRACE_SECONDS, LEASE_SECONDS = 600.0, 10.0
 _REPLICA_MS = 2000
-_TIDY_SECONDS, _CLOSE_SECONDS = 10.0, 5.0
 _UNFINISHED_SECONDS = 3600  # A tower without a record expires.
 _TRIES, _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 12, 0.25, 5.0
 # The first value that a script returns is '' if this process has the fence; otherwise it is the holder's token.
@@ -70,14 +69,19 @@ class ClusterTarget:
         self._grace, self._is_sure, self._warned = int(grace_secs), False, False
         self._begun: tuple[str, int] | None = None  # A holder and its generation, which has no record yet.
         self._there: frozenset[int] | None = None  # All generations that may have rows; None if unknown.
-        self._work, self._tidied = Background(f"the deletion of old rows of {url}"), -_TIDY_SECONDS
+        self._sweeping = threading.RLock()
         with contextlib.ExitStack() as stack:
             self._cluster = stack.enter_context(contextlib.closing(Cluster(url, redis)))
             _refuse_evicting(self._cluster)
             self._generation_name = control_name(self._cluster.name, "generation")
-            stack.callback(self._work.close, _CLOSE_SECONDS)
             self._state = read_state(self._cluster)
-            self._fence = stack.enter_context(contextlib.closing(self._take_fence(lease_secs)))
+            try:
+                fence = ClusterFence(self._cluster, lease_secs)
+            except ClusterFull as error:
+                _log.warning("%s; rows of other generations are deleted first", error)
+                self.tidy()
+                fence = ClusterFence(self._cluster, lease_secs)
+            self._fence = stack.enter_context(contextlib.closing(fence))
             self._state = read_state(self._cluster)
             self._ends = stack.pop_all()
 
@@ -105,7 +109,7 @@ class ClusterTarget:
                 self._put(holder, record, directory, self._state if delivered is not None else None)
                 return
             except ClusterFull:
-                self.tidy_all()  # The grace time of a generation may have ended meanwhile.
+                self.tidy()  # The grace time of a generation may have ended meanwhile.
                 raise
             except ClusterChanged as error:
                 self._is_sure = False
@@ -117,45 +121,18 @@ class ClusterTarget:
                 self._read_state()
 
     def tidy(self) -> None:
-        kept = self._kept()
-        if self._is_tidy(kept) or self._work.is_busy or time.monotonic() < self._tidied + _TIDY_SECONDS:
-            return
-        self._tidied = time.monotonic()
-        self._work.start(lambda: self._try_to_sweep(kept))
-
-    def tidy_all(self) -> None:
-        self._work.wait()
-        if not self._is_tidy(kept := self._kept()):
-            self._sweep(kept)
+        with self._sweeping:
+            kept = self._kept()
+            if self._there is not None and self._there <= kept:
+                return
+            # A process that takes the fence meanwhile begins a generation with a higher number.
+            (newest,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
+            if newest is not None:  # Otherwise the cluster has lost it, and the next one is above all earlier ones.
+                cluster_rows.sweep(self._cluster, kept, int(newest))
+                self._there = kept
 
     def close(self) -> None:
         self._ends.close()
-
-    def _take_fence(self, lease_secs: float) -> ClusterFence:
-        try:
-            return ClusterFence(self._cluster, lease_secs)
-        except ClusterFull as error:
-            _log.warning("%s; rows of other generations are deleted first", error)
-        self._sweep(self._kept(), lost=0)
-        return ClusterFence(self._cluster, lease_secs)
-
-    def _is_tidy(self, kept: frozenset[int]) -> bool:
-        return self._there is not None and self._there <= kept
-
-    def _sweep(self, kept: frozenset[int], lost: int | None = None) -> None:
-        """Deletes rows. If the cluster has lost its newest number, `lost` is used, or else the current time."""
-        # A process that takes the fence meanwhile begins a generation with a higher number.
-        (newest,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
-        if newest is None:
-            newest = _now() if lost is None else lost
-        cluster_rows.sweep(self._cluster, kept, int(newest))
-        self._there = kept
-
-    def _try_to_sweep(self, kept: frozenset[int]) -> None:
-        try:
-            self._sweep(kept)
-        except UserError as error:
-            _log.warning("%s: the scan for rows of other generations restarts: %s", self._cluster.url, error)
 
     def _kept(self) -> frozenset[int]:
         """Returns the generations whose rows stay."""
@@ -181,7 +158,7 @@ class ClusterTarget:
         nodes, before = self._cluster.identity(), self._state
         if own is None:
             generation = self._begin(holder)
-            cluster_contents.begin_marks(self._cluster, generation)
+            self._cluster.run(cluster_contents.of_marks(self._cluster, generation, "SET", -1, "NX"))
         else:
             self._check_generation(own.record.generation)
             self._check_marks(own.record)
@@ -199,29 +176,38 @@ class ClusterTarget:
 
     def _begin(self, holder: str) -> int:
         """Begins a generation and returns its number. A retry by the same holder returns the same number."""
-        if self._begun is None or self._begun[0] != holder:
-            self._begun = None  # `tidy_all` also deletes the rows of a generation without a record.
-            self.tidy_all()
-            least = max(self._state.record.generation + 1 if self._state else 1, _now())
-            self._begun = holder, int(self._fenced(_BEGIN, [self._generation_name], [least]))
-            self._there = (self._there or frozenset()) | {self._begun[1]}
-        return self._begun[1]
+        with self._sweeping:
+            if self._begun is None or self._begun[0] != holder:
+                self._begun = None  # `tidy` also deletes the rows of a generation without a record.
+                self.tidy()
+                least = max(self._state.record.generation + 1 if self._state else 1, _now())
+                self._begun = holder, int(self._fenced(_BEGIN, [self._generation_name], [least]))
+                if self._there is not None:
+                    self._there |= {self._begun[1]}
+            return self._begun[1]
 
     def _mark(self, record: Record) -> None:
-        """Sets the marks, and waits until a replica of each primary has them."""
-        cluster_contents.put_marks(self._cluster, record)
-        waits = [(bucket, ("WAIT", 1, _REPLICA_MS)) for bucket in self._cluster.primaries.values()]
-        for name, replicas in zip(self._cluster.primaries, self._cluster.run(waits), strict=True):
-            self._acknowledged(name, replicas)
+        """Sets the marks to the record's epoch. Raises ClusterChanged if a mark has been lost, and rows with it."""
+        marks = cluster_contents.of_marks(self._cluster, record.generation, "SET", record.epoch, "XX")
+        answers = self._replicated(marks)
+        lost = {self._cluster.primary_of(bucket) for bucket, answer in enumerate(answers) if answer is None}
+        if lost:
+            raise ClusterChanged(f"{self._cluster.url}: {', '.join(sorted(lost))} lost rows while rows were written")
 
-    def _acknowledged(self, name: str, replicas: int) -> None:
-        if replicas:
-            return
-        if self._cluster.replicas[name]:
-            raise ClusterChanged(f"no replica of {name} has acknowledged the writes within {_REPLICA_MS} ms")
-        if not self._warned:
+    def _replicated(self, commands: list[Command]) -> list[Any]:
+        """Runs commands, waits until a replica of each of their primaries has them, and returns the answers."""
+        nodes = {self._cluster.primary_of(bucket): bucket for bucket, _ in commands}
+        names = [name for name in nodes if self._cluster.replicas[name]]
+        waits = [(nodes[name], ("WAIT", 1, _REPLICA_MS)) for name in names]
+        answers = self._cluster.run([*commands, *waits])  # `WAIT` is for the writes of its own connection.
+        for name, replicas in zip(names, answers[len(commands) :], strict=True):
+            if not replicas:
+                raise ClusterChanged(f"no replica of {name} has acknowledged the writes within {_REPLICA_MS} ms")
+        if len(names) < len(nodes) and not self._warned:
             self._warned = True
-            _log.warning("%s: %s has no replica: if it is lost, so are its rows", self._cluster.url, name)
+            alone = ", ".join(sorted(nodes.keys() - set(names)))
+            _log.warning("%s: %s has no replica: if it is lost, so are its rows", self._cluster.url, alone)
+        return answers[: len(commands)]
 
     def _check_marks(self, record: Record) -> None:
         """Raises NeedsBase if rows of the last record are lost. Accepts marks of the next record, too."""
@@ -246,10 +232,9 @@ class ClusterTarget:
         """Runs a script that writes only if this process has the fence, then waits until a replica has the writes."""
         arguments = [*keys, self._fence.token, self._fence.lease_ms, *values]
         command = ("EVAL", script, 1 + len(keys), self._fence.name, *arguments)
-        (holder, *answer), replicas = self._cluster.run([(CONTROL, command), (CONTROL, ("WAIT", 1, _REPLICA_MS))])
+        ((holder, *answer),) = self._replicated([(CONTROL, command)])
         if holder:
             raise self._fence.refusal(holder)
-        self._acknowledged(self._cluster.primary_of(CONTROL), replicas)
         return answer[0]
 
     def _check_generation(self, own: int) -> None:

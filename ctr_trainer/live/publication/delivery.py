@@ -12,46 +12,36 @@ from collections.abc import Callable
 from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.cluster import is_cluster
 from ctr_trainer.live.publication.places import Target
-from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Publication, Record
-from ctr_trainer.live.publication.spool import DeliveryStatus, NeedsBase, read_status, write_status
+from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Record
+from ctr_trainer.live.publication.spool import DeliveryStatus, NeedsBase, write_status
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages import log_lines
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import Lost, UserError
 from ctr_trainer.system.processes.child import Child
+from ctr_trainer.system.processes.waiting import Background
 
 _log = logging.getLogger(__name__)
-_FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
-_LOOK_SECONDS = 0.2
-_FIRST_RETRY_SECONDS, _MOST_RETRY_SECONDS = 0.5, 30.0
+_RESTART_SECONDS = 10.0
+_LOOK_SECONDS, _RETRY_SECONDS, _TIDY_SECONDS, _CLOSE_SECONDS = 0.2, 3.0, 10.0, 5.0
 _REPEAT_SECONDS = 60.0  # A persistent problem is logged again after this time.
 
 
 class DeliverySupervisor:
-    """Starts the delivery process. Restarts it when it ends, after a pause that doubles up to a minute."""
+    """Starts the delivery process, and restarts it when it ends, at most every 10 s."""
 
     def __init__(self, start: Callable[[], Child], clock: Callable[[], float] = time.monotonic) -> None:
         self._start, self._clock = start, clock
         self._process: Child | None = None
-        self._start_at, self._started, self._wait = 0.0, 0.0, _FIRST_SECONDS
+        self._started = -_RESTART_SECONDS
 
     def keep(self) -> None:
         """Starts or restarts the process when it is due. Must be called regularly."""
-        if self._process is None:
-            if self._clock() >= self._start_at:
-                self._process, self._started = self._start(), self._clock()
-            return
-        ended = self._process.ended()
-        if ended is None:
-            return
-        self._process.stop()
-        if self._clock() - self._started > _MOST_SECONDS:
-            self._wait = _FIRST_SECONDS
-        _log.error(
-            "the process that delivers the publication has ended: %s\nIt is restarted in %.0f s", ended, self._wait
-        )
-        self._process, self._start_at = None, self._clock() + self._wait
-        self._wait = min(2 * self._wait, _MOST_SECONDS)
+        if self._process is not None and (ended := self._process.ended()) is not None:
+            _log.error("the process that delivers the publication has ended and is restarted: %s", ended)
+            self.close()
+        if self._process is None and self._clock() >= self._started + _RESTART_SECONDS:
+            self._process, self._started = self._start(), self._clock()
 
     def close(self) -> None:
         if self._process is not None:
@@ -59,19 +49,13 @@ class DeliverySupervisor:
             self._process = None
 
 
-class DeliveryProcess(Child):
-    """Runs `publish --input=SPOOL --to=URL` in a child process, which ends when this process ends or is killed.
-
-    A context manager that stops the child at its end. The child appends its output to the log file, and uses the given
-    cores or all cores of this process. `read_status` reports its progress.
-    """
-
-    def __init__(
-        self, spool: Place, to: str, redis: RedisFiles, log_file: str | os.PathLike, cores: set[int] | None = None
-    ) -> None:
-        flags = [f"--{name}={value}" for name, value in dataclasses.asdict(redis).items() if value]
-        command = [sys.executable, "-m", "ctr_trainer", "publish", f"--input={spool}", f"--to={to}"]
-        super().__init__([*command, *flags, f"--log_format={log_lines.installed_form()}"], log_file, cores)
+def start_delivery(
+    spool: Place, to: str, redis: RedisFiles, log_file: str | os.PathLike, cores: set[int] | None = None
+) -> Child:
+    """Runs `publish --input=SPOOL --to=URL` in a child process, on the given cores or all cores of this process."""
+    flags = [f"--{name}={value}" for name, value in dataclasses.asdict(redis).items() if value]
+    command = [sys.executable, "-m", "ctr_trainer", "publish", f"--input={spool}", f"--to={to}"]
+    return Child([*command, *flags, f"--log_format={log_lines.installed_form()}"], log_file, cores)
 
 
 def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: threading.Event) -> None:
@@ -85,73 +69,41 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
     """
     if not is_cluster(to) and path_of(spool).absolute() == path_of(to).absolute():
         raise UserError(f"{to} is the spool of the training itself: name another place to publish to")
-    problems = _ProblemLog()
-    target: Target | None = None
-    delivery: Delivery | None = None
-    with contextlib.ExitStack() as stack:
+    problem, logged, tidied = "", 0.0, time.monotonic()
+    tidying = Background(f"the removal of old records of {to}")
+    with contextlib.closing(Delivery(spool, open_target)) as delivery:
         while not ended.is_set():
+            began = time.monotonic()
             try:
-                target = target or stack.enter_context(contextlib.closing(open_target()))
-                delivery = delivery or Delivery(spool, target)
-                began = time.monotonic()
                 record = delivery.step()
-                problems.succeeded()
-                if record is None:
-                    target.tidy()
-                    ended.wait(_LOOK_SECONDS)
-                    continue
-            except UserError as error:
-                delivery = None
-                if target is None:
-                    _report(spool, str(error))
-                problems.failed(f"not delivered to {to}: {error}")
-                ended.wait(problems.wait_seconds)
+            except (OSError, UserError) as error:
+                if problem != str(error) or began > logged + _REPEAT_SECONDS:
+                    problem, logged = str(error), began
+                    _log.warning("not delivered to %s: %s; retried, and the training continues", to, error)
+                ended.wait(_RETRY_SECONDS)
                 continue
-            _log.info(
-                "delivered %s %d of step %d to %s: %d rows, %d removed, %.1f s; its rows are %.1f s old",
-                record.kind,
-                record.epoch,
-                record.global_step,
-                to,
-                record.rows,
-                record.removed,
-                time.monotonic() - began,
-                time.time() - record.time,
-            )
-
-
-def _report(spool: Place, problem: str) -> None:
-    """Reports to the training, through the spool, why the target cannot be opened."""
-    publication, status = records.read_publication(spool), read_status(spool)
-    if publication is None:
-        return
-    if status is None or status.holder != publication.holder:
-        status = DeliveryStatus(publication.holder)
-    write_status(spool, dataclasses.replace(status, problem=problem))
-
-
-class _ProblemLog:
-    """Logs a problem once, then every minute while it lasts.
-
-    Attributes:
-      wait_seconds: pause before the next try; doubles while the problem is the same.
-    """
-
-    def __init__(self) -> None:
-        self._text, self._time = "", 0.0
-        self.wait_seconds = _FIRST_RETRY_SECONDS
-
-    def failed(self, text: str) -> None:
-        same = text == self._text
-        self.wait_seconds = min(self.wait_seconds * 2, _MOST_RETRY_SECONDS) if same else _FIRST_RETRY_SECONDS
-        if not same or time.monotonic() > self._time + _REPEAT_SECONDS:
-            _log.warning("%s; the delivery is retried, and the training continues", text)
-            self._text, self._time = text, time.monotonic()
-
-    def succeeded(self) -> None:
-        if self._text:
-            _log.info("records are delivered again")
-        self._text, self.wait_seconds = "", _FIRST_RETRY_SECONDS
+            if problem:
+                _log.info("records are delivered again")
+                problem = ""
+            if record is not None:
+                _log.info(
+                    "delivered %s %d of step %d to %s: %d rows, %d removed, %.1f s; its rows are %.1f s old",
+                    record.kind,
+                    record.epoch,
+                    record.global_step,
+                    to,
+                    record.rows,
+                    record.removed,
+                    time.monotonic() - began,
+                    time.time() - record.time,
+                )
+                continue
+            if not tidying.is_busy and began > tidied + _TIDY_SECONDS:
+                tidying.start(delivery.tidy)
+                tidied = began
+            ended.wait(_LOOK_SECONDS)
+        with contextlib.suppress(Lost):  # An unfinished compaction leaves files without a record.
+            tidying.close(_CLOSE_SECONDS)
 
 
 class Delivery:
@@ -159,10 +111,14 @@ class Delivery:
 
     Only the target keeps the progress: a new process continues after the target's newest record. If a process is killed
     while it delivers a record, the record is either complete at the target or delivered again.
+
+    Args:
+      open_target: f() -> the target, called when the spool has a publication.
     """
 
-    def __init__(self, spool: Place, target: Target) -> None:
-        self._spool, self._target = str(spool), target
+    def __init__(self, spool: Place, open_target: Callable[[], Target]) -> None:
+        self._spool, self._open_target = str(spool), open_target
+        self._target: Target | None = None
         self._status: DeliveryStatus | None = None
 
     def step(self) -> Record | None:
@@ -174,46 +130,56 @@ class Delivery:
         publication = records.read_publication(self._spool)
         if publication is None:
             return None
-        status = self._status
-        if status is None or status.holder != publication.holder:
-            status = self._status = DeliveryStatus(publication.holder)
+        holder, status = publication.holder, self._status
+        if status is None or status.holder != holder:
+            status = DeliveryStatus(holder)
         try:
-            record = self._next(publication, status)
+            self._target = target = self._target or self._open_target()
+            epoch = target.newest_epoch(holder)
+            status = DeliveryStatus(holder, -1 if epoch is None else epoch)
+            record = self._next(publication.generation, epoch)
             if record is not None:
                 records.check_files(self._spool, record)
-                directory = records.generation_path(self._spool, record.generation)
-                self._target.deliver(publication.holder, record, directory)
+                target.deliver(holder, record, records.generation_path(self._spool, record.generation))
         except (OSError, UserError) as error:
             needs_base = isinstance(error, NeedsBase)
-            self._write(dataclasses.replace(self._status or status, problem=str(error), needs_base=needs_base))
+            self._write(dataclasses.replace(status, problem=str(error), needs_base=needs_base))
             raise
-        if record is not None:
-            self._write(DeliveryStatus(publication.holder, record.epoch))
-            records.remove_generations_before(self._spool, record.generation)
-            records.remove_before(self._spool, record)
+        if record is None:
+            self._write(status)
+            return None
+        self._write(DeliveryStatus(holder, record.epoch))
+        records.remove_generations_before(self._spool, record.generation)
+        records.remove_before(self._spool, record)
         return record
 
-    def _next(self, publication: Publication, status: DeliveryStatus) -> Record | None:
-        """Returns the record after the target's newest one; None if it is not written yet."""
-        generation = publication.generation
+    def tidy(self) -> None:
+        """Removes data that readers of the target no longer need. Takes as long as that takes, and logs errors."""
+        try:
+            if self._target is not None:
+                self._target.tidy()
+        except (OSError, UserError) as error:
+            _log.warning("old records were not removed, and the target grows: %s", error)
+
+    def close(self) -> None:
+        if self._target is not None:
+            self._target.close()
+
+    def _next(self, generation: int, delivered: int | None) -> Record | None:
+        """Returns the record after the target's newest epoch, None for none; returns None if it is not written yet."""
         names = records.list_records(self._spool, generation)
-        epoch = self._target.newest_epoch(publication.holder)
-        if epoch is None:
-            base = records.newest_base(names)
-            if base is None and names:
-                raise NeedsBase(
-                    f"the spool {self._spool} no longer has a base, and the target has another generation or none: all "
-                    "rows must be published again"
-                )
-            return None if base is None else records.read_record(self._spool, generation, BASE, base)
-        if epoch != status.epoch:
-            self._write(DeliveryStatus(publication.holder, epoch))
-        if (EPOCH, epoch + 1) in names:
-            return records.read_record(self._spool, generation, EPOCH, epoch + 1)
-        if any(number > epoch for _, number in names):
+        kind, epoch = (BASE, records.newest_base(names)) if delivered is None else (EPOCH, delivered + 1)
+        if epoch is not None and (kind, epoch) in names:
+            return records.read_record(self._spool, generation, kind, epoch)
+        if delivered is None and names:
             raise NeedsBase(
-                f"the spool {self._spool} has no epoch {epoch + 1}, which follows the last delivered epoch: all rows "
-                "must be published again"
+                f"the spool {self._spool} no longer has a base, and the target has another generation or none: all "
+                "rows must be published again"
+            )
+        if delivered is not None and any(number > delivered for _, number in names):
+            raise NeedsBase(
+                f"the spool {self._spool} has no epoch {delivered + 1}, which follows the last delivered epoch: all "
+                "rows must be published again"
             )
         return None
 

@@ -62,9 +62,6 @@ class DenseTower:
                 stream.write(content)
         saved_model.write_spec(path, *self._trained_features, self._new_keys.in_training)
 
-    def close(self) -> None:
-        self._session.close()
-
 
 def inputs_of(tower: str, spec: FeatureSpec) -> dict[str, str]:
     """Returns `Record.inputs` of an exported tower."""

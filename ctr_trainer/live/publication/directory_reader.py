@@ -61,9 +61,7 @@ class DirectoryReader:
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-rows-", dir=cache_dir or None)
         self._dense = DenseFiles(self._place.name)
         self._failed: tuple[object, Exception, float] | None = None  # (contents, error, time before the next try).
-        # `_newest` is the newest state whose rows are read. It becomes `_ready` once its tower is copied, too.
-        self._newest: _State | None = None
-        self._ready: _State | None = None
+        self._ready: _State | None = None  # The newest state, whose rows are read and whose tower is copied.
         try:
             self._state = self._loaded(self._publication())
             self._fetch_dense(self._state.record)
@@ -82,23 +80,21 @@ class DirectoryReader:
         pause()
         if self._failed and self._failed[0] == (publication, names) and time.monotonic() < self._failed[2]:
             raise self._failed[1].with_traceback(None)
+        last, self._ready = self._ready or self._state, None  # After an error, its changes may have rows of an epoch.
         try:
-            last = self._newest or self._state
             newest = self._after(last, publication, names)
-            if newest is not last:
-                self._newest, self._ready = newest, None
-            if self._newest is not None and self._ready is None:
-                self._fetch_dense(newest.record)
-                self._ready = newest
+            self._fetch_dense(newest.record)
         except (UserError, OSError) as error:
             self._failed = (publication, names), error, time.monotonic() + _RETRY_SECONDS
             raise
         self._failed = None
+        if newest is not self._state:
+            self._ready = newest
         return self._ready.record if self._ready else None
 
     def advance(self) -> None:
         if self._ready is not None:
-            self._state, self._newest, self._ready = self._ready, None, None
+            self._state, self._ready = self._ready, None
 
     def read(self, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         state = self._state
@@ -112,12 +108,9 @@ class DirectoryReader:
         return self._dense.path_of(record)
 
     def close(self) -> None:
-        for state in (self._state, self._newest):
-            if state is not None:
-                for name, rows in state.tables.items():
-                    rows.close()
-                    if name in state.changes:
-                        state.changes[name].close()
+        for state in filter(None, (self._state, self._ready)):
+            for rows in (*state.tables.values(), *state.changes.values()):
+                rows.close()
         self._place.cleanup()
 
     def _publication(self) -> Publication:
@@ -146,11 +139,7 @@ class DirectoryReader:
             _log.info("%s: generation %d is current: reading it", self._url, publication.generation)
             return self._loaded(publication)
         changes = state.changes or self._empty(state.record, NewerRows)
-        try:
-            newest, error = self._extended(state, names, changes)
-        except BaseException:
-            self._newest = self._ready = None  # `changes` may contain some rows of the next epoch.
-            raise
+        newest, error = self._extended(state, names, changes)
         if newest is not state:
             return dataclasses.replace(newest, changes=changes)
         if error is None:

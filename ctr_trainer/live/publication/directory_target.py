@@ -1,10 +1,7 @@
 """Delivers a publication to a directory or a store."""
 
-import contextlib
 import dataclasses
-import logging
 import threading
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -19,48 +16,127 @@ from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Publication
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes.waiting import Background
 
 _LEAST_EPOCHS, _MOST_EPOCHS = 10, 1000
-_log = logging.getLogger(__name__)
-_TIDY_SECONDS = 10.0
-_CLOSE_SECONDS = 5.0
 GRACE_SECONDS = 600.0
 
 
-def is_due(chain: Sequence[Record]) -> bool:
-    """Returns whether a chain, which is a base and the epochs after it, should become a new base.
+class DirectoryTarget:
+    """A `Target` in a directory at a path or URL.
 
-    It should if it has at least 10 epochs with at least as many bytes as the base, or if it has at least 1,000 epochs.
-    """
-    base, *epochs = chain
-    changed = sum(entry["bytes"] for record in epochs for entry in record.files)
-    enough = changed >= sum(entry["bytes"] for entry in base.files) and len(epochs) >= _LEAST_EPOCHS
-    return enough or len(epochs) >= _MOST_EPOCHS
+    Files are written before their record. If the spool is on the same disk, its files are shared and not copied. `tidy`
+    merges the newest base and the epochs after it into a new base, if these are at least 10 epochs with at least as
+    many bytes as the base, or at least 1,000 epochs. It removes older records and generations once readers have had
+    time to finish loading them.
 
-
-def compact(url: Place, chain: Sequence[Record]) -> Record:
-    """Writes the state after a chain of a base and at least one epoch as a new base. Returns its record, written last.
-
-    Takes 16 bytes of memory per key that has changed since the chain's base.
+    Args:
+      grace_secs: how long replaced records stay for readers.
 
     Raises:
-      UserError: a file cannot be read, is damaged, or cannot be written.
+      UserError: another process delivers there, or the place cannot be written to.
     """
-    last = chain[-1]
-    directory, name = records.generation_path(url, last.generation), records.name_of(records.BASE, last.epoch)
-    (directory / name).mkdir(parents=True, exist_ok=True)
-    files = []
-    for table, config in last.configs().items():
-        file = f"{name}/{file_name(table, ROWS)}"
-        with arrow_file(directory, file, schema(config, last.dtype, ROWS)) as writing:
-            for keys, values in _merged(directory, chain, table, config):
-                writing.write([key_array(np.ascontiguousarray(keys)), value_array(np.ascontiguousarray(values))])
-            files.append(dict(file=file, table=table, kind=ROWS, **writing.finish()))
-    (directory / name).sync()
-    record = dataclasses.replace(last, kind=records.BASE, files=files)
-    records.write_record(url, record)
-    return record
+
+    def __init__(self, url: Place, grace_secs: float = GRACE_SECONDS) -> None:
+        self._url, self._path, self._grace = str(url), path_of(url), grace_secs
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._fence = (self._path / ".lock").hold(
+            lambda holder: f"{url}: {holder} publishes there now; wait until it ends, or publish to another place"
+        )
+        try:
+            self._current = records.read_publication(url)
+            self._chain, self._chain_lock = self._read_chain(), threading.Lock()
+        except BaseException:
+            self._fence.close()
+            raise
+
+    def newest_epoch(self, holder: str) -> int | None:
+        if self._current is None or self._current.holder != holder:
+            return None
+        return self._chain[-1].epoch
+
+    def deliver(self, holder: str, record: Record, directory: Path) -> None:
+        begins = self._current is None or self._current.holder != holder
+        if self._current is not None and not begins:
+            generation = self._current.generation
+        else:
+            if self._chain:
+                records.refuse_replacing(self._url, self._chain[-1], record, records.PUBLICATION)
+            generation = records.newest_generation(self._url) + 1
+        record = dataclasses.replace(record, generation=generation)
+        target = records.generation_path(self._url, generation)
+        for entry in record.files:
+            _copy(directory / entry["file"], target / entry["file"])
+        if begins or self._chain[-1].dense != record.dense:
+            for entry in record.dense_files:
+                _copy(directory / record.dense / entry["file"], target / record.dense / entry["file"])
+        for place in {(target / entry["file"]).parent for entry in record.files}:
+            place.sync()
+        self._fence.check()
+        records.write_record(self._url, record)
+        if begins:
+            self._current = Publication(record.model, generation, holder)
+            records.write_publication(self._url, self._current)
+        with self._chain_lock:
+            self._chain = [record] if begins else [*self._chain, record]
+
+    def tidy(self) -> None:
+        if self._current is None:
+            return
+        base, *epochs = chain = list(self._chain)
+        changed = sum(entry["bytes"] for record in epochs for entry in record.files)
+        is_large = changed >= sum(entry["bytes"] for entry in base.files) and len(epochs) >= _LEAST_EPOCHS
+        if is_large or len(epochs) >= _MOST_EPOCHS:
+            self._fence.check()
+            base = self._merge(chain)
+            with self._chain_lock:
+                if self._chain[0] is chain[0]:
+                    self._chain = [base, *self._chain[len(chain) :]]
+        # The age is the time between two writes to this directory, by the clock of its file system or store. The clock
+        # of this host may differ from that clock, or may have jumped.
+        base, newest = self._chain[0], self._written_at(self._chain[-1])
+        if newest - (self._path / records.PUBLICATION).stamp()[1] >= self._grace * 1e9:
+            records.remove_generations_before(self._url, base.generation)
+        if newest - self._written_at(base) >= self._grace * 1e9:
+            records.remove_before(self._url, base)
+
+    def close(self) -> None:
+        self._fence.close()
+
+    def _read_chain(self) -> list[Record]:
+        """Returns the records of the newest base and of the epochs after it."""
+        if self._current is None:
+            return []
+        generation = self._current.generation
+        names = records.list_records(self._url, generation)
+        base = records.newest_base(names)
+        if base is None:
+            raise UserError(
+                f"{self._url}: generation {generation} has no base: remove the directory, then publish again"
+            )
+        chain = [records.read_record(self._url, generation, BASE, base)]
+        while (EPOCH, chain[-1].epoch + 1) in names:
+            chain.append(records.read_record(self._url, generation, EPOCH, chain[-1].epoch + 1))
+        return chain
+
+    def _merge(self, chain: Sequence[Record]) -> Record:
+        """Writes the state after a chain as a new base. Takes 16 bytes of memory per key changed since its base."""
+        last = chain[-1]
+        directory, name = records.generation_path(self._url, last.generation), records.name_of(BASE, last.epoch)
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        files = []
+        for table, config in last.configs().items():
+            file = f"{name}/{file_name(table, ROWS)}"
+            with arrow_file(directory, file, schema(config, last.dtype, ROWS)) as writing:
+                for keys, values in _merged(directory, chain, table, config):
+                    writing.write([key_array(np.ascontiguousarray(keys)), value_array(np.ascontiguousarray(values))])
+                files.append(dict(file=file, table=table, kind=ROWS, **writing.finish()))
+        (directory / name).sync()
+        record = dataclasses.replace(last, kind=BASE, files=files)
+        records.write_record(self._url, record)
+        return record
+
+    def _written_at(self, record: Record) -> int:
+        return (records.generation_path(self._url, record.generation) / f"{record.name}.json").stamp()[1]
 
 
 def _merged(
@@ -86,126 +162,6 @@ def _merged(
                         seen.append(keys.copy())
         for keys in seen:
             newer.find_or_add(keys)
-
-
-class DirectoryTarget:
-    """A `Target` in a directory at a path or URL.
-
-    Files are written before their record. If the spool is on the same disk, its files are shared and not copied. From
-    time to time, a background thread compacts the last base and the epochs after it into a new base. Older records and
-    generations are removed once readers have had time to finish loading them.
-
-    Args:
-      grace_secs: how long replaced records stay for readers.
-
-    Raises:
-      UserError: another process delivers there, or the place cannot be written to.
-    """
-
-    def __init__(self, url: Place, grace_secs: float = GRACE_SECONDS) -> None:
-        self._url, self._path, self._grace = str(url), path_of(url), grace_secs
-        self._path.mkdir(parents=True, exist_ok=True)
-        self._fence = (self._path / ".lock").hold(
-            lambda holder: f"{url}: {holder} publishes there now; wait until it ends, or publish to another place"
-        )
-        try:
-            self._current = records.read_publication(url)
-            self._chain, self._chain_lock = self._read_chain(), threading.Lock()
-        except BaseException:
-            self._fence.close()
-            raise
-        self._work, self._tidied = Background(f"the compaction of {url}"), -_TIDY_SECONDS
-
-    def newest_epoch(self, holder: str) -> int | None:
-        if self._current is None or self._current.holder != holder:
-            return None
-        return self._chain[-1].epoch
-
-    def deliver(self, holder: str, record: Record, directory: Path) -> None:
-        begins = self._current is None or self._current.holder != holder
-        if self._current is not None and not begins:
-            generation = self._current.generation
-        else:
-            if self._chain:
-                records.refuse_replacing(self._url, self._chain[-1], record, records.PUBLICATION)
-            generation = records.newest_generation(self._url) + 1
-        record = dataclasses.replace(record, generation=generation)
-        target = records.generation_path(self._url, generation)
-        for entry in record.files:
-            _copy(directory / entry["file"], target / entry["file"])
-        for entry in record.dense_files:
-            name = f"{record.dense}/{entry['file']}"
-            if begins or self._chain[-1].dense != record.dense:
-                _copy(directory / name, target / name)
-        for place in {(target / entry["file"]).parent for entry in record.files}:
-            place.sync()
-        self._fence.check()
-        records.write_record(self._url, record)
-        if begins:
-            self._current = Publication(record.model, generation, holder)
-            records.write_publication(self._url, self._current)
-        with self._chain_lock:
-            self._chain = [record] if begins else [*self._chain, record]
-
-    def tidy(self) -> None:
-        if self._current is None or self._work.is_busy or time.monotonic() < self._tidied + _TIDY_SECONDS:
-            return
-        self._tidied = time.monotonic()
-        self._work.start(self._tidy)
-
-    def tidy_all(self) -> None:
-        if self._current is not None:
-            self._work.wait()
-            self._tidy()
-
-    def close(self) -> None:
-        with contextlib.suppress(UserError):  # An unfinished compaction leaves files without a record.
-            self._work.close(_CLOSE_SECONDS)
-        self._fence.close()
-
-    def _read_chain(self) -> list[Record]:
-        """Returns the records of the newest base and of the epochs after it."""
-        if self._current is None:
-            return []
-        generation = self._current.generation
-        names = records.list_records(self._url, generation)
-        base = records.newest_base(names)
-        if base is None:
-            raise UserError(
-                f"{self._url}: generation {generation} has no base: remove the directory, then publish again"
-            )
-        chain = [records.read_record(self._url, generation, BASE, base)]
-        while (EPOCH, chain[-1].epoch + 1) in names:
-            chain.append(records.read_record(self._url, generation, EPOCH, chain[-1].epoch + 1))
-        return chain
-
-    def _tidy(self) -> None:
-        try:
-            chain = list(self._chain)
-            if is_due(chain):
-                self._fence.check()
-                base = compact(self._url, chain)
-                with self._chain_lock:
-                    if self._chain[0] is chain[0]:
-                        self._chain = [base, *self._chain[len(chain) :]]
-            self._remove_old(self._chain[0])
-        except (OSError, UserError) as error:
-            _log.warning("%s: old records were not removed, and the directory grows: %s", self._url, error)
-
-    def _remove_old(self, base: Record) -> None:
-        """Removes records and generations that were replaced longer ago than the grace time.
-
-        The age is the time between two writes to this directory, by the clock of its file system or store. The clock of
-        this host may differ from that clock, or may have jumped.
-        """
-        newest = self._record_file(self._chain[-1]).stamp()[1]
-        if newest - (self._path / records.PUBLICATION).stamp()[1] >= self._grace * 1e9:
-            records.remove_generations_before(self._url, base.generation)
-        if newest - self._record_file(base).stamp()[1] >= self._grace * 1e9:
-            records.remove_before(self._url, base)
-
-    def _record_file(self, record: Record) -> Path:
-        return records.generation_path(self._url, record.generation) / f"{record.name}.json"
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -17,16 +17,14 @@ _NO_FILES = RedisFiles()
 
 
 class Target(Protocol):
-    """The place to which a publication is delivered, opened by `open_target`.
+    """The place to which a publication is delivered. It holds the fence of the place until `close`.
 
-    A target holds the fence of the place until `close`. Meanwhile, every other process gets an error that names the
-    holder. A process that has lost the fence cannot write a record.
+    Meanwhile, every other process gets an error that names the holder. A process that has lost the fence cannot write a
+    record.
     """
 
     def newest_epoch(self, holder: str) -> int | None:
-        """Returns the epoch of the newest record that was delivered from a holder's generation.
-
-        Returns None if the place has no generation, or if the current generation has another holder.
+        """Returns the epoch of the newest record of a holder's generation; None if this is not the current generation.
 
         Raises:
           NeedsBase: the place has lost rows that were delivered.
@@ -38,7 +36,6 @@ class Target(Protocol):
         The base of a new holder begins a new generation, whose number the place chooses.
 
         Args:
-          holder: the holder of the generation.
           record: a base if `newest_epoch` returns None; otherwise the record of the next epoch.
           directory: the generation's directory, which has the record's files. The caller has checked them.
 
@@ -47,19 +44,17 @@ class Target(Protocol):
         """
 
     def tidy(self) -> None:
-        """Removes data that readers no longer need, for some tens of milliseconds or in a background thread."""
-
-    def tidy_all(self) -> None:
-        """Removes all data that readers no longer need, and blocks until that is done."""
+        """Removes data that readers no longer need, if there is some. Another thread may call `deliver` meanwhile."""
 
     def close(self) -> None:
         """Releases the fence."""
 
 
 class RowReader(Protocol):
-    """Reads the rows and the dense tower of one record of a publication. `open_reader` returns a reader.
+    """Reads the rows and the dense tower of one record of a publication.
 
-    While a record is served, the reader prepares a newer one, to which the server switches by `advance`:
+    While a record is served, the reader prepares a newer one, to which the server switches by `advance`. The rows and
+    the tower thus always belong to the same record:
 
         reader = open_reader("models/ctr/publication")
         tower = load(reader.dense_path(reader.record))
@@ -70,8 +65,6 @@ class RowReader(Protocol):
                 with no_batch_under_way:
                     reader.advance()
                     tower = newer_tower
-
-    The rows and the tower thus always belong to the same record.
 
     One thread calls `refresh` and `advance`. Other threads may call `read` concurrently.
 
@@ -91,12 +84,9 @@ class RowReader(Protocol):
     def unreadable(self) -> str: ...
 
     def refresh(self) -> Record | None:
-        """Looks for newer records, and prepares the newest one.
+        """Prepares the newest record and returns it; returns None if it is served already.
 
         `record` and the results of `read` do not change, except that rows of a cluster may be one epoch newer.
-
-        Returns:
-          the newest record, which `advance` serves; None if `record` is the newest one.
 
         Raises:
           RowsLost: the place has lost rows.

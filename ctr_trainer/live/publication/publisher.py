@@ -7,32 +7,41 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.live.publication.delivery import DeliverySupervisor
 from ctr_trainer.live.publication.spool import DeliveryStatus, Spool
 from ctr_trainer.settings.training_configs import PublishConfig
+from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError, diverged
 
 _log = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.2
+_LAST_SECONDS, _SHARE_OF_GRACE = 600.0, 3
+_LOOK_SECONDS, _CLOSE_SECONDS = 0.2, 2.0
 # The most records that wait for their delivery. Meanwhile, the tables' change bits collect later changes.
 _MOST_WAITING = 2
 _OLD_PERIODS, _OLD_SECONDS = 6, 30.0  # While records wait, delivered rows that are older than both are reported.
 _REPEAT_SECONDS = 60.0
-_CLOSE_SECONDS = 2.0
 
 
 class Publisher:
-    """Writes records into a spool from a background thread. No training step waits for it.
+    """Publishes rows and dense tower at the start of a training, every `config.secs` seconds, and at the end.
 
-    The training thread offers the values of the dense tower from time to time. The background thread publishes the
-    latest offer, with the current rows, once at most one earlier record waits for its delivery. It does not publish an
-    offer that is not finite. It logs errors and retries; an error never ends the training.
+    The training thread offers the values of the tower's variables. A background thread writes the latest offer, with
+    the current rows, into the spool, once at most one earlier record waits for its delivery; no training step waits for
+    it. It does not publish an offer that is not finite. It logs errors and retries; an error never ends the training.
+
+    Staleness: if the workers average their dense variables only every few steps, the tower has the variables of rank 0.
 
     Args:
-      spool: the `Spool`, to which only this publisher writes.
+      spool: the `Spool`, to which only this object writes.
+      variables: the tower's variables by name.
       write_tower: f(local directory, values of the variables), writes the dense tower as a SavedModel.
       delivery: restarts the process that delivers the spool; None if no process delivers it.
+      clock: `Clock` of the training thread.
+      is_stopping: f() -> whether a signal has asked the training to end.
+      grace_secs: seconds that the end of the training may then take.
+      catch_up: f(), called before each offer, makes the rows of a dense optimizer catch up on missed steps.
 
     Attributes:
       failures: number of failed attempts to publish.
@@ -40,52 +49,66 @@ class Publisher:
 
     def __init__(
         self,
+        *,
+        config: PublishConfig,
         spool: Spool,
+        variables: Mapping[str, Any],
         write_tower: Callable[[str, Mapping[str, np.ndarray]], object],
         delivery: DeliverySupervisor | None,
-        config: PublishConfig,
+        clock: Clock,
+        is_stopping: Callable[[], bool] = lambda: False,
+        grace_secs: float = 0.0,
+        catch_up: Callable[[], None] = lambda: None,
     ) -> None:
-        self._spool, self._write_tower, self._delivery, self._config = spool, write_tower, delivery, config
+        self._config, self._spool, self._variables, self._write_tower = config, spool, variables, write_tower
+        self._delivery, self._clock, self._catch_up = delivery, clock, catch_up
+        self._is_stopping, self._grace_secs = is_stopping, grace_secs
         self._offer: tuple[int, Mapping[str, np.ndarray]] | None = None
+        self._offered, self._retry_at = 0.0, 0.0
         self._lock = threading.Lock()
         self._woken, self._ending, self._done = threading.Event(), threading.Event(), threading.Event()
-        self._retry_at = 0.0
         self._times: dict[int, float] = {}  # When the rows of an epoch were taken.
         self._status: DeliveryStatus | None = None
         self._begun = time.time()
         self.failures, self._problem = 0, ""
         self._logged_at: dict[str, float] = {}
         self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
+        self.status_lines = [self.status_line]
 
-    def offer(self, step: int, values: Mapping[str, np.ndarray]) -> None:
-        """Offers the values of the dense variables, by name, after a step. Returns at once."""
-        with self._lock:
-            self._offer = step, values
-            self._done.clear()
-        self._woken.set()
-        if not self._thread.is_alive():
-            self._thread.start()
+    def begin(self, session: tf1.Session, step: int) -> None:
+        """Makes the first offer."""
+        self._offer_values(session, step)
+        self._thread.start()
 
-    def finish(self, seconds: float) -> None:
-        """Waits until the last offer is published and delivered; logs an error if that takes more than `seconds`."""
-        deadline = time.monotonic() + seconds
-        published = self._done.wait(seconds)
-        while published and self._waiting() and time.monotonic() < deadline:
-            self._ending.wait(_LOOK_SECONDS)
+    def after_step(self, session: tf1.Session, step: int) -> None:
+        """Makes an offer if it is due."""
+        if time.monotonic() >= self._offered + self._config.secs:
+            with self._clock.within("hooks"):
+                self._offer_values(session, step)
+
+    def finish(self, session: tf1.Session, step: int) -> None:
+        """Makes the last offer, and waits until it is published and delivered; logs an error if that takes too long."""
+        seconds = self._grace_secs / _SHARE_OF_GRACE if self._is_stopping() else _LAST_SECONDS
+        self._offer_values(session, step)
+        with self._clock.within("hooks"):
+            deadline = time.monotonic() + seconds
+            published = self._done.wait(seconds)
+            while published and self._waiting() and time.monotonic() < deadline:
+                self._ending.wait(_LOOK_SECONDS)
         if not published or self._waiting():
-            step = self._spool.last.global_step if self._spool.last else None
-            what = f"step {step} is written, but not fully delivered" if published else "it has not been written yet"
+            last = self._spool.last
+            is_written = f"step {last.global_step} is written, but not fully delivered" if last and published else ""
             _log.error(
                 "the end of the training was not published to %s within %.0f s: %s%s. The next training publishes all "
                 "rows again",
                 self._config.to,
                 seconds,
-                what,
+                is_written or "it has not been written yet",
                 f"; {self._problem}" if self._problem else "",
             )
 
     def close(self) -> None:
-        """Ends the thread and the delivery, even if they are not finished."""
+        """Ends the thread and the delivery, even if they are not finished. Also called after an error."""
         self._ending.set()
         self._spool.close()
         self._woken.set()
@@ -94,14 +117,17 @@ class Publisher:
         if self._delivery:
             self._delivery.close()
 
-    @property
-    def age_secs(self) -> float:
-        """Seconds since the delivered rows were taken, or since the training began if none are delivered yet."""
-        served = self._spool.last.epoch - self._waiting() if self._spool.last else -1
-        return max(time.time() - self._times.get(served, self._begun), 0.0)
-
     def results(self) -> dict[str, Any]:
         """Returns the figures of the publication for the training summary."""
+        return {"publication": self._figures()}
+
+    def status_line(self) -> str:
+        """Returns a line for the log. Reads no file."""
+        figures = {**self._figures(), "age_secs": f"{self._age_secs():.1f}"}
+        named = "  ".join(f"{name}: {figures[name]}" for name in ("epochs", "rows", "removed", "waiting", "age_secs"))
+        return f"[RunStatus]: Publication statistics => {named}"
+
+    def _figures(self) -> dict[str, Any]:
         spool = self._spool
         return {
             "to": self._config.to,
@@ -110,21 +136,29 @@ class Publisher:
             "removed": spool.removed,
             "global_step": spool.last.global_step if spool.last else None,
             "waiting": self._waiting(),
-            "age_secs": round(self.age_secs, 3),
+            "age_secs": round(self._age_secs(), 3),
             "failures": self.failures,
         }
 
-    def status_line(self) -> str:
-        """Returns a line for the log. Reads no file."""
-        figures = {**self.results(), "age_secs": f"{self.age_secs:.1f}"}
-        named = "  ".join(f"{name}: {figures[name]}" for name in ("epochs", "rows", "removed", "waiting", "age_secs"))
-        return f"[RunStatus]: Publication statistics => {named}"
+    def _age_secs(self) -> float:
+        """Returns the seconds since the delivered rows were taken, or since the training began if there are none."""
+        served = self._spool.last.epoch - self._waiting() if self._spool.last else -1
+        return max(time.time() - self._times.get(served, self._begun), 0.0)
 
     def _waiting(self) -> int:
         """Returns the number of written records that the last read status does not report as delivered."""
         if self._spool.last is None or self._delivery is None:
             return 0
         return self._spool.last.epoch - (self._status.epoch if self._status else -1)
+
+    def _offer_values(self, session: tf1.Session, step: int) -> None:
+        self._catch_up()
+        values = session.run(self._variables)
+        with self._lock:
+            self._offer = step, values
+            self._done.clear()
+        self._offered = time.monotonic()
+        self._woken.set()
 
     def _run(self) -> None:
         while not self._ending.is_set():
@@ -149,11 +183,12 @@ class Publisher:
         if offer is None or time.monotonic() < self._retry_at:
             return
         if self._waiting() >= _MOST_WAITING:
-            self._warn_if_old()
+            age = self._age_secs()
+            if age > max(_OLD_PERIODS * self._config.secs, _OLD_SECONDS):
+                self._warn("age", f"{self._waiting()} records wait to be delivered; the rows there are {age:.0f} s old")
             return
         step, values = offer
-        wrong = _first_not_finite(values)
-        if wrong:
+        if wrong := _first_not_finite(values):
             self.failures += 1
             self._warn("diverged", f"step {step} is not published: {diverged(f'the variable {wrong} is not finite')}")
         else:
@@ -183,11 +218,6 @@ class Publisher:
         log = _log.info if is_first else _log.debug
         seconds = time.monotonic() - begun
         log("published %s %d of step %d: %d rows, %.1f s", record.kind, record.epoch, step, record.rows, seconds)
-
-    def _warn_if_old(self) -> None:
-        age = self.age_secs
-        if age > max(_OLD_PERIODS * self._config.secs, _OLD_SECONDS):
-            self._warn("age", f"{self._waiting()} records wait to be delivered; the rows there are {age:.0f} s old")
 
     def _warn(self, kind: str, text: str) -> None:
         """Logs a problem, at most one of each kind per minute."""

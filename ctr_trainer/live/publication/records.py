@@ -18,7 +18,6 @@ import dataclasses
 import logging
 import os
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,13 +26,11 @@ from ctr_trainer.system.files.paths import Path, bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _GENERATION = re.compile(r"generation-(\d{10})")
-_NUMBERED = re.compile(r"(base|epoch|dense)-(\d{10})(?:\.json)?")
+_NUMBERED = re.compile(r"(base|epoch|dense)-(\d{10})(\.json)?")
 _log = logging.getLogger(__name__)
-FORMAT = 1
 PUBLICATION = "publication.json"
 BASE, EPOCH = "base", "epoch"
 _CURE = "publish the model again, see docs/serving.md"
-_RECORD = re.compile(r"(base|epoch)-(\d{10})\.json")
 
 Place = str | os.PathLike | Path  # A path or URL of a publication's directory.
 
@@ -103,36 +100,22 @@ class Record:
     def removed(self) -> int:
         return sum(entry["rows"] for entry in self.files if entry["kind"] == "removed")
 
-    @property
-    def checksum(self) -> int:
-        """The CRC-32 over the files' CRC-32s in their order, each as 4 little-endian bytes."""
-        return zlib.crc32(b"".join(entry["crc32"].to_bytes(4, "little") for entry in self.files))
-
     def configs(self) -> dict[str, TableConfig]:
         configs = [TableConfig.from_dict(table["config"]) for table in self.tables]
         return {config.name: config for config in configs}
 
-    def to_dict(self) -> dict[str, Any]:
-        sums = dict(rows=self.rows, removed=self.removed, checksum=self.checksum)
-        return {"format": FORMAT, **dataclasses.asdict(self), **sums}
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: object) -> "Record":
-        """Returns the record from a dict that `to_dict` returned. `where` is its location, for error messages.
+        """Returns the record that `dataclasses.asdict` made into a dict. `where` is its location, for error messages.
 
         Raises:
-          UserError: the record has another format, or was altered.
+          UserError: the values are not a record.
         """
-        values = _of_format(values, where)
-        sums = {name: values.pop(name, None) for name in ("rows", "removed", "checksum")}
         try:
             record = cls(**values)
-            found = {name: getattr(record, name) for name in sums}
-            record.configs()
+            record.configs(), record.rows, record.removed
         except (AttributeError, KeyError, TypeError, ValueError, UserError) as error:
             raise UserError(f"{where} is not a record of a publication: {error}; {_CURE}") from None
-        if found != sums:
-            raise UserError(f"{where}: its files have {found}, expected {sums}: the record was altered; {_CURE}")
         return record
 
 
@@ -153,27 +136,29 @@ def read_publication(url: Place) -> Publication | None:
     """Returns the publication at a path or URL; None if there is none.
 
     Raises:
-      UserError: its file is cut off, was altered, or has another format.
+      UserError: its file is cut off or was altered.
     """
     path = path_of(url) / PUBLICATION
     if not path.exists():
         return None
     try:
-        return Publication(**_of_format(path.read_json(_CURE), path))
+        return Publication(**path.read_json(_CURE))
     except TypeError as error:
         raise UserError(f"{path} is not a publication: {error}; {_CURE}") from None
 
 
 def write_publication(url: Place, publication: Publication) -> None:
     """Makes a generation the current one. Creates the directory if it is missing."""
-    (path_of(url) / PUBLICATION).write_json({"format": FORMAT, **dataclasses.asdict(publication)})
+    (path_of(url) / PUBLICATION).write_json(dataclasses.asdict(publication))
 
 
 def list_records(url: Place, generation: int) -> list[tuple[str, int]]:
     """Returns (kind, epoch) of each record of a generation, sorted by epoch, a base after the epoch of its number."""
     directory = generation_path(url, generation)
-    found = (_RECORD.fullmatch(path.name) for path in (directory.iterdir() if directory.is_dir() else ()))
-    return sorted(((each[1], int(each[2])) for each in found if each), key=lambda each: (each[1], each[0] == BASE))
+    found = (_NUMBERED.fullmatch(path.name) for path in (directory.iterdir() if directory.is_dir() else ()))
+    return sorted(
+        ((each[1], int(each[2])) for each in found if each and each[3]), key=lambda each: (each[1], each[0] == BASE)
+    )
 
 
 def newest_base(names: Sequence[tuple[str, int]]) -> int | None:
@@ -198,7 +183,7 @@ def read_record(url: Place, generation: int, kind: str, epoch: int) -> Record:
 
 def write_record(url: Place, record: Record) -> None:
     """Writes a record. All of its files must be written before."""
-    (generation_path(url, record.generation) / f"{record.name}.json").write_json(record.to_dict())
+    (generation_path(url, record.generation) / f"{record.name}.json").write_json(dataclasses.asdict(record))
 
 
 def refuse_replacing(place: str, there: Record, comes: Record, marker: str) -> None:
@@ -233,11 +218,7 @@ def check_files(url: Place, record: Record) -> None:
 
 
 def check_file(path: Place, entry: Mapping[str, Any], name: object = None) -> None:
-    """Compares a file with the `bytes` and `crc32` of its entry. An error message contains `name`, or else `path`.
-
-    Raises:
-      UserError: the file is missing, or was altered.
-    """
+    """Raises UserError with `name`, or else `path`, if a file has not the `bytes` and `crc32` of its entry."""
     try:
         size, crc32 = bytes_and_crc32(path_of(path))
     except OSError as error:
@@ -285,12 +266,3 @@ def _generations(url: Place) -> list[tuple[int, Path]]:
     """Returns the numbers and directories of the generations. All other files belong to the user."""
     found = ((_GENERATION.fullmatch(path.name), path) for path in path_of(url).glob("generation-*"))
     return [(int(match[1]), path) for match, path in found if match]
-
-
-def _of_format(values: Mapping[str, Any], where: object) -> dict[str, Any]:
-    """Returns a dict without its `format`, which must be `FORMAT`."""
-    values = dict(values)
-    found = values.pop("format", None)
-    if found != FORMAT:
-        raise UserError(f"{where}: has format {found}, expected format {FORMAT}: use the ctr_trainer that wrote it")
-    return values

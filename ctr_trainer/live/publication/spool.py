@@ -42,13 +42,7 @@ class DeliveryStatus:
 def read_status(spool: Place) -> DeliveryStatus | None:
     """Returns the delivery status of a spool; None if no delivery has opened the spool yet."""
     path = path_of(spool) / _FILE
-    if not path.exists():
-        return None
-    values = path.read_json("end the training and restart it")
-    try:
-        return DeliveryStatus(**values)
-    except TypeError as error:
-        raise UserError(f"{path} was not written by this version of ctr_trainer: {error}") from None
+    return DeliveryStatus(**path.read_json("end the training and restart it")) if path.exists() else None
 
 
 def write_status(spool: Place, status: DeliveryStatus) -> None:
@@ -111,12 +105,12 @@ class Spool:
           taken: when the rows were taken, in seconds since 1970; None for now.
         """
         publication = self._publication or self.begin()
-        kind, epoch = (EPOCH, self.last.epoch + 1) if self.last else (BASE, 0)
+        after = self.last.epoch if self.last else None
+        kind, epoch = (BASE, 0) if after is None else (EPOCH, after + 1)
         name, now = records.name_of(kind, epoch), time.time() if taken is None else taken
         stream = self._stream() if self._stream else None
         directory = records.generation_path(self.path, publication.generation)
         (directory / name).remove_all()
-        after = self.last.epoch if self.last else None
         files = self._publish_rows(str(directory / name), epoch, self._dtype, after)
         dense = records.dense_name(epoch)
         record = Record(
@@ -159,8 +153,7 @@ class Spool:
     def status(self) -> DeliveryStatus | None:
         """Returns the delivery status of this generation; None if no delivery has reported one yet."""
         status = read_status(self.path)
-        is_own = status is not None and self._publication is not None and status.holder == self._publication.holder
-        return status if is_own else None
+        return status if status and self._publication and status.holder == self._publication.holder else None
 
 
 def _write_tower(path: Path, write_tower: Callable[[str], object]) -> list[dict[str, Any]]:
