@@ -33,7 +33,7 @@ class Published:
         self.url, self.generation, self.dtype, self.state, self._of_record = str(url), generation, dtype, {}, of_record
         self._holder, self._time = holder, time
         self._write("base", 0, rows, ())
-        records.write_publication(url, Publication("deepfm", generation, holder))
+        records.write_publication(url, Publication(generation, holder))
 
     def epoch(self, changed=(), removed=(), number=None):
         """Writes the next epoch."""

@@ -116,7 +116,7 @@ def publish(
     )  # fmt: skip
     records.write_record(url, record)
     if kind == records.BASE:
-        records.write_publication(url, Publication(NAME, generation, holder))
+        records.write_publication(url, Publication(generation, holder))
     return record
 
 

@@ -48,7 +48,6 @@ class Cluster:
 
     Attributes:
       name: name of the publication.
-      client: the redis-py client, for single commands within `told`.
       primaries: {name of each primary: one of its buckets}.
       replicas: {name of each primary: number of its live replicas}.
 
@@ -64,8 +63,8 @@ class Cluster:
             from redis.cluster import ClusterNode, RedisCluster
         except ImportError:
             raise UserError("a cluster needs the package redis: pip install 'ctr_trainer[publish]'") from None
-        with self.told():
-            self.client: RedisCluster = RedisCluster(
+        with self._told():
+            self._client: RedisCluster = RedisCluster(
                 startup_nodes=[ClusterNode(host, port) for host, port in addresses],
                 socket_timeout=_SECONDS,
                 socket_connect_timeout=_SECONDS,
@@ -76,15 +75,15 @@ class Cluster:
 
     def refresh(self) -> None:
         """Reads the assignment of slots to nodes again. Raises ClusterChanged if the cluster does not answer yet."""
-        with self.told():
-            self.client.nodes_manager.initialize()
+        with self._told():
+            self._client.nodes_manager.initialize()
         self._read_nodes()
 
     def _read_nodes(self) -> None:
-        with self.told():
-            found = [self.client.nodes_manager.get_node_from_slot(slot) for slot in cluster_keys.SLOTS]
-            replicas = [len(self.client.nodes_manager.slots_cache[slot]) - 1 for slot in cluster_keys.SLOTS]
-            control = self.client.get_node_from_key(cluster_keys.control_name(self.name, "state"))
+        with self._told():
+            found = [self._client.nodes_manager.get_node_from_slot(slot) for slot in cluster_keys.SLOTS]
+            replicas = [len(self._client.nodes_manager.slots_cache[slot]) - 1 for slot in cluster_keys.SLOTS]
+            control = self._client.get_node_from_key(cluster_keys.control_name(self.name, "state"))
         # Another thread may be reading these attributes, so each is replaced as a whole.
         self._nodes: list[ClusterNode] = [*found, control]  # `CONTROL` is the index of the last node.
         buckets = range(len(found))
@@ -104,7 +103,7 @@ class Cluster:
         for position, (bucket, _) in enumerate(commands):
             by_node.setdefault(self._nodes[bucket], []).append(position)
         answers: list[Any] = [None] * len(commands)
-        with self.told(), contextlib.ExitStack() as stack:
+        with self._told(), contextlib.ExitStack() as stack:
             connections = []
             for node, positions in by_node.items():
                 connection = stack.enter_context(self._connection(node))
@@ -116,18 +115,28 @@ class Cluster:
                     answers[position] = self._answer(connection)
         for position, answer in enumerate(answers):
             if isinstance(answer, Exception):
-                with self.told():
+                with self._told():
                     answers[position] = self._in_migration(commands[position][1], answer)
         return answers
 
     def primary_of(self, bucket: int) -> str:
         return self._nodes[bucket].name
 
-    def primary_nodes(self) -> list[ClusterNode]:
-        """Returns the primaries as nodes of `client`."""
-        return [self._nodes[bucket] for bucket in self.primaries.values()]
+    def ask(self, *command: Any) -> Any:
+        """Sends one command, and follows its key to another node. Raises the errors of `run`."""
+        with self._told():
+            return self._client.execute_command(*command)
 
-    def identity(self) -> list[tuple[str, int]]:
+    def info(self, *fields: tuple[str, str]) -> dict[str, list[str]]:
+        """Returns {name of each primary: values of the fields}; a field is (command, name), as ("INFO", "run_id")."""
+        found = {}
+        for name, bucket in self.primaries.items():
+            answers = self.run([(bucket, command.split()) for command, _ in fields])
+            lines = [dict(line.partition(":")[::2] for line in answer.decode().splitlines()) for answer in answers]
+            found[name] = [values.get(field, "") for values, (_, field) in zip(lines, fields, strict=True)]
+        return found
+
+    def identity(self) -> list[list[str]]:
         """Returns the run id and the epoch of each bucket's primary.
 
         These change if a primary is replaced, restarted or given other slots. Writes to it may then be lost.
@@ -136,18 +145,13 @@ class Cluster:
           ClusterChanged: a node does not answer.
         """
         self.refresh()
-        found = {}
-        with self.told():
-            for name, bucket in self.primaries.items():
-                node = self.client.get_redis_connection(self._nodes[bucket])
-                epoch = node.execute_command("CLUSTER INFO")["cluster_my_epoch"]
-                found[name] = (node.info("server")["run_id"], epoch)
+        found = self.info(("INFO server", "run_id"), ("CLUSTER INFO", "cluster_my_epoch"))
         return [found[node.name] for node in self._nodes[:-1]]
 
     @contextlib.contextmanager
     def _connection(self, node: ClusterNode) -> Iterator[Connection]:
         """Yields a connection to a node. Closes it if the block raises, because answers may still arrive on it."""
-        pool = self.client.get_redis_connection(node).connection_pool
+        pool = self._client.get_redis_connection(node).connection_pool
         connection = pool.get_connection()
         try:
             yield connection
@@ -173,16 +177,16 @@ class Cluster:
         if not isinstance(error, AskError | TryAgainError):
             raise error
         if arguments[0] == "MGET":
-            return [self.client.get(key) for key in arguments[1:]]
+            return [self._client.get(key) for key in arguments[1:]]
         if arguments[0] == "MSET":
-            return all(self.client.set(*pair) for pair in zip(arguments[1::2], arguments[2::2], strict=True))
-        return self.client.execute_command(*arguments)
+            return all(self._client.set(*pair) for pair in zip(arguments[1::2], arguments[2::2], strict=True))
+        return self._client.execute_command(*arguments)
 
     def close(self) -> None:
-        self.client.close()
+        self._client.close()
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
+    def _told(self) -> Iterator[None]:
         """Turns each error of redis-py in the block into a UserError that explains the error and its remedy."""
         from redis import exceptions
 

@@ -4,6 +4,7 @@ Each bucket has a mark: the epoch up to which its rows were written. A node that
 """
 
 import dataclasses
+import itertools
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,6 @@ _LOOK_SECONDS = 0.2
 _RENEW = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2])"
 _GIVE_BACK = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1])"
 _PART_BYTES = 4 << 20
-_WHOLE = "whole"
 
 
 class ClusterFence:
@@ -55,28 +55,24 @@ class ClusterFence:
         self._lease.close()
 
     def give_back(self, owner: Owner) -> None:
-        with self._cluster.told():
-            self._cluster.client.eval(_GIVE_BACK, 1, self.name, self.token)
+        self._cluster.ask("EVAL", _GIVE_BACK, 1, self.name, self.token)
 
     def take(self, owner: Owner, seconds: float) -> None:
-        client: Any = self._cluster.client  # redis-py's annotations include decoded bytes.
-        left: int | None = None
+        ask, left = self._cluster.ask, None
         while True:
-            with self._cluster.told():
-                if (holder := client.get(self.name)) is None:
-                    if client.set(self.name, self.token, nx=True, px=self.lease_ms):
-                        return
-                elif _owner(holder).has_ended():
-                    client.eval(_GIVE_BACK, 1, self.name, holder)
-                    continue
-                before, left = left, client.pttl(self.name)
+            if (holder := ask("GET", self.name)) is None:
+                if ask("SET", self.name, self.token, "NX", "PX", self.lease_ms):
+                    return
+            elif _owner(holder).has_ended():
+                ask("EVAL", _GIVE_BACK, 1, self.name, holder)
+                continue
+            before, left = left, ask("PTTL", self.name)
             if holder is not None and before is not None and left > before:  # Renewed.
                 raise self.refusal(holder)
             time.sleep(_LOOK_SECONDS)
 
     def renew(self, owner: Owner, seconds: float) -> Owner | None:
-        with self._cluster.told():
-            self._cluster.client.eval(_RENEW, 1, self.name, self.token, self.lease_ms)
+        self._cluster.ask("EVAL", _RENEW, 1, self.name, self.token, self.lease_ms)
         return None  # The scripts that write check the lease.
 
 
@@ -164,27 +160,19 @@ def tower_name(cluster: Cluster, record: Record) -> str:
 
 
 def put_tower(cluster: Cluster, record: Record, directory: Path, expire_secs: int) -> None:
-    """Copies a tower into the cluster if it is missing there. The tower expires unless its record is committed."""
-    name, client = tower_name(cluster, record), cluster.client
-    with cluster.told():
-        if client.hexists(name, _WHOLE):
-            return
-        for entry in record.dense_files:
-            for part, block in enumerate((directory / entry["file"]).blocks(_PART_BYTES)):
-                client.hset(name, f"{part}:{entry['file']}", block)
-                client.expire(name, expire_secs)
-        client.hset(name, _WHOLE, 1)
-        client.expire(name, expire_secs)
+    """Copies a tower into the cluster. It expires unless its record is committed."""
+    name = tower_name(cluster, record)
+    for entry in record.dense_files:
+        for part, block in enumerate((directory / entry["file"]).blocks(_PART_BYTES)):
+            cluster.ask("HSET", name, f"{part}:{entry['file']}", block)
+            cluster.ask("EXPIRE", name, expire_secs)
 
 
 def tower_blocks(cluster: Cluster, record: Record, file: str) -> Iterator[bytes]:
     """Yields the bytes of a tower's file in parts; yields nothing if the cluster does not have the file."""
-    name, part = tower_name(cluster, record), 0
-    client: Any = cluster.client  # redis-py's annotations include decoded bytes.
-    while True:
-        with cluster.told():
-            block = client.hget(name, f"{part}:{file}")
+    name = tower_name(cluster, record)
+    for part in itertools.count():
+        block = cluster.ask("HGET", name, f"{part}:{file}")
         if block is None:
             return
         yield block
-        part += 1

@@ -4,7 +4,6 @@ import functools
 import logging
 import sys
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 import tqdm
@@ -33,14 +32,12 @@ def sweep(cluster: Cluster, kept: Collection[int], newest: int) -> None:
     """
     found: set[int] = set()
     deleted = 0
-    for node in cluster.primary_nodes():
-        cursor = None
-        while cursor != 0:
-            with cluster.told():
-                client: Any = cluster.client.get_redis_connection(node)  # redis-py's annotations include str.
-                cursor, page = client.scan(
-                    cursor or 0, match=cluster_keys.rows_pattern(cluster.name), count=_NAMES_A_SCAN
-                )
+    for place in cluster.primaries.values():
+        cursor = b"0"
+        while cursor:
+            command = ("SCAN", cursor, "MATCH", cluster_keys.rows_pattern(cluster.name), "COUNT", _NAMES_A_SCAN)
+            ((following, page),) = cluster.run([(place, command)])
+            cursor = following if following != b"0" else b""
             old: dict[int, list[bytes]] = {}
             for row in page:
                 generation = cluster_keys.generation_of(cluster.name, row)

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 GRACE_SECONDS, LEASE_SECONDS = 600.0, 10.0
 _REPLICA_MS = 2000
 _UNFINISHED_SECONDS = 3600  # A tower without a record expires.
-_TRIES, _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 12, 0.25, 5.0
+_TRIES, _PAUSE_SECONDS = 15, 2.0  # A replica takes the place of a lost primary within some seconds.
 # The first value that a script returns is '' if this process has the fence; otherwise it is the holder's token.
 _FENCED = """
 local fence = redis.call('GET', KEYS[1])
@@ -95,7 +95,6 @@ class ClusterTarget:
         return self._state.record.epoch
 
     def deliver(self, holder: str, record: Record, directory: Path) -> None:
-        pause = _FIRST_PAUSE_SECONDS
         for left in reversed(range(_TRIES)):
             try:
                 delivered = self.newest_epoch(holder)
@@ -116,8 +115,7 @@ class ClusterTarget:
                 if not left:
                     raise
                 _log.warning("%s %d is written again: %s", record.kind, record.epoch, error)
-                time.sleep(pause)
-                pause = min(pause * 2, _MOST_PAUSE_SECONDS)
+                time.sleep(_PAUSE_SECONDS)
                 self._read_state()
 
     def tidy(self) -> None:
@@ -266,11 +264,10 @@ def _now() -> int:
 
 def _refuse_evicting(cluster: Cluster) -> None:
     """Raises UserError if the cluster evicts rows silently when it is full."""
-    for node in cluster.primary_nodes():
-        with cluster.told():
-            info = cluster.client.get_redis_connection(node).info("memory")
-        if info.get("maxmemory") and info.get("maxmemory_policy", "").startswith("allkeys"):
+    fields = ("INFO memory", "maxmemory"), ("INFO memory", "maxmemory_policy")
+    for name, (most, policy) in cluster.info(*fields).items():
+        if most not in ("", "0") and policy.startswith("allkeys"):
             raise UserError(
-                f"{cluster.url}: {node.name} evicts rows when full (maxmemory-policy {info['maxmemory_policy']}): "
-                "set it to noeviction, so that no row is lost silently"
+                f"{cluster.url}: {name} evicts rows when full (maxmemory-policy {policy}): set it to noeviction, so "
+                "that no row is lost silently"
             )

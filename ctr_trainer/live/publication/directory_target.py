@@ -74,7 +74,7 @@ class DirectoryTarget:
         self._fence.check()
         records.write_record(self._url, record)
         if begins:
-            self._current = Publication(record.model, generation, holder)
+            self._current = Publication(generation, holder)
             records.write_publication(self._url, self._current)
         with self._chain_lock:
             self._chain = [record] if begins else [*self._chain, record]

@@ -53,20 +53,9 @@ class Target(Protocol):
 class RowReader(Protocol):
     """Reads the rows and the dense tower of one record of a publication.
 
-    While a record is served, the reader prepares a newer one, to which the server switches by `advance`. The rows and
-    the tower thus always belong to the same record:
-
-        reader = open_reader("models/ctr/publication")
-        tower = load(reader.dense_path(reader.record))
-        while serving:
-            newer = reader.refresh()
-            if newer is not None:
-                newer_tower = load(reader.dense_path(newer))
-                with no_batch_under_way:
-                    reader.advance()
-                    tower = newer_tower
-
-    One thread calls `refresh` and `advance`. Other threads may call `read` concurrently.
+    While a record is served, `refresh` prepares a newer one. The server loads its tower, and calls `advance` while no
+    batch is under way, so that the rows and the tower always belong to the same record. One thread calls `refresh` and
+    `advance`. Other threads may call `read` concurrently.
 
     Attributes:
       record: the record that is served; its `tables` have the configurations of the tables.

@@ -44,7 +44,6 @@ class Publication:
       holder: a unique name of the publisher that made this generation.
     """
 
-    model: str
     generation: int
     holder: str
 

@@ -90,7 +90,7 @@ class Spool:
         """Begins a new generation: the next record has all rows."""
         current = records.read_publication(self.path)
         number = max(current.generation if current else 0, records.newest_generation(self.path)) + 1
-        self._publication, self.last = Publication(self._model, number, uuid.uuid4().hex), None
+        self._publication, self.last = Publication(number, uuid.uuid4().hex), None
         return self._publication
 
     def write(self, step: int, write_tower: Callable[[str], object], taken: float | None = None) -> Record:
