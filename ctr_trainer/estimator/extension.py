@@ -7,8 +7,6 @@ from typing import Any, Protocol
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.training import Training
-from ctr_trainer.models.params import params_of_training
-from ctr_trainer.ranks import distributed
 
 # Setting -> the module that implements it.
 MODULES = {"publish": "ctr_trainer.live.publication.publishing"}
@@ -51,26 +49,6 @@ def open_publishing(training: Training, is_stopping: Callable[[], bool]) -> Trai
     Raises:
       UserError: the model cannot be published.
     """
-    job, feed, inputs = training.job, training.feed, training.model.inputs
-    if not job.config.publish.to:
+    if not training.job.config.publish.to:
         return None
-    features: Any = inputs.features
-    embeddings = feed.embeddings
-    return importlib.import_module(MODULES["publish"]).open_publishing(
-        config=job.config.publish,
-        model_dir=job.model_dir,
-        model_name=job.record.name or "model",
-        model_fn=job.model_fn,
-        params=params_of_training(job.params),
-        trained_features=(features.spec, features.statistics) if inputs.fed else None,
-        new_keys=feed.new_keys,
-        store=training.store,
-        tables=[rows.config for rows in embeddings.rows.values()] if embeddings else [],
-        stream_state=feed.stream_state,
-        # With several workers, another worker may be about to update a row, so rows catch up only at checkpoints and
-        # evaluations, for which all workers meet.
-        catch_up=embeddings.catch_up if embeddings and distributed.size() == 1 else lambda: None,
-        clock=training.clock,
-        is_stopping=is_stopping,
-        grace_secs=job.config.grace_secs,
-    )
+    return importlib.import_module(MODULES["publish"]).open_publishing(training, is_stopping)
