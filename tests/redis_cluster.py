@@ -118,6 +118,13 @@ class LocalCluster:
         slot = self.ask(port, "CLUSTER", "KEYSLOT", name)
         return next(each for each in self.primaries() if self.has_slot(each, slot))
 
+    def clean(self):
+        """Starts the servers that were killed, gives them room, and removes all rows."""
+        self.revive()
+        self.ask_all("CONFIG", "SET", "maxmemory", "0")
+        for port in self.primaries():
+            self.ask(port, "FLUSHALL")
+
     def revive(self):
         """Starts the servers that were killed, and waits until the cluster is whole."""
         for port in set(self.ports) - set(self._living()):
@@ -137,24 +144,6 @@ class LocalCluster:
             process.kill()
         for process in self._processes.values():
             process.wait(_SECONDS)
-
-    def processes(self):
-        """The `subprocess.Popen` of each server."""
-        return list(self._processes.values())
-
-    @property
-    def version(self):
-        """What the servers call themselves."""
-        return subprocess.run([self._binary, "--version"], capture_output=True, text=True, timeout=10).stdout.strip()
-
-    def clear_rows(self):
-        """Deletes all keys, but for the few that are about a publication as a whole."""
-        for port in self.primaries():
-            names = self.ask(port, "KEYS", "{ctr}*")
-            kept = [(name, self.ask(port, "DUMP", name)) for name in names]
-            self.ask(port, "FLUSHALL", "SYNC")
-            for name, value in kept:
-                self.ask(port, "RESTORE", name, 0, value)
 
     def primaries(self):
         """Returns the ports of the primaries that are running."""

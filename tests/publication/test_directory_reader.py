@@ -85,16 +85,6 @@ def test_a_damaged_file_is_not_read_again_at_each_look_and_a_later_base_is(tmp_p
     assert_serves(reader, published)
 
 
-def test_a_place_that_was_emptied_and_filled_anew_is_another_generation(tmp_path, reading):
-    Published(tmp_path, holder="a")
-    reader = reading(tmp_path)
-    shutil.rmtree(tmp_path / "generation-0000000001")
-    other = Published(tmp_path, holder="b", rows=range(3, 6), time=5.0)
-    assert reader.refresh().time == 5.0
-    reader.advance()
-    assert_serves(reader, other)
-
-
 def test_a_gap_or_a_damaged_epoch_without_a_newer_base_is_refused_by_name(tmp_path, reading):
     published = Published(tmp_path)
     reader, other = reading(tmp_path), reading(tmp_path)
@@ -114,17 +104,22 @@ def test_a_gap_or_a_damaged_epoch_without_a_newer_base_is_refused_by_name(tmp_pa
         assert_serves(each, published, before)
 
 
-def test_a_new_generation_takes_the_place_of_the_one_before(tmp_path, reading):
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_new_generation_takes_the_place_of_the_one_before(tmp_path, reading, emptied):
     first = Published(tmp_path)
     first.epoch([1, 30])
     reader = reading(tmp_path)
     before = dict(first.state)
-    rolled_back = Published(tmp_path, generation=2, rows=[5, 6])
+    if emptied:  # Its number is used again.
+        shutil.rmtree(tmp_path / "generation-0000000001")
+    generation = 1 if emptied else 2
+    second = Published(tmp_path, generation, holder="b", rows=[5, 6], time=5.0)
     newer = reader.refresh()
-    assert (newer.generation, newer.epoch, tower_of(reader, newer)) == (2, 0, "tower 2 0")
+    assert (newer.generation, newer.epoch, newer.time) == (generation, 0, 5.0)
+    assert tower_of(reader, newer) == f"tower {generation} 0"
     assert_serves(reader, first, before)
     reader.advance()
-    assert_serves(reader, rolled_back)
+    assert_serves(reader, second)
 
 
 def test_a_large_table_grows_and_keeps_its_rows(tmp_path, reading):

@@ -16,15 +16,10 @@ def _published(url):
     return published
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path):
-    record = _published(tmp_path).record
-    read = records.read_record(tmp_path, 3, "epoch", 2)
-    assert (read, read.rows, read.removed, read.configs()) == (record, 3, 2, {"dim3": CONFIG})
-    records.check_files(tmp_path, read)
-
-
-def test_records_are_listed_in_the_order_in_which_a_state_is_made(tmp_path):
+def test_records_are_read_as_written_in_the_order_in_which_a_state_is_made(tmp_path):
     published = _published(tmp_path)
+    record = records.read_record(tmp_path, 3, "epoch", 2)
+    assert (record, record.rows, record.removed, record.configs()) == (published.record, 3, 2, {"dim3": CONFIG})
     published.base()
     published.epoch([1])
     names = records.list_records(tmp_path, 3)
@@ -38,7 +33,7 @@ def test_a_file_that_was_altered_or_is_missing_is_named(tmp_path, name):
     record = _published(tmp_path).record
     file = records.generation_path(tmp_path, 3) / name
     file.write_text("another")
-    with pytest.raises(UserError, match=name):
+    with pytest.raises(UserError, match=f"{name}.*altered"):
         records.check_files(tmp_path, record)
     file.unlink()
     with pytest.raises(UserError, match=f"{name}: No such file"):
@@ -50,7 +45,6 @@ def test_an_altered_record_is_refused(tmp_path):
     path = records.generation_path(tmp_path, 3) / "epoch-0000000002.json"
     values = json.loads(path.read_text())
     for change, said in (
-        ({"epoch": 3}, "is the record of generation 3, epoch 3"),
         ({"files": None}, "is not a record"),
         ({"tables": [{"config": {}}]}, "is not a record"),
         ({"colour": "red"}, "is not a record"),

@@ -26,10 +26,16 @@ pytestmark = pytest.mark.integration
 _STATE = "{ctr}state"
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    with redis_cluster.running(tmp_path) as cluster:
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    with redis_cluster.running(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(servers):
+    yield servers
+    servers.clean()
 
 
 class Publications:

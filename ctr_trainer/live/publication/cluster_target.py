@@ -158,8 +158,7 @@ class ClusterTarget:
             generation = self._begin(holder)
             self._cluster.run(cluster_contents.of_marks(self._cluster, generation, "SET", -1, "NX"))
         else:
-            self._check_generation(own.record.generation)
-            self._check_marks(own.record)
+            self._check_marks(own.record)  # Before the marks are written, which would hide a loss.
             generation = own.record.generation
         record = dataclasses.replace(record, generation=generation)
         cluster_rows.put(self._cluster, record, directory)
@@ -222,8 +221,10 @@ class ClusterTarget:
         before = self._state and cluster_contents.tower_name(self._cluster, self._state.record)
         keys = [self._generation_name, control_name(name, "state"), tower, before or tower]
         if not self._fenced(_COMMIT, keys, [record.generation, state.to_json(), self._grace]):
-            self._check_generation(record.generation)
-            raise self._fenced_out()
+            if self._begun is None:
+                raise self._fenced_out()
+            self._begun = None
+            raise ClusterChanged(f"{self._cluster.url}: the cluster has another generation, or has lost this one")
         self._state, self._is_sure, self._begun = state, True, None
 
     def _fenced(self, script: str, keys: list[str], values: list[Any]) -> Any:
@@ -235,26 +236,10 @@ class ClusterTarget:
             raise self._fence.refusal(holder)
         return answer[0]
 
-    def _check_generation(self, own: int) -> None:
-        """Checks that a generation is still the newest one.
-
-        Raises:
-          NeedsBase: another generation is newer, or the cluster has lost all its data.
-          ClusterChanged: the cluster has lost all its data, and the generation has no record yet.
-        """
-        (generation,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
-        if generation is None and self._begun:
-            self._begun = None
-            raise ClusterChanged(f"{self._cluster.url}: the cluster has lost all rows of generation {own}")
-        if generation is None:
-            raise NeedsBase(f"{self._cluster.url}: the cluster has lost all rows: they must be published again")
-        if int(generation) != own:
-            raise self._fenced_out()
-
     def _fenced_out(self) -> NeedsBase:
         return NeedsBase(
-            f"{self._cluster.url}: another process has begun a new generation, and this one may no longer write: all "
-            "rows must be published again"
+            f"{self._cluster.url}: another process has begun a new generation, or the cluster has lost this one: this "
+            "process may no longer write, and all rows must be published again"
         )
 
 

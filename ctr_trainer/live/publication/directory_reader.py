@@ -109,7 +109,8 @@ class DirectoryReader:
 
     def close(self) -> None:
         for state in filter(None, (self._state, self._ready)):
-            for rows in (*state.tables.values(), *state.changes.values()):
+            tables: list[MappedRows | NewerRows] = [*state.tables.values(), *state.changes.values()]
+            for rows in tables:
                 rows.close()
         self._place.cleanup()
 
