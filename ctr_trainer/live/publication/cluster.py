@@ -140,9 +140,6 @@ class Cluster:
         """Returns the run id and the epoch of each bucket's primary.
 
         These change if a primary is replaced, restarted or given other slots. Writes to it may then be lost.
-
-        Raises:
-          ClusterChanged: a node does not answer.
         """
         self.refresh()
         found = self.info(("INFO server", "run_id"), ("CLUSTER INFO", "cluster_my_epoch"))

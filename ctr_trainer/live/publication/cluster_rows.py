@@ -1,6 +1,5 @@
 """Writes and reads the rows of a publication in a cluster, and deletes old generations."""
 
-import functools
 import logging
 import sys
 from collections.abc import Collection
@@ -26,9 +25,6 @@ def sweep(cluster: Cluster, kept: Collection[int], newest: int) -> None:
     """Scans all names of a cluster, and deletes the rows of the generations up to `newest`, except those in `kept`.
 
     It deletes the marks of a generation before the rows, so that a reader that still serves the generation notices.
-
-    Raises:
-      ClusterChanged: a node does not answer.
     """
     found: set[int] = set()
     deleted = 0
@@ -54,13 +50,9 @@ def sweep(cluster: Cluster, kept: Collection[int], newest: int) -> None:
 
 
 def put(cluster: Cluster, record: Record, directory: Path) -> None:
-    """Writes the rows of a record. Replaces each removed row by the record's epoch, which expires after 10 minutes.
+    """Writes the rows of a record, whose generation is the cluster's, from the directory with the record's files.
 
-    The record has the cluster's generation number; the directory has the record's files.
-
-    Raises:
-      ClusterChanged: some rows may be lost.
-      UserError: a file cannot be read, or the cluster does not take the rows.
+    Replaces each removed row by the record's epoch, which expires after 10 minutes.
     """
     configs = record.configs()
     with tqdm.tqdm(desc="publishing", unit=" rows", total=record.rows, disable=not sys.stderr.isatty()) as bar:
@@ -91,15 +83,11 @@ def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> tupl
     names = cluster_keys.row_names(cluster.name, record.generation, table, keys[order], buckets)
     own = [(int(buckets[first]), names[first:stop]) for first, stop in edges]
     # One command reads a bucket's rows and its mark, so that no row can be lost in between.
-    mark_of = functools.partial(cluster_keys.mark_name, cluster.name, record.generation)
-    answers = cluster.run([(bucket, ("MGET", *some, mark_of(bucket))) for bucket, some in own])
-    marks = [answer.pop() for answer in answers]
-    lost = {
-        cluster.primary_of(bucket)
-        for (bucket, _), mark in zip(own, marks, strict=True)
-        if not cluster_contents.is_mark_of(mark, record.epoch)
-    }
-    if lost:
+    marks = [cluster_keys.mark_name(cluster.name, record.generation, bucket) for bucket, _ in own]
+    answers = cluster.run([(bucket, ("MGET", *some, mark)) for (bucket, some), mark in zip(own, marks, strict=True)])
+    is_there = [cluster_contents.is_mark_of(answer.pop(), record.epoch) for answer in answers]
+    if not all(is_there):
+        lost = {cluster.primary_of(bucket) for (bucket, _), there in zip(own, is_there, strict=True) if not there}
         raise cluster_contents.rows_lost(cluster, record, lost)
     values = [value for answer in answers for value in answer]
     weights = np.zeros((len(keys), config.weights), np.float32)

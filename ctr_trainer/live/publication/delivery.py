@@ -171,16 +171,11 @@ class Delivery:
         kind, epoch = (BASE, records.newest_base(names)) if delivered is None else (EPOCH, delivered + 1)
         if epoch is not None and (kind, epoch) in names:
             return records.read_record(self._spool, generation, kind, epoch)
-        if delivered is None and names:
-            raise NeedsBase(
-                f"the spool {self._spool} no longer has a base, and the target has another generation or none: all "
-                "rows must be published again"
-            )
-        if delivered is not None and any(number > delivered for _, number in names):
-            raise NeedsBase(
-                f"the spool {self._spool} has no epoch {delivered + 1}, which follows the last delivered epoch: all "
-                "rows must be published again"
-            )
+        if any(number > (-1 if delivered is None else delivered) for _, number in names):
+            lacks = f"epoch {epoch}, which follows the last delivered epoch"
+            if delivered is None:
+                lacks = "base any more, and the target has another generation or none"
+            raise NeedsBase(f"the spool {self._spool} has no {lacks}: all rows must be published again")
         return None
 
     def _write(self, status: DeliveryStatus) -> None:

@@ -53,7 +53,7 @@ def write_publication(url: Place, model: TrainedModel, checkpoint: Checkpoint, c
 
 
 def refuse_not_finite(tower: str, checkpoint: Checkpoint) -> None:
-    """Raises UserError if a variable in a checkpoint's exported tower is not finite. The message names both."""
+    """Raises UserError if a variable in a checkpoint's exported tower is not finite."""
     variables = tf.train.load_checkpoint(
         os.path.join(tower, tf.saved_model.VARIABLES_DIRECTORY, tf.saved_model.VARIABLES_FILENAME)
     )

@@ -146,10 +146,7 @@ class NewerRows:
 
 
 def pause() -> None:
-    """Sleeps for 5 ms. A refresh calls it between its parts, so that the threads that answer requests can run.
-
-    Without pauses, all requests that arrive within the 15 ms of a refresh would compete with it.
-    """
+    """Sleeps for 5 ms. A refresh calls it between its parts, so that the threads that answer requests can run."""
     time.sleep(_PAUSE_SECONDS)
 
 
@@ -162,7 +159,9 @@ class DenseFiles:
 
     def path_of(self, record: Record) -> str:
         """Returns the local directory of a record's tower, which `fetch` has copied."""
-        return str(self._directory / _name(record))
+        # A place that was emptied and filled again may reuse the number of a generation.
+        content = zlib.crc32(repr(record.dense_files).encode())
+        return str(self._directory / f"{record.generation}-{record.dense}-{content:08x}")
 
     def fetch(self, record: Record, blocks_of: Callable[[str], Iterable[bytes]]) -> None:
         """Copies a record's tower unless it exists, and removes the oldest tower if there are more than three.
@@ -173,24 +172,17 @@ class DenseFiles:
         Raises:
           UserError: a file is missing, or was altered; the message names it.
         """
-        name = _name(record)
-        if name in self._kept:
-            self._kept.append(self._kept.pop(self._kept.index(name)))
-            return
-        target = self._directory / name
-        target.remove_all()
-        for entry in record.dense_files:
-            pause()
-            _copy(target / entry["file"], entry, blocks_of(entry["file"]))
-        self._kept.append(name)
+        path = self.path_of(record)
+        if path in self._kept:
+            self._kept.remove(path)
+        else:
+            LocalPath(path).remove_all()
+            for entry in record.dense_files:
+                pause()
+                _copy(LocalPath(path) / entry["file"], entry, blocks_of(entry["file"]))
+        self._kept.append(path)
         while len(self._kept) > _KEPT:
-            (self._directory / self._kept.pop(0)).remove_all()
-
-
-def _name(record: Record) -> str:
-    # A place that was emptied and filled again may reuse the number of a generation.
-    content = zlib.crc32(repr(record.dense_files).encode())
-    return os.path.join(f"{record.generation}", f"{record.dense}-{content:08x}")
+            LocalPath(self._kept.pop(0)).remove_all()
 
 
 def _copy(path: LocalPath, entry: dict[str, Any], blocks: Iterable[bytes]) -> None:

@@ -50,9 +50,7 @@ def write_status(spool: Place, status: DeliveryStatus) -> None:
 
 
 class Spool:
-    """Writes records one by one: a base, then epochs.
-
-    If the process is killed, the records that it has written stay valid. The next training begins a new generation.
+    """Writes records one by one: a base, then epochs. Each training begins a new generation.
 
     Args:
       path: path or URL of the directory, under which the store's shards must also reach it.
@@ -96,8 +94,8 @@ class Spool:
     def write(self, step: int, write_tower: Callable[[str], object], taken: float | None = None) -> Record:
         """Writes the next record, with the rows that have changed since the last one.
 
-        If this call raises, the next call writes the same record again, with all unpublished changes. If the record may
-        have been written nevertheless, the next call begins a new generation.
+        If this call raises, the next call writes the same record again, with all unpublished changes, or begins a new
+        generation if the record may have been written nevertheless.
 
         Args:
           step: the global step of the dense tower.
