@@ -138,11 +138,7 @@ class ClusterState:
 
 
 def read_state(cluster: Cluster) -> ClusterState | None:
-    """Returns the state; None if nothing is published.
-
-    Raises:
-      UserError: the cluster does not answer, or another program wrote the state.
-    """
+    """Returns the state; None if nothing is published."""
     name = control_name(cluster.name, "state")
     (text,) = cluster.run([(CONTROL, ("GET", name))])
     if text is None:

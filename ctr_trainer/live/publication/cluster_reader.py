@@ -173,12 +173,7 @@ class ClusterReader:
         self._place.cleanup()
 
     def _look(self, served: _Served | None) -> ClusterState | None:
-        """Returns the cluster's state, or None if there is none. If its record is not the served one, checks all marks.
-
-        Raises:
-          RowsLost: rows of the served record or of the newer record are lost.
-          UserError: the cluster does not answer.
-        """
+        """Returns the cluster's state or None. Raises RowsLost if rows of the served or of a newer record are lost."""
         state = self._asked(lambda: read_state(self._cluster))
         if served is not None:
             # One mark per node reveals a node that was flushed or restarted empty. After a loss, all marks are checked.

@@ -28,8 +28,8 @@ class _State:
 
     Attributes:
       holder: the holder of the generation.
-      tables: the rows of each table, by name, after this record or an earlier one.
-      changes: the later changes of each table; {} if `tables` has the rows after this record.
+      tables: the rows of each table after this record, or after an earlier one, which `changes` follow.
+      changes: the later changes of each table; {} if there are none.
     """
 
     holder: str
@@ -131,11 +131,7 @@ class DirectoryReader:
         self._state = dataclasses.replace(state, changes={})
 
     def _after(self, state: _State, publication: Publication, names: list[tuple[str, int]]) -> _State:
-        """Returns the newest state that can be read, which may be `state` itself.
-
-        Raises:
-          UserError, OSError: there is a newer record that cannot be read.
-        """
+        """Returns the newest state that can be read, or `state`; raises the error of a newer record otherwise."""
         if (publication.generation, publication.holder) != (state.record.generation, state.holder):
             _log.info("%s: generation %d is current: reading it", self._url, publication.generation)
             return self._loaded(publication)
@@ -171,15 +167,14 @@ class DirectoryReader:
     def _extended(
         self, state: _State, names: list[tuple[str, int]], tables: Mapping[str, _Rows]
     ) -> tuple[_State, Exception | None]:
-        """Applies the epochs after a state to tables.
-
-        Returns:
-          the state after the last readable epoch, and the error of the next epoch or None.
-        """
+        """Applies the later epochs to tables. Returns the last state, and the error of the epoch after it or None."""
         while any(epoch > state.record.epoch for _, epoch in names):
+            epoch = state.record.epoch + 1
             with contextlib.ExitStack() as stack:
                 try:
-                    record = self._epoch_after(state.record, names)
+                    if (records.EPOCH, epoch) not in names:
+                        raise UserError(f"{self._url}: epoch {epoch} is missing, and there are later ones")
+                    record = records.read_record(self._url, state.record.generation, records.EPOCH, epoch)
                     files = [stack.enter_context(self._checked(record, entry)) for entry in record.files]
                 except (OSError, UserError) as error:
                     return state, error
@@ -188,17 +183,6 @@ class DirectoryReader:
                     _put(record, entry, local, tables)
             state = dataclasses.replace(state, record=record)
         return state, None
-
-    def _epoch_after(self, record: Record, names: list[tuple[str, int]]) -> Record:
-        epoch = record.epoch + 1
-        if (records.EPOCH, epoch) not in names:
-            raise UserError(f"{self._url}: epoch {epoch} is missing, and there are later ones")
-        found = records.read_record(self._url, record.generation, records.EPOCH, epoch)
-        if found.configs() != record.configs() or found.dtype != record.dtype:
-            raise UserError(
-                f"{self._url}: epoch {epoch} has other tables than the previous epoch: publish the model again"
-            )
-        return found
 
     def _empty(self, record: Record, kind: type[_Rows]) -> dict[str, _Rows]:
         return {name: kind(config, record.dtype, self._place.name) for name, config in record.configs().items()}

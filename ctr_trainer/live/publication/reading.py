@@ -168,9 +168,6 @@ class DenseFiles:
 
         Args:
           blocks_of: f(name of a file of the tower) -> the file's bytes in blocks.
-
-        Raises:
-          UserError: a file is missing, or was altered; the message names it.
         """
         path = self.path_of(record)
         if path in self._kept:
