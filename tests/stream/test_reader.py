@@ -83,7 +83,7 @@ class Workers:
 
         def work(rank):
             to = self._coordinator if rank == 0 else RemoteCoordinator(("127.0.0.1", server.port), b"key", rank, 60)
-            reader = StreamReader(self._open, spec, {}, batch_size, config, to, server if rank == 0 else None)
+            reader = StreamReader(self._open, spec, {}, batch_size, config, to)
             try:
                 with contextlib.closing(iter(reader)) as found:
                     for batch in found:

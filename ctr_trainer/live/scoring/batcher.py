@@ -16,8 +16,6 @@ from ctr_trainer.live.scoring.served_model import Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 
 _log = logging.getLogger(__name__)
-# f(transport, HTTP status, seconds), called for each answered request.
-NoteRequest = Callable[[str, int, float], None]
 _CLOSE_SECONDS = 30
 # Limit of the values that wait, as a number of requests of the largest size.
 _MOST_LARGE_REQUESTS = 16

@@ -10,7 +10,6 @@ and decompresses them before they can be checked, does not limit connections, an
 import concurrent.futures
 import json
 import logging
-import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -24,9 +23,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from ctr_trainer.embedding.service.security import ServerSecurity, token_refusal
 from ctr_trainer.live.arrow_messages import ArrowMessages, BadArrow, TooMuchArrow
 from ctr_trainer.live.scoring import request_forms
-from ctr_trainer.live.scoring.batcher import Batcher, NoteRequest, not_in_time
+from ctr_trainer.live.scoring.batcher import Batcher, not_in_time
 from ctr_trainer.live.scoring.examples import LIMIT
 from ctr_trainer.live.scoring.live_model import LiveModel
+from ctr_trainer.live.scoring.metrics import ScoreMetrics
 from ctr_trainer.live.scoring.refusals import (
     NotReady,
     NotThere,
@@ -43,7 +43,7 @@ from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
 _SERVICE = "arrow.flight.protocol.FlightService"
-_MOST_STREAMS, _MOST_CONNECTIONS, _SHARE_OF_DESCRIPTORS = 64, 256, 4
+_MOST_STREAMS, _MOST_CONNECTIONS = 64, 256
 # Limit of a message without its body: the batch's metadata and the stream's descriptor.
 _MOST_METADATA_BYTES = 1 << 20
 _STATUS = {
@@ -79,13 +79,12 @@ class FlightScorer:
     """Answers each batch of `do_exchange` with its predictions, in order. Raises UserError if the port is taken."""
 
     def __init__(
-        self, flags: ScoreFlags, live: LiveModel, batcher: Batcher, note_request: NoteRequest, security: ServerSecurity
+        self, flags: ScoreFlags, live: LiveModel, batcher: Batcher, metrics: ScoreMetrics, security: ServerSecurity
     ) -> None:
-        self._live, self._batcher, self._note_request, self._limits = live, batcher, note_request, flags.limits
+        self._live, self._batcher, self._metrics, self._limits = live, batcher, metrics, flags.limits
         self._token, self._seldom = security.token, Seldom(_log)
         self._streams: dict[grpc.ServicerContext, float] = {}
         self._lock = threading.Lock()
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(_MOST_STREAMS + 1, "flight"),
             maximum_concurrent_rpcs=_MOST_STREAMS + 1,
@@ -95,7 +94,7 @@ class FlightScorer:
                 ("grpc.max_metadata_size", 16 << 10),
                 ("grpc.absolute_max_metadata_size", 16 << 10),
                 ("grpc.max_concurrent_streams", _MOST_STREAMS),
-                ("grpc.max_allowed_incoming_connections", min(_MOST_CONNECTIONS, descriptors // _SHARE_OF_DESCRIPTORS)),
+                ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
                 ("grpc.server_handshake_timeout_ms", 10_000),
                 ("grpc.max_connection_idle_ms", 300_000),
             ],
@@ -184,7 +183,7 @@ class FlightScorer:
                 raise
             finally:
                 if status:
-                    self._note_request("flight", status, time.perf_counter() - began)
+                    self._metrics.note_request("flight", status, time.perf_counter() - began)
             answer = pa.record_batch({each: _array(values) for each, values in sorted(scored.outputs.items())})
             if not has_begun:
                 yield _message(answer.schema.serialize())

@@ -9,61 +9,67 @@ import asyncio
 import logging
 import pathlib
 import time
-from collections.abc import Callable
 
+from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ctr_trainer.embedding.service.security import token_refusal
+from ctr_trainer.embedding.service.security import is_loopback, token_refusal
 from ctr_trainer.live.publication.raw_inputs import RawInputs
 from ctr_trainer.live.scoring import answers, request_forms
-from ctr_trainer.live.scoring.batcher import Batcher, NoteRequest, not_in_time
+from ctr_trainer.live.scoring.batcher import Batcher, not_in_time
 from ctr_trainer.live.scoring.examples import LIMIT, Examples
 from ctr_trainer.live.scoring.live_model import LiveModel
+from ctr_trainer.live.scoring.metrics import ScoreMetrics
 from ctr_trainer.live.scoring.refusals import (
+    BodyTooSlow,
     HungUp,
     NotThere,
     PredictionFailed,
     QueueFull,
     RequestRefused,
     TooLarge,
+    WrongHost,
     WrongToken,
+    shown,
 )
 from ctr_trainer.live.scoring.served_model import Freshness
-from ctr_trainer.settings.command_flags import ScoreLimits
+from ctr_trainer.settings.command_flags import ScoreFlags
 from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
 # Limit of the bytes of all bodies in memory, as a number of bodies of the largest size.
 _MOST_LARGE_BODIES = 16
+_BODY_SECONDS = 30.0
 _PREDICT = ":predict"
-_FIGURES_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HttpApp:
     """The ASGI application.
 
+    Without a token on a loopback address, it answers only requests whose `Host` header names this machine. Otherwise, a
+    web page of another site could read predictions through a host name that resolves to this machine.
+
     Args:
-      note_request: called for each answer to `:predict`.
-      figures: f() -> the metrics of the server in Prometheus' text format.
       token: the token that requests about the model must have; None if they need no token.
+
+    Attributes:
+      is_ending: whether each answer ends its connection.
     """
 
     def __init__(
-        self,
-        live: LiveModel,
-        batcher: Batcher,
-        note_request: NoteRequest,
-        figures: Callable[[], bytes],
-        limits: ScoreLimits,
-        token: str | None,
+        self, flags: ScoreFlags, live: LiveModel, batcher: Batcher, metrics: ScoreMetrics, token: str | None
     ) -> None:
-        self._live, self._batcher, self._note_request = live, batcher, note_request
-        self._limits, self._token = limits, token
+        self._live, self._batcher, self._metrics = live, batcher, metrics
+        self._limits, self._token = flags.limits, token
+        self._own_hosts = _LOOPBACK if is_loopback(flags.bind) and token is None else ()
+        self.is_ending = False
         self._held_bytes, self._seldom = 0, Seldom(_log)
         page = pathlib.Path(__file__).with_name("page.html").read_text(encoding="utf-8")
         model = "/v1/models/{name:path}"
@@ -71,24 +77,43 @@ class HttpApp:
             routes=[
                 Route("/", lambda request: HTMLResponse(page)),
                 Route("/healthz", self._health),
-                Route("/metrics", lambda request: Response(figures(), media_type=_FIGURES_TYPE)),
+                Route(
+                    "/metrics", lambda request: Response(generate_latest(metrics.registry), media_type=_METRICS_TYPE)
+                ),
                 Route("/v1/models", self._models),
                 Route(model, self._about, methods=["GET"]),
                 Route(model, self._predict, methods=["POST"]),
             ],
-            exception_handlers={RequestRefused: refused, 404: _no_route, 405: _no_route},
+            exception_handlers={RequestRefused: _refused, 404: _no_route, 405: _no_route},
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request. A prediction that would come too late is refused before any other work."""
         app: ASGIApp = self._routes
-        if scope["type"] == "http" and scope["method"] == "POST":
-            try:
+        request = Request(scope)
+        try:
+            self._check_host(request.headers.get("host", ""))
+            if request.method == "POST":
                 self._batcher.refuse_late()
-            except QueueFull as error:
-                self._note_request("http", error.status, 0.0)
-                app = await refused(Request(scope), error)
-        await app(scope, receive, send)
+        except RequestRefused as error:
+            if isinstance(error, QueueFull):
+                self._metrics.note_request("http", error.status, 0.0)
+            app = await _refused(request, error)
+
+        async def send_last(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        await app(scope, receive, send_last if self.is_ending else send)
+
+    def _check_host(self, host: str) -> None:
+        known = self._own_hosts
+        if known and host and host.rpartition(":")[0].lower() not in known and host.lower() not in known:
+            raise WrongHost(
+                f"this server is {' or '.join(known)}, not {shown(host)}: send one of these as `Host`, or start "
+                "the server with a token (token_file)"
+            )
 
     async def _health(self, request: Request) -> Response:
         wrong = self._live.what_is_wrong()
@@ -124,7 +149,7 @@ class HttpApp:
             status = error.status
             raise
         finally:
-            self._note_request("http", status, time.perf_counter() - began)
+            self._metrics.note_request("http", status, time.perf_counter() - began)
 
     async def _predictions(self, request: Request, began: float) -> Response:
         self._check_token(request)
@@ -152,31 +177,32 @@ class HttpApp:
 
     async def _examples(self, request: Request, inputs: RawInputs) -> tuple[Examples, bool]:
         """Reads and parses a body, see `request_forms.of_json`. Until then, its bytes count as held by the server."""
+        body = bytearray()
+        try:
+            await asyncio.wait_for(self._read(request, body), _BODY_SECONDS)
+            return request_forms.of_json(inputs, bytes(body), self._limits)
+        except (TimeoutError, asyncio.TimeoutError):
+            raise BodyTooSlow(f"the body did not arrive within {_BODY_SECONDS:g} s") from None
+        except ClientDisconnect:
+            self._seldom.warning("a client of %s hung up before the end of its request", request.url.path)
+            raise HungUp("the client hung up before the end of its request") from None
+        finally:
+            self._held_bytes -= len(body)
+
+    async def _read(self, request: Request, body: bytearray) -> None:
+        """Appends the parts of a request's body to `body`."""
         most = self._limits.max_body_bytes
         too_large = TooLarge(f"the body has over {most} bytes, {LIMIT}: send fewer examples at a time")
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > most:
             raise too_large
-        parts, size = [], 0
-        try:
-            async for part in request.stream():
-                if size + len(part) > most:
-                    raise too_large
-                size += len(part)
-                self._held_bytes += len(part)
-                if self._held_bytes > _MOST_LARGE_BODIES * most:
-                    raise QueueFull(
-                        "the bodies of too many requests arrive at the same time: send the request again later"
-                    )
-                parts.append(part)
-            body = b"".join(parts)
-            parts.clear()
-            return request_forms.of_json(inputs, body, self._limits)
-        except ClientDisconnect:
-            self._seldom.warning("a client of %s hung up before the end of its request", request.url.path)
-            raise HungUp("the client hung up before the end of its request") from None
-        finally:
-            self._held_bytes -= size
+        async for part in request.stream():
+            if len(body) + len(part) > most:
+                raise too_large
+            if self._held_bytes + len(part) > _MOST_LARGE_BODIES * most:
+                raise QueueFull("the bodies of too many requests arrive at the same time: send the request again later")
+            self._held_bytes += len(part)
+            body += part
 
     def _check_token(self, request: Request) -> None:
         cure = "send it as `Authorization: Bearer TOKEN`"
@@ -184,7 +210,7 @@ class HttpApp:
             raise WrongToken(refusal)
 
 
-async def refused(request: Request, error: Exception) -> JSONResponse:
+async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestRefused)
     text = str(error).encode(errors="backslashreplace").decode()
     return JSONResponse({"error": text}, error.status, headers=error.headers)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ctr_trainer.live.publication.places import RowReader
 from ctr_trainer.live.publication.reading import RowsLost
+from ctr_trainer.live.scoring.metrics import ScoreMetrics
 from ctr_trainer.live.scoring.refusals import NotReady, NotThere
 from ctr_trainer.live.scoring.served_model import RecordRefused, ServedModel
 from ctr_trainer.settings.command_flags import ScoreFlags
@@ -21,19 +22,22 @@ class LiveModel:
 
     Args:
       open_reader: opens the publication; raises UserError as long as there is none.
-      on_refresh: f(outcome), called after each check for a newer record with `newer`, `none`, `refused` or `failed`.
-      on_failure: f(UserError), called if there is no model after `start_timeout`.
+      on_failure: called if there is no model after `start_timeout`.
+
+    Attributes:
+      failure: the error for which `on_failure` was called, or None.
     """
 
     def __init__(
         self,
         flags: ScoreFlags,
         open_reader: Callable[[], RowReader],
-        on_refresh: Callable[[str], None],
-        on_failure: Callable[[UserError], None],
+        metrics: ScoreMetrics,
+        on_failure: Callable[[], None],
     ) -> None:
         self._flags, self._open_reader = flags, open_reader
-        self._on_refresh, self._on_failure = on_refresh, on_failure
+        self._metrics, self._on_failure = metrics, on_failure
+        self.failure: UserError | None = None
         self._model: ServedModel | None = None
         self._why = "the model is being loaded"
         self._problem: Exception | None = None  # The error of the last check for a newer record.
@@ -95,14 +99,12 @@ class LiveModel:
     def _run(self) -> None:
         try:
             self._load()
-        except UserError as error:
-            self._why = str(error)
-            self._on_failure(error)
-            return
-        except BaseException as error:
-            self._why = f"the model cannot be loaded: {error}"
-            _log.exception("the model cannot be loaded")
-            self._on_failure(UserError(self._why))
+        except Exception as error:
+            self.failure = error if isinstance(error, UserError) else UserError(f"the model cannot be loaded: {error}")
+            self._why = str(self.failure)
+            if self.failure is not error:
+                _log.exception("the model cannot be loaded")
+            self._on_failure()
             return
         while not self._ends.wait(self._flags.refresh_secs):
             self._refresh(self.model)
@@ -137,18 +139,18 @@ class LiveModel:
         try:
             while not self._ends.is_set():
                 is_newer = model.refresh()
-                self._on_refresh("newer" if is_newer else "none")
+                self._metrics.note_refresh("newer" if is_newer else "none")
                 if not is_newer:
                     break
                 self._problem = None
                 self._log_record(model)
         except RecordRefused as error:
-            self._on_refresh("refused")
+            self._metrics.note_refresh("refused")
             self._problem = error
             _log.error("%s", error)
             return
         except Exception as error:
-            self._on_refresh("failed")
+            self._metrics.note_refresh("failed")
             self._problem = error
             if isinstance(error, RowsLost):
                 if not isinstance(before, RowsLost):

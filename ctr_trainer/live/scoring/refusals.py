@@ -41,6 +41,16 @@ class WrongHost(RequestRefused):
     status = 421
 
 
+class BodyTooSlow(RequestRefused):
+    """The request did not arrive in time, so its connection ends."""
+
+    status = 408
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Connection": "close"}
+
+
 class HungUp(RequestRefused):
     """The client disconnected before the end of its request, so nobody reads the answer."""
 

@@ -15,34 +15,21 @@ from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
-_END_SECONDS = 10.0
 
 
 class CoordinatorServer:
-    """Answers the requests of the other workers.
-
-    Args:
-      host: name or address to listen on.
-      others: number of the other workers.
-    """
+    """Answers the requests of the other workers on an address of this host."""
 
     def __init__(self, coordinator: Coordinator, host: str, key: bytes, others: int) -> None:
-        self._coordinator, self._others = coordinator, others
+        self._coordinator, self._key = coordinator, key
         self._listener = multiprocessing.connection.Listener((host, 0), backlog=2 * others + 8, authkey=key)
         self.port: int = self._listener.address[1]  # type: ignore[index]  # (host, port) of a TCP listener.
-        self._key, self._host = key, host
         self._is_closed = False
-        self._ended = threading.Semaphore(0)  # Released for each worker that was told the end of the stream.
+        coordinator.closing.append(self._close)
         threading.Thread(target=self._accept, name="stream server", daemon=True).start()
 
-    def wait_for_ends(self) -> None:
-        """Waits until all workers were told the end of the stream, or at most `_END_SECONDS` for each."""
-        for _ in range(self._others):
-            if not self._ended.acquire(timeout=_END_SECONDS):
-                return
-
-    def close(self) -> None:
-        """Stops accepting connections. The open connections end with the coordinator."""
+    def _close(self) -> None:
+        """Stops accepting connections. The open connections are answered until the process ends."""
         self._is_closed = True
         with contextlib.suppress(OSError, EOFError):  # A connection makes `accept` return.
             multiprocessing.connection.Client(("127.0.0.1", self.port), authkey=self._key).close()
@@ -67,8 +54,6 @@ class CoordinatorServer:
                 except Exception as error:
                     answer = {"error": f"rank 0 cannot read the stream: {error!r}"}
                 connection.send_bytes(json.dumps(answer).encode())
-                if asked["what"] == "directive" and answer.get("answer", {}).get("kind") == "end":
-                    self._ended.release()
 
     def _answered(self, what: str, rank: int, number: int, report: dict[str, Any] | None = None) -> Any:
         if what == "share":

@@ -52,7 +52,7 @@ def open_stream(
     open_source = opener(address, config.kafka_config, redis, group)
     size = distributed.size()
     coordination: Coordinator | RemoteCoordinator
-    server, told, is_one_machine = None, None, distributed.is_one_machine()
+    told, is_one_machine = None, distributed.is_one_machine()
     if distributed.is_chief():
         found = StreamPosition.from_dict(position)
         coordinator = Coordinator(
@@ -86,7 +86,6 @@ def open_stream(
         batch_size=batch_size,
         config=config,
         coordination=coordination,
-        server=server,
         late=late,
     )
 

@@ -15,15 +15,9 @@ from ctr_trainer.features.columns import FITTED
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.messages import MessageDecoder
-from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
+from ctr_trainer.live.stream.network import RemoteCoordinator
 from ctr_trainer.live.stream.plan import Cut, Report, StreamPosition
-from ctr_trainer.live.stream.source import (
-    Mark,
-    Message,
-    Range,
-    StreamSource,
-    uncollected,
-)
+from ctr_trainer.live.stream.source import Mark, Message, Range, StreamSource, uncollected
 from ctr_trainer.settings.training_configs import StreamConfig
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.log_lines import Seldom
@@ -61,13 +55,12 @@ class StreamReader:
         batch_size: int,
         config: StreamConfig,
         coordination: Coordinator | RemoteCoordinator,
-        server: CoordinatorServer | None = None,
         late: tuple[str, str] | None = None,
     ) -> None:
         _refuse_unfitted(spec, statistics)
         self._config, self._late, self._seldom = config, late, Seldom(_log)
         self.spec, self.statistics, self.batch_size = spec, statistics, batch_size
-        self._open_source, self._coordination, self._server = open_source, coordination, server
+        self._open_source, self._coordination = open_source, coordination
         self._closing = threading.Event()
         self._error: BaseException | None = None  # The error of the reading thread.
 
@@ -103,28 +96,20 @@ class StreamReader:
     def __iter__(self) -> Iterator[Batch]:
         source = self._open_source()
         decoder = MessageDecoder(self.spec, self.statistics, source.name, self._late)
-        is_end = False
-        try:
-            with read_ahead(self._windows(source, decoder), _READY, name=f"reading {source.name}") as windows:
-                try:
-                    for number in itertools.count():
-                        directive = self._coordination.directive(number)
-                        if self._error is not None:
-                            raise self._error
-                        if directive.kind == "end":
-                            is_end = True
-                            return
-                        rows = next(windows) if directive.kind == "window" else decoder.empty()
-                        if directive.steps:
-                            yield from batches(iter([rows]), directive.steps, self.batch_size)
-                finally:
-                    self._closing.set()
-                    if is_end and self._server is not None:
-                        self._server.wait_for_ends()
-                    self._coordination.close()
-        finally:
-            if self._server is not None:
-                self._server.close()
+        with read_ahead(self._windows(source, decoder), _READY, name=f"reading {source.name}") as windows:
+            try:
+                for number in itertools.count():
+                    directive = self._coordination.directive(number)
+                    if self._error is not None:
+                        raise self._error
+                    if directive.kind == "end":
+                        return
+                    rows = next(windows) if directive.kind == "window" else decoder.empty()
+                    if directive.steps:
+                        yield from batches(iter([rows]), directive.steps, self.batch_size)
+            finally:
+                self._closing.set()
+                self._coordination.close()
 
     def _windows(self, source: StreamSource, decoder: MessageDecoder) -> Iterator[Rows]:
         """Reports this worker's rows of each window, then yields them."""
