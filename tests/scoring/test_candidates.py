@@ -13,7 +13,7 @@ from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.features.columns import Label, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.live.scoring import answers, served_model
-from ctr_trainer.live.scoring.refusals import PredictionFailed
+from ctr_trainer.live.scoring.refusals import RequestRefused
 from tests.scoring import trained
 from tests.scoring.conftest import Client, exchanged, probabilities, running
 
@@ -158,5 +158,5 @@ def test_the_digits_of_an_answer_give_the_same_float32():
             found = [row[name] if len(outputs) > 1 else row for row in rows]
             assert all(type(each) is float for each in found)
             np.testing.assert_array_equal(np.array(found, np.float32), expected)
-    with pytest.raises(PredictionFailed, match="not a finite number.*diverged"):
+    with pytest.raises(RequestRefused, match="not a finite number.*diverged"):
         answers.predictions({"p": np.array([0.5, np.nan], np.float32)}, of_rows=True)

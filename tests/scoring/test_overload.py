@@ -15,7 +15,7 @@ from ctr_trainer.live.publication.raw_inputs import NUMBER, RawFeature, RawInput
 from ctr_trainer.live.scoring import batcher as batcher_module
 from ctr_trainer.live.scoring.batcher import Batcher
 from ctr_trainer.live.scoring.examples import Examples
-from ctr_trainer.live.scoring.refusals import QueueFull
+from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring.conftest import Client, Slow, exchanged, running
@@ -42,7 +42,7 @@ def test_a_request_is_refused_once_the_open_ones_take_half_of_the_timeout(monkey
             batcher.refuse_late()
             stack.enter_context(batcher.answering(_EXAMPLES))
         stack.enter_context(batcher.answering(_EXAMPLES))
-        with pytest.raises(QueueFull, match=r"the answer would take 1\.2 s, over 1 s \(timeout_secs\)"):
+        with pytest.raises(RequestRefused, match=r"the answer would take 1\.2 s, over 1 s \(timeout_secs\)"):
             batcher.refuse_late()
     batcher.refuse_late()
     batcher.close()

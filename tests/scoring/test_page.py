@@ -82,9 +82,6 @@ def test_the_form_gives_predicts_number_its_freshness_and_its_latency(browser, s
 def test_several_examples_are_predicted_and_fields_start_with_typical_values(browser, server, small_model):
     _open(browser, server)
     _until(browser, "name", trained.NAME)
-    assert browser.find_element(By.NAME, "age_group").get_attribute("value") == "40"
-    typical = browser.find_element(By.NAME, "price_level").get_attribute("value")
-    assert float(typical) == pytest.approx(server._live.model.tower.typical["price_level"], rel=1e-5)
     instances = small_model.instances
     for name in ("place", "device"):
         text = browser.find_element(By.NAME, name).get_attribute("value")

@@ -35,7 +35,7 @@ def scores_are_those_of(model, small_model, number):
     np.testing.assert_allclose(found.ravel(), small_model.expected[number], atol=1e-5)
 
 
-def test_towers_with_one_graph_share_two_sessions(small_model, published, model):
+def test_towers_of_one_graph_share_two_sessions_until_another_graph_comes(small_model, published, model):
     sessions = [model.tower._session]
     for epoch in (1, 2, 3, 4):
         published(epoch)
@@ -44,14 +44,8 @@ def test_towers_with_one_graph_share_two_sessions(small_model, published, model)
         sessions.append(model.tower._session)
     assert sessions[0] is sessions[2] is sessions[4]
     assert sessions[1] is sessions[3] is not sessions[0]
-
-
-def test_another_graph_closes_the_sessions_of_the_former(small_model, published, model):
-    for epoch in (1, 2):
-        published(epoch)
-        assert model.refresh()
     former = model.tower, model._spare
-    published(3, graph_of=None)
+    published(5, graph_of=None)
     assert model.refresh()
     scores_are_those_of(model, small_model, 1)
     assert model._spare is None

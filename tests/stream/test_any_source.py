@@ -85,7 +85,7 @@ class Reading:
     """A worker that takes what a `Coordinator` plans, without decoding it."""
 
     def __init__(self, source, config, position=None):
-        self.coordinator = Coordinator(lambda: source, config, position, False, 1, 4, DeadLetters())
+        self.coordinator = Coordinator(lambda: source, config, position, 1, 4, DeadLetters())
         self.ranges = []
         threading.Thread(target=self._read, daemon=True).start()
 

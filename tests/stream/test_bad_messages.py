@@ -77,7 +77,7 @@ def fuzz(directory):
     import pathlib
 
     decoder, alone = _decoder(pathlib.Path(directory)), _decoder(pathlib.Path(directory))
-    damaged, counts = list(_mutations(1300)), collections.Counter()
+    damaged, counts = list(_mutations(500)), collections.Counter()
     for first in range(0, len(damaged), 50):
         group = damaged[first : first + 50]
         together = decoder.decode(messages(row(0), *group, row(1)))
@@ -117,7 +117,7 @@ def run(function, directory):
 
 def test_no_damaged_message_ends_the_process_or_changes_its_neighbours(tmp_path):
     counts = eval(run("fuzz", tmp_path))
-    assert sum(counts.values()) == 1300 and counts["bad"] > 300 and counts["rows"] > 50
+    assert sum(counts.values()) == 500 and counts["bad"] > 100 and counts["rows"] > 20
 
 
 def test_what_decodes_to_gigabytes_is_refused_before_it_takes_memory(tmp_path):

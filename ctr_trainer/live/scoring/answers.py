@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctr_trainer.live.scoring.refusals import PredictionFailed
+from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.request_forms import SIGNATURE
 from ctr_trainer.live.scoring.served_model import ServedModel
 
@@ -48,8 +48,8 @@ def _of_numbers(outputs: Mapping[str, np.ndarray]) -> str:
     return f'{{"predictions": [{rows}]}}' % tuple(values.ravel().tolist())
 
 
-def _diverged() -> PredictionFailed:
-    return PredictionFailed("a prediction is not a finite number: the model has diverged")
+def _diverged() -> RequestRefused:
+    return RequestRefused("a prediction is not a finite number: the model has diverged", status=500)
 
 
 def _values(array: np.ndarray) -> list[Any]:

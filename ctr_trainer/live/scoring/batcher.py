@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from ctr_trainer.live.scoring.examples import Examples
-from ctr_trainer.live.scoring.refusals import NotReady, QueueFull, RequestRefused, TookTooLong
+from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.served_model import Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 
@@ -69,16 +69,17 @@ class Batcher:
         return self._examples
 
     def refuse_late(self) -> None:
-        """Raises QueueFull if a request that arrives now would be answered after `timeout_secs`.
+        """Raises RequestRefused if a request that arrives now would be answered after `timeout_secs`.
 
         The answer is expected after the answers to the open requests, at the recent rate of answers. This time counts
         twice, because the server reads a request as late as it answers it.
         """
         expected = 2 * self._open_examples * self._seconds / max(self._answered, 1.0)
         if expected > self._limits.timeout_secs:
-            raise QueueFull(
+            raise RequestRefused(
                 f"the answer would take {expected:.1f} s, over {self._limits.timeout_secs:g} s (timeout_secs): send "
-                "the request again later, or to another server"
+                "the request again later, or to another server",
+                status=429,
             )
 
     @contextlib.contextmanager
@@ -101,20 +102,20 @@ class Batcher:
         """Adds the examples of a request. If the future is cancelled before its batch begins, nothing is scored.
 
         Raises:
-          QueueFull: too many examples wait.
-          NotReady: the server is shutting down.
+          RequestRefused: too many examples wait, or the server is shutting down.
         """
         now = time.monotonic()
         waiting = _Waiting(examples, now, now + self._limits.timeout_secs, concurrent.futures.Future())
         with self._changed:
             if self._closed:
-                raise NotReady("the server is shutting down: send the request to another one")
+                raise RequestRefused("the server is shutting down: send the request to another one", status=503)
             if self._is_full(waiting):
                 self._drop_late()
             if self._is_full(waiting):
-                raise QueueFull(
+                raise RequestRefused(
                     f"{self._examples} examples wait; the limit is {self._limits.max_queue} examples (max_queue), with "
-                    f"at most {self._most_values} values: send the request again later, or to another server"
+                    f"at most {self._most_values} values: send the request again later, or to another server",
+                    status=429,
                 )
             self._queue.append(waiting)
             self._count(waiting, 1)
@@ -197,13 +198,6 @@ class Batcher:
 
     def _score_all(self, batch: list[_Waiting], waited: float) -> None:
         """Scores requests together. An error becomes the answer to these requests, and does not end the thread."""
-        now = time.monotonic()
-        for each in batch:
-            if now > each.deadline:
-                _finish(each.future, error=not_in_time(self._limits))
-        batch = [each for each in batch if now <= each.deadline]
-        if not batch:
-            return
         count = sum(each.examples.count for each in batch)
         try:
             scored = self._score(Examples.merged([each.examples for each in batch]))
@@ -228,8 +222,8 @@ class Batcher:
                 _finish(each.future, answer)
 
 
-def not_in_time(limits: ScoreLimits) -> TookTooLong:
-    return TookTooLong(f"not scored within {limits.timeout_secs:g} s (timeout_secs)")
+def not_in_time(limits: ScoreLimits) -> RequestRefused:
+    return RequestRefused(f"not scored within {limits.timeout_secs:g} s (timeout_secs)", status=504)
 
 
 def _finish(

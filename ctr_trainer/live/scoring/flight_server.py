@@ -27,15 +27,7 @@ from ctr_trainer.live.scoring.batcher import Batcher, not_in_time
 from ctr_trainer.live.scoring.examples import LIMIT
 from ctr_trainer.live.scoring.live_model import LiveModel
 from ctr_trainer.live.scoring.metrics import ScoreMetrics
-from ctr_trainer.live.scoring.refusals import (
-    NotReady,
-    NotThere,
-    QueueFull,
-    RequestRefused,
-    TookTooLong,
-    TooLarge,
-    WrongToken,
-)
+from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.served_model import Scored
 from ctr_trainer.settings.command_flags import ScoreFlags
 from ctr_trainer.system.messages.errors import UserError
@@ -47,11 +39,11 @@ _MOST_STREAMS, _MOST_CONNECTIONS = 64, 256
 # Limit of a message without its body: the batch's metadata and the stream's descriptor.
 _MOST_METADATA_BYTES = 1 << 20
 _STATUS = {
-    NotThere: grpc.StatusCode.NOT_FOUND,
-    NotReady: grpc.StatusCode.UNAVAILABLE,
-    QueueFull: grpc.StatusCode.UNAVAILABLE,
-    TookTooLong: grpc.StatusCode.DEADLINE_EXCEEDED,
-    WrongToken: grpc.StatusCode.UNAUTHENTICATED,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    404: grpc.StatusCode.NOT_FOUND,
+    429: grpc.StatusCode.UNAVAILABLE,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
 
@@ -131,11 +123,11 @@ class FlightScorer:
         try:
             headers = dict(context.invocation_metadata())
             if refusal := token_refusal(str(headers.get("authorization", "")), self._token):
-                raise WrongToken(refusal)
+                raise RequestRefused(refusal, status=401)
             self._enter(context)
             yield from self._answers(messages, context)
         except RequestRefused as error:
-            context.abort(_STATUS.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), str(error))
+            context.abort(_STATUS.get(error.status, grpc.StatusCode.INVALID_ARGUMENT), str(error))
         except grpc.RpcError:
             return  # The client has disconnected.
         except Exception as error:
@@ -204,7 +196,7 @@ def _read(arrow: ArrowMessages, message: Any) -> pa.RecordBatch | None:
     try:
         return arrow.read(message.header, message.body)
     except BadArrow as error:
-        raise (TooLarge if isinstance(error, TooMuchArrow) else RequestRefused)(str(error)) from None
+        raise RequestRefused(str(error), status=413 if isinstance(error, TooMuchArrow) else 400) from None
 
 
 def _message(serialized: pa.Buffer, app_metadata: bytes = b"") -> Any:

@@ -25,18 +25,7 @@ from ctr_trainer.live.scoring.batcher import Batcher, not_in_time
 from ctr_trainer.live.scoring.examples import LIMIT, Examples
 from ctr_trainer.live.scoring.live_model import LiveModel
 from ctr_trainer.live.scoring.metrics import ScoreMetrics
-from ctr_trainer.live.scoring.refusals import (
-    BodyTooSlow,
-    HungUp,
-    NotThere,
-    PredictionFailed,
-    QueueFull,
-    RequestRefused,
-    TooLarge,
-    WrongHost,
-    WrongToken,
-    shown,
-)
+from ctr_trainer.live.scoring.refusals import RequestRefused, shown
 from ctr_trainer.live.scoring.served_model import Freshness
 from ctr_trainer.settings.command_flags import ScoreFlags
 from ctr_trainer.system.messages.log_lines import Seldom
@@ -96,7 +85,7 @@ class HttpApp:
             if request.method == "POST":
                 self._batcher.refuse_late()
         except RequestRefused as error:
-            if isinstance(error, QueueFull):
+            if error.status == 429:
                 self._metrics.note_request("http", error.status, 0.0)
             app = await _refused(request, error)
 
@@ -110,9 +99,10 @@ class HttpApp:
     def _check_host(self, host: str) -> None:
         known = self._own_hosts
         if known and host and host.rpartition(":")[0].lower() not in known and host.lower() not in known:
-            raise WrongHost(
+            raise RequestRefused(
                 f"this server is {' or '.join(known)}, not {shown(host)}: send one of these as `Host`, or start "
-                "the server with a token (token_file)"
+                "the server with a token (token_file)",
+                status=421,
             )
 
     async def _health(self, request: Request) -> Response:
@@ -130,7 +120,9 @@ class HttpApp:
         self._check_token(request)
         name, _, what = request.path_params["name"].partition("/")
         if what not in ("", "metadata"):
-            raise NotThere(f"{request.url.path}: no such path; expected /v1/models/NAME or /v1/models/NAME/metadata")
+            raise RequestRefused(
+                f"{request.url.path}: no such path; expected /v1/models/NAME or /v1/models/NAME/metadata", status=404
+            )
         model = self._live.named(name)
         now = model.freshness
         if what:
@@ -155,7 +147,7 @@ class HttpApp:
         self._check_token(request)
         name = request.path_params["name"]
         if not name.endswith(_PREDICT):
-            raise NotThere(f"{request.url.path}: no such path; expected /v1/models/NAME{_PREDICT}")
+            raise RequestRefused(f"{request.url.path}: no such path; expected /v1/models/NAME{_PREDICT}", status=404)
         model = self._live.named(name.removesuffix(_PREDICT))
         examples, of_rows = await self._examples(request, model.tower.inputs)
         try:
@@ -166,7 +158,9 @@ class HttpApp:
         except RequestRefused:
             raise
         except Exception as error:
-            raise PredictionFailed(f"the model failed: {type(error).__name__}; the server's log says more") from error
+            raise RequestRefused(
+                f"the model failed: {type(error).__name__}; the server's log says more", status=500
+            ) from error
         parts = {**scored.seconds, "total": time.perf_counter() - began}
         timing = ", ".join(f"{part};dur={1000 * seconds:.3f}" for part, seconds in parts.items())
         return Response(
@@ -182,17 +176,19 @@ class HttpApp:
             await asyncio.wait_for(self._read(request, body), _BODY_SECONDS)
             return request_forms.of_json(inputs, bytes(body), self._limits)
         except (TimeoutError, asyncio.TimeoutError):
-            raise BodyTooSlow(f"the body did not arrive within {_BODY_SECONDS:g} s") from None
+            raise RequestRefused(f"the body did not arrive within {_BODY_SECONDS:g} s", status=408) from None
         except ClientDisconnect:
             self._seldom.warning("a client of %s hung up before the end of its request", request.url.path)
-            raise HungUp("the client hung up before the end of its request") from None
+            raise RequestRefused("the client hung up before the end of its request", status=499) from None
         finally:
             self._held_bytes -= len(body)
 
     async def _read(self, request: Request, body: bytearray) -> None:
         """Appends the parts of a request's body to `body`."""
         most = self._limits.max_body_bytes
-        too_large = TooLarge(f"the body has over {most} bytes, {LIMIT}: send fewer examples at a time")
+        too_large = RequestRefused(
+            f"the body has over {most} bytes, {LIMIT}: send fewer examples at a time", status=413
+        )
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > most:
             raise too_large
@@ -200,14 +196,16 @@ class HttpApp:
             if len(body) + len(part) > most:
                 raise too_large
             if self._held_bytes + len(part) > _MOST_LARGE_BODIES * most:
-                raise QueueFull("the bodies of too many requests arrive at the same time: send the request again later")
+                raise RequestRefused(
+                    "the bodies of too many requests arrive at the same time: send the request again later", status=429
+                )
             self._held_bytes += len(part)
             body += part
 
     def _check_token(self, request: Request) -> None:
         cure = "send it as `Authorization: Bearer TOKEN`"
         if refusal := token_refusal(request.headers.get("authorization", ""), self._token, cure):
-            raise WrongToken(refusal)
+            raise RequestRefused(refusal, status=401)
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ctr_trainer.live.publication.places import RowReader
 from ctr_trainer.live.publication.reading import RowsLost
 from ctr_trainer.live.scoring.metrics import ScoreMetrics
-from ctr_trainer.live.scoring.refusals import NotReady, NotThere
+from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.served_model import RecordRefused, ServedModel
 from ctr_trainer.settings.command_flags import ScoreFlags
 from ctr_trainer.system.messages.errors import UserError
@@ -50,9 +50,9 @@ class LiveModel:
 
     @property
     def model(self) -> ServedModel:
-        """The model. Raises NotReady if it is not loaded."""
+        """The model. Raises RequestRefused if it is not loaded."""
         if self._model is None:
-            raise NotReady(f"{self._why}: send the request again later")
+            raise RequestRefused(f"{self._why}: send the request again later", status=503)
         return self._model
 
     @property
@@ -65,10 +65,10 @@ class LiveModel:
         return self._model is not None
 
     def named(self, name: str) -> ServedModel:
-        """Returns the model. Raises NotThere if it has another name, and NotReady if it is not loaded."""
+        """Returns the model. Raises RequestRefused if it has another name or is not loaded."""
         model = self.model
         if name != self.name:
-            raise NotThere(f"no model {name!r}; this server has {self.name!r}")
+            raise RequestRefused(f"no model {name!r}; this server has {self.name!r}", status=404)
         return model
 
     def what_is_wrong(self) -> str:

@@ -1,7 +1,7 @@
-"""The errors of requests that get no predictions, with their HTTP status."""
+"""The error of requests that get no predictions."""
 
 import json
-import math
+from typing import ClassVar
 
 from ctr_trainer.system.messages.errors import UserError
 
@@ -11,89 +11,22 @@ _SHOWN = 80
 class RequestRefused(UserError):
     """A request that gets no predictions. The message of the error is the answer.
 
+    Args:
+      status: the HTTP status; 499 if the client disconnected, so that nobody reads the answer.
+
     Attributes:
-      status: the HTTP status.
-      retry_secs: number of seconds after which the same request may succeed; None if it never will.
+      headers: the HTTP headers that belong to the status.
     """
 
-    status = 400
-    retry_secs: float | None = None
+    _HEADERS: ClassVar[dict[int, dict[str, str]]] = {
+        401: {"WWW-Authenticate": "Bearer"},
+        408: {"Connection": "close"},
+        **dict.fromkeys((429, 503, 504), {"Retry-After": "1"}),
+    }
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """The HTTP headers that belong to the status."""
-        return {} if self.retry_secs is None else {"Retry-After": str(math.ceil(self.retry_secs))}
-
-
-class WrongToken(RequestRefused):
-    """The request has no token, or a wrong one."""
-
-    status = 401
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"WWW-Authenticate": "Bearer"}
-
-
-class WrongHost(RequestRefused):
-    """The request names a host that this server does not have."""
-
-    status = 421
-
-
-class BodyTooSlow(RequestRefused):
-    """The request did not arrive in time, so its connection ends."""
-
-    status = 408
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Connection": "close"}
-
-
-class HungUp(RequestRefused):
-    """The client disconnected before the end of its request, so nobody reads the answer."""
-
-    status = 499
-
-
-class NotThere(RequestRefused):
-    """This server has no such model, or no such path."""
-
-    status = 404
-
-
-class TooLarge(RequestRefused):
-    """The request has too many bytes or values."""
-
-    status = 413
-
-
-class QueueFull(RequestRefused):
-    """Too many examples wait."""
-
-    status = 429
-    retry_secs = 1
-
-
-class PredictionFailed(RequestRefused):
-    """The model failed, or its predictions cannot be sent."""
-
-    status = 500
-
-
-class NotReady(RequestRefused):
-    """No model is loaded, or its rows cannot be read now."""
-
-    status = 503
-    retry_secs = 1
-
-
-class TookTooLong(RequestRefused):
-    """The predictions were not computed in time."""
-
-    status = 504
-    retry_secs = 1
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status, self.headers = status, self._HEADERS.get(status, {})
 
 
 def shown(value: object) -> str:

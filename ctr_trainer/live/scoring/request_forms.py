@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ctr_trainer.live.publication.raw_inputs import NUMBER, RawFeature, RawInputs
 from ctr_trainer.live.scoring.examples import LIMIT, Examples, Where, column_of, of_arrow
-from ctr_trainer.live.scoring.refusals import RequestRefused, TooLarge, shown
+from ctr_trainer.live.scoring.refusals import RequestRefused, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
 SIGNATURE = "serving_default"
@@ -33,15 +33,9 @@ def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Exampl
 def of_instances(inputs: RawInputs, instances: object, limits: ScoreLimits) -> Examples:
     """Returns the examples of a list with one {feature: value} per example.
 
-    For a model with one feature, the list may contain the values themselves.
-
     Raises:
       RequestRefused: a feature is unknown or missing, a value is wrong, or there are too many values.
     """
-    # A list that is too long is refused before a dict is made of each value.
-    if len(inputs.features) == 1 and isinstance(instances, list) and len(instances) <= limits.max_examples:
-        if not any(isinstance(each, dict) for each in instances):
-            instances = [{inputs.features[0].name: each} for each in instances]
     return _of_rows(inputs, {}, instances, limits, "instances", "example")
 
 
@@ -76,9 +70,7 @@ def _of_rows(
 def _of_columns(inputs: RawInputs, columns: object, limits: ScoreLimits) -> Examples:
     """Returns the examples of {feature: list with one value per example}."""
     if not isinstance(columns, dict):
-        if len(inputs.features) != 1 or not isinstance(columns, list):
-            raise RequestRefused('"inputs": expected the columns, as {"feature": [value, ...], ...}')
-        columns = {inputs.features[0].name: columns}
+        raise RequestRefused('"inputs": expected the columns, as {"feature": [value, ...], ...}')
     _check_names(inputs, (), [columns], lambda place: '"inputs"')
     first = inputs.features[0].name if inputs.features else ""
     for feature in inputs.features:
@@ -122,7 +114,9 @@ def _parsed(body: bytes, limits: ScoreLimits, what: str) -> dict:
     # Each value except the first follows a comma or a bracket. An empty object takes 30 times the memory of its text.
     most = 2 * limits.max_values
     if len(body) > most and sum(map(body.count, (b",", b"[", b"{"))) > most:
-        raise TooLarge(f"{what} has over {most} commas and brackets, {LIMIT}: send fewer examples at a time")
+        raise RequestRefused(
+            f"{what} has over {most} commas and brackets, {LIMIT}: send fewer examples at a time", status=413
+        )
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -184,15 +178,17 @@ def _examples(
         columns[f.name] = column_of(f, [context[f.name]], limits.max_list_length, lambda place: _CONTEXT)
     size = count * sum(len(text) for f in shared if f.kind != NUMBER for text in _texts(columns[f.name][0]))
     if size > limits.max_body_bytes:
-        raise TooLarge(
+        raise RequestRefused(
             f"context: {size} bytes if each of {count} candidates had its own copy, over {limits.max_body_bytes}, "
-            f"{LIMIT}: send fewer candidates at a time"
+            f"{LIMIT}: send fewer candidates at a time",
+            status=413,
         )
     examples = Examples(inputs, count, columns, frozenset(f.name for f in shared))
     if examples.values > limits.max_values:
-        raise TooLarge(
+        raise RequestRefused(
             f"{count} examples have {examples.values} values, with each list padded to the longest of its feature, "
-            f"over {limits.max_values}, {LIMIT}: send fewer examples at a time, or shorter lists"
+            f"over {limits.max_values}, {LIMIT}: send fewer examples at a time, or shorter lists",
+            status=413,
         )
     return examples
 

@@ -13,7 +13,7 @@ from ctr_trainer.live.publication.places import RowReader
 from ctr_trainer.live.publication.reading import RowsAhead, pause
 from ctr_trainer.live.publication.records import Record
 from ctr_trainer.live.scoring.examples import Examples
-from ctr_trainer.live.scoring.refusals import NotReady
+from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.tower import RecordGate, Tower, look_up
 from ctr_trainer.system.messages.errors import UserError
 
@@ -114,24 +114,30 @@ class ServedModel:
         """Returns the predictions of examples.
 
         Raises:
-          NotReady: the rows cannot be read now, or the model's features have changed since the examples were checked.
+          RequestRefused: the rows cannot be read now, or the model's features changed after the examples were checked.
         """
         for _ in range(_MOST_TRIES):
             try:
                 with self._gate.batch():
                     if examples.inputs != self.tower.inputs:
-                        raise NotReady("the model was replaced by one with other features: send the request again")
+                        raise RequestRefused(
+                            "the model was replaced by one with other features: send the request again", status=503
+                        )
                     return self._score(examples)
             except RowsAhead:
                 try:
                     self.refresh()
                 except UserError as error:
-                    raise NotReady(f"the rows are newer than the record that is served: {error}") from None
-            except NotReady:
+                    raise RequestRefused(
+                        f"the rows are newer than the record that is served: {error}", status=503
+                    ) from None
+            except RequestRefused:
                 raise
             except UserError as error:
-                raise NotReady(f"the rows cannot be read: {error}") from None
-        raise NotReady("the rows are newer than the record that is served: the publication is being replaced")
+                raise RequestRefused(f"the rows cannot be read: {error}", status=503) from None
+        raise RequestRefused(
+            "the rows are newer than the record that is served: the publication is being replaced", status=503
+        )
 
     def refresh(self) -> bool:
         """Switches to the newest record unless it is served or was refused. Returns whether the record changed.

@@ -181,8 +181,7 @@ class Tower:
       outputs: names of the predictions.
       is_planned: whether TensorFlow has planned the signatures, because an earlier tower has used the session.
       forms, new_keys: the form of the texts, and the share of new keys in training, by feature.
-      typical: typical values by feature: for a bucketised number, the middle boundary of its buckets (the median of the
-        training data if the buckets are quantiles); for a text, the most frequent text.
+      typical: the most frequent texts by feature, as far as they can be shown.
 
     Raises:
       UserError: there is no such SavedModel, or it cannot be served.
@@ -222,10 +221,7 @@ class Tower:
         self.inputs = RawInputs.of(self.spec, {*dense, *(self._keys.inputs if self._keys else ())})
         self.outputs = tuple(sorted(self._tower.outputs))
         self._dense = dense
-        raw = {**self._tower.inputs, **(self._keys.inputs if self._keys else {})}
-        self._middles: dict[str, float] = earlier._middles if earlier else _middles(graph, raw)
-        self.typical: dict[str, float | str] = {**self._middles, **load_figure(path, TYPICAL)}
-        self.forms, self.new_keys = (load_figure(path, figure) for figure in (FORM, NEW_KEYS))
+        self.typical, self.forms, self.new_keys = (load_figure(path, figure) for figure in (TYPICAL, FORM, NEW_KEYS))
         own = (SIGNATURE, _SERVING, RANKING, RANKING_KEYS)
         self._run: dict[str, Callable[[Arrays], dict[str, np.ndarray]]] = (
             spare._run if spare else {name: self._callable(signatures[name]) for name in own if name in signatures}
@@ -274,20 +270,6 @@ class Tower:
             return dict(zip(names, run(*values), strict=True))
 
         return call
-
-
-def _middles(graph: tf.Graph, inputs: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the middle boundary of each input that a graph bucketises."""
-    names, found = {tensor.name: name for name, tensor in inputs.items()}, {}
-    for operation in graph.get_operations():
-        if operation.type == "Bucketize":
-            value = operation.inputs[0]
-            while value.name not in names and len(value.op.inputs):
-                value = value.op.inputs[0]
-            boundaries = operation.get_attr("boundaries")
-            if value.name in names and boundaries:
-                found[names[value.name]] = float(boundaries[len(boundaries) // 2])
-    return found
 
 
 def _config() -> Any:

@@ -33,7 +33,6 @@ class Coordinator:
     """Plans windows in a thread of rank 0.
 
     Args:
-      has_other_position: whether the checkpoint has a position in another kind of input.
       batch_size: batch size of each worker.
 
     Attributes:
@@ -45,13 +44,12 @@ class Coordinator:
         open_source: Callable[[], StreamSource],
         config: StreamConfig,
         position: StreamPosition | None,
-        has_other_position: bool,
         workers: int,
         batch_size: int,
         dead_letters: DeadLetters,
     ) -> None:
         self._open_source, self._config, self._workers, self._batch_size = open_source, config, workers, batch_size
-        self._position, self._has_other, self._dead_letters = position, has_other_position, dead_letters
+        self._position, self._dead_letters = position, dead_letters
         self._rest_seconds = _REPLAY_REST_SECONDS if config.until else _REST_SECONDS
         self._changed = threading.Condition()  # Guards all attributes below.
         self._windows: dict[int, Window] = {}
@@ -130,7 +128,7 @@ class Coordinator:
     def commit(self, position: StreamPosition) -> None:
         """Commits the position of a checkpoint to the brokers."""
         try:
-            if self._source is not None:
+            if self._source is not None and position.next:
                 with contextlib.closing(self._open_source()) as source:
                     source.commit(position.trained())
         except Unavailable as error:
@@ -240,7 +238,7 @@ class Coordinator:
             sleep=self._sleep,
             record=self._record,
         )
-        position, left = planner.begin(self._position, self._has_other)
+        position, left = planner.begin(self._position)
         with self._changed:
             self._start = position
             self._changed.notify_all()

@@ -54,12 +54,10 @@ def open_stream(
     coordination: Coordinator | RemoteCoordinator
     told, is_one_machine = None, distributed.is_one_machine()
     if distributed.is_chief():
-        found = StreamPosition.from_dict(position)
         coordinator = Coordinator(
             open_source=open_source,
             config=config,
-            position=found,
-            has_other_position=position is not None and found is None,
+            position=StreamPosition.from_dict(position),
             workers=size,
             batch_size=batch_size,
             dead_letters=dead_letters(

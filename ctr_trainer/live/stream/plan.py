@@ -41,9 +41,11 @@ class StreamPosition:
 
     @classmethod
     def from_dict(cls, values: Any) -> "StreamPosition | None":
-        """Makes a position from the result of `to_dict`; returns None for a position in another kind of input."""
-        if not isinstance(values, dict) or not {"stream", "next", "left"} <= values.keys():
+        """Makes a position from the result of `to_dict`; in the stream `files` from a position in files."""
+        if values is None:
             return None
+        if not isinstance(values, dict) or not {"stream", "next", "left"} <= values.keys():
+            return cls("files", "", {})
         return cls(
             stream=values["stream"],
             since=values["since"],
@@ -220,23 +222,17 @@ def _evenly(counts: Mapping[int, int], total: int) -> dict[int, int]:
     return taken
 
 
-def resumed(
-    position: StreamPosition | None, source: StreamSource, since: str, has_other: bool
-) -> StreamPosition | None:
+def resumed(position: StreamPosition | None, source: StreamSource, since: str) -> StreamPosition | None:
     """Returns the position to resume from; None to begin at `since`, the value of `stream_from`.
 
-    Args:
-      has_other: whether the checkpoint has a position in another kind of input.
-
     Raises:
-      UserError: `since` is `checkpoint`, but the checkpoint has no position in this stream.
+      UserError: `since` is `checkpoint`, but the checkpoint has a position in another stream, or in files.
     """
     if position is not None and position.stream == source.name and since in ("checkpoint", position.since):
         return position
-    if since == "checkpoint" and (has_other or position is not None):
-        found = f"a position in {position.stream}" if position else "a position in files"
+    if since == "checkpoint" and position is not None:
         raise UserError(
-            f"the checkpoint has {found}, but the training data is {source.name}: set stream_from to earliest, latest "
-            "or a time to begin there"
+            f"the checkpoint has a position in {position.stream}, but the training data is {source.name}: set "
+            "stream_from to earliest, latest or a time to begin there"
         )
     return None

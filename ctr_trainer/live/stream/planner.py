@@ -54,18 +54,15 @@ class Planner:
         self._checked = time.monotonic()
         self.is_over = False
 
-    def begin(self, position: StreamPosition | None, has_other: bool) -> tuple[StreamPosition, Window | None]:
+    def begin(self, position: StreamPosition | None) -> tuple[StreamPosition, Window | None]:
         """Determines where to begin. Returns the position, and a window of the untrained records before it, or None.
-
-        Args:
-          position, has_other: see `resumed`.
 
         Raises:
           UserError: records were removed before they were trained, or a partition no longer exists.
         """
         source, start = self._source, self._config.start
         partitions = self._partitions = self._patiently(source.partitions)
-        position = resumed(position, source, start, has_other)
+        position = resumed(position, source, start)
         first = self._patiently(lambda: source.earliest(partitions))
         self._at_start = self._patiently(lambda: source.latest(partitions, exact=True))
         self._identity = position.identity if position else ""

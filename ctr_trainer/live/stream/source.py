@@ -16,10 +16,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Disables Python's garbage collection, which would scan thousands of messages that have no reference cycles.
-
-    Caveat: this affects all threads of the process, so the block should take less than a second.
-    """
+    """Disables Python's garbage collection, of all threads, which would scan thousands of messages without cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -99,20 +96,10 @@ class StreamSource(Protocol):
         """Returns, for each partition, the offset of the first record that still exists."""
 
     def latest(self, partitions: Sequence[int], exact: bool = False) -> dict[int, int]:
-        """Returns, for each partition, the offset after the last record.
-
-        Args:
-          exact: whether to check the end of each partition if the brokers' answer may be too low.
-        """
+        """Returns, for each partition, the offset after the last record; a lower one only if not `exact`."""
 
     def lost(self, places: dict[int, int]) -> dict[int, str]:
-        """Returns a description of the loss for each partition that has lost records at or after the given offset.
-
-        A partition that ends before this offset has also lost records.
-
-        Args:
-          places: for each partition, the offset after the last record that was read, or the partition's first offset.
-        """
+        """Describes the loss of each partition that has lost records at or after an offset, or that ends before it."""
 
     def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
         """Returns, for each partition, the offset of the first record at or after a time, or the latest offset."""
