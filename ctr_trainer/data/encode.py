@@ -99,6 +99,12 @@ def _encoding(feature: SparseFeature) -> Callable[[pa.ChunkedArray], Encoded]:
 
 
 def _number(values: pa.Array) -> Encoded:
+    if _has_dates(values):
+        seconds = times.seconds(encoders.one(values))
+        wrong = np.isnan(seconds) & values.is_valid().to_numpy(zero_copy_only=False)
+        return Encoded(
+            pa.array(seconds.astype(np.float32)), encoders.any_bad(None, wrong), "a date, as the first value"
+        )
     column, bad = encoders.numbers(values, pa.float32())
     return Encoded(column, bad, "a finite number")
 
@@ -121,13 +127,17 @@ def _weight(values: pa.Array) -> Encoded:
 
 def _time(values: pa.Array, order: str) -> Encoded:
     values = times.year_first(encoders.one(values), order)
-    if is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():
+    if _has_dates(values):
         found, bad, expected = times.seconds(values), None, "a date such as 2024-01-31 08:30:00, to split by"
         column = pa.array(np.where(times.is_date(values), found, np.nan))
     else:
         column, bad = encoders.numbers(values, pa.float64())
         expected = "a number or a date such as 2024-01-31 08:30:00, to split by"
     return Encoded(column, encoders.any_bad(bad, np.isnan(column.to_numpy(zero_copy_only=False))), expected)
+
+
+def _has_dates(values: pa.Array) -> bool:
+    return is_text(values.type) and bool(times.is_date(encoders.one(values.drop_null().slice(0, 1))).any())
 
 
 def _id(values: pa.Array) -> Encoded:

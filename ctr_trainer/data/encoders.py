@@ -177,11 +177,11 @@ def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> E
     """
     values = one(values)
     if is_list(values.type):
-        flat, owner = _bytes(pc.list_flatten(values)), pc.list_parent_indices(values).to_numpy()
+        flat, owner = to_bytes(pc.list_flatten(values)), pc.list_parent_indices(values).to_numpy()
         return _encode(flat, owner, len(values), feature)
     # Each distinct text is split once. An additional empty text at the end represents missing values.
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    lists = split(_bytes(values.dictionary), feature)
+    lists = split(to_bytes(values.dictionary), feature)
     flat, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
     encoded = _encode(flat, owner, len(lists) + 1, feature)
     where = values.indices.fill_null(len(lists))
@@ -270,7 +270,7 @@ def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.n
     return values, weights, wrong if wrong.any() else None
 
 
-def _bytes(values: pa.Array) -> pa.Array:
+def to_bytes(values: pa.Array) -> pa.Array:
     """Returns texts or integers as bytes."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()

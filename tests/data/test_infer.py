@@ -7,21 +7,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.data.conversion import meaning
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.conversion.csv_header import see_form
 from ctr_trainer.data.conversion.infer import infer
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
+from tests.data.make import read
 
-ROWS = 400
+ROWS = 1000
 RNG = np.random.default_rng(0)
+AGES = RNG.integers(18, 71, ROWS)
+USERS = RNG.integers(0, 40, ROWS)
+# Clicks depend smoothly on the age, and on the user by a number of the user's own.
+CLICKS = RNG.random(ROWS) < 1 / (1 + np.exp(1.5 - 0.08 * (AGES - 44) - 1.5 * RNG.normal(size=40)[USERS]))
 COLUMNS = {
     "request": [f"r{i:04}" for i in range(ROWS)],
-    "clicked": [i % 4 // 3 for i in range(ROWS)],
+    "clicked": CLICKS.astype(int).tolist(),
     "price": np.round(RNG.lognormal(0, 1.5, ROWS), 3).tolist(),
-    "age": [("NA" if i % 10 == 0 else 20 + i % 53) for i in range(ROWS)],
-    "user_id": [1000 + i % 97 for i in range(ROWS)],
+    "age": [("NA" if i % 10 == 0 else age) for i, age in enumerate(AGES)],
+    "u": (1000 + 17 * RNG.permutation(40)[USERS]).tolist(),
     "hour": [i % 24 for i in range(ROWS)],
     "city": [("", "Bern", "Köln")[i % 3] for i in range(ROWS)],
     "tags": ["|".join(f"t{k}" for k in range(i % 5)) for i in range(ROWS)],
@@ -45,50 +49,39 @@ def comment_of(text, column):
     return (above or re.search(rf'"{column}",  # (.*)', text)).group(1)
 
 
-def test_each_column_becomes_what_it_looks_like_and_a_comment_says_why(tmp_path):
-    spec = infer(write_csv(tmp_path / "a.csv"), tmp_path / "spec.toml", progress=False)
-    assert spec == FeatureSpec.load(tmp_path / "spec.toml")
-    assert spec.name == "spec" and spec.label.column == "clicked"
-    assert spec.ids == ("request", "at")
-    assert {f.column: (f.name, f.transform) for f in spec.dense} == {
-        "price": ("price", "log1p"),
-        "age": ("age", "standardize"),
-        "weight": ("feature_weight", "standardize"),
-    }
-    assert {f.name: f.combiner for f in spec.sparse} == {
-        "user_id": None,
-        "hour": None,
-        "city": None,
-        "tags": "mean",
-        "zip": None,
-    }
-    assert spec.csv.null_values == ("", "NA")
-    text = (tmp_path / "spec.toml").read_text()
-    for column, why in {
-        "clicked": "0 and 1; 25.00% are 1",
-        "price": "skewed",
-        "age": "missing in 10.0% and replaced by the median",
-        "weight": "not skewed",
-        "user_id": "whole numbers with the name of an id, 97 distinct values",
-        "hour": "24 distinct values",
-        "city": "text, 2 distinct values",
-        "tags": "separated by '|'",
-        "request": "100% distinct values",
-        "at": "a time",
-    }.items():
-        assert why in comment_of(text, column), column
-    assert "# left out: country: only one value" in text
-
-
-def test_what_is_written_converts_as_it_is(tmp_path, capsys):
+def test_each_column_becomes_what_the_data_show_and_a_comment_says_why(tmp_path, capsys):
     source = write_csv(tmp_path / "a.csv")
     flags = [f"--input={source}", f"--output={tmp_path / 'spec.toml'}"]
     assert cli.main(["convert", "--infer", *flags]) == 0
     assert "label 'clicked', 3 dense and 5 sparse features, 2 columns kept as ids" in capsys.readouterr().out
     spec = FeatureSpec.load(tmp_path / "spec.toml")
+    assert spec.name == "spec" and spec.label.column == "clicked" and spec.ids == ("request", "at")
+    assert {f.column: (f.name, f.transform) for f in spec.dense} == {
+        "price": ("price", "log1p"),
+        "age": ("age", "standardize"),
+        "weight": ("feature_weight", "standardize"),
+    }
+    kinds = {"u": None, "hour": None, "city": None, "tags": "mean", "zip": None}
+    assert {f.name: f.combiner for f in spec.sparse} == kinds
+    assert spec.csv.null_values == ("", "NA")
+    text = (tmp_path / "spec.toml").read_text()
+    for column, why in {
+        "clicked": f"0 and 1; {CLICKS.mean():.2%} are 1",
+        "price": "numbers, .* never missing; no gain: held-out log loss .* as an amount, .* without; from .* skewness",
+        "age": r"whole numbers, 53 .* missing in 10.0%; held-out log loss 0.\d{4} as a category, 0.\d{4} as an amount, "
+        r"0.\d{4} without; from 18 to 70, skewness .*, replaced by the median",
+        "u": r"40 distinct .* 0.\d{4} as a category, 0.\d{4} as an amount, .* without; neighbouring numbers are unlike",
+        "hour": "whole numbers, 24 distinct values, never missing; no gain: .* as a category, .* as an amount",
+        "city": "text, 2 distinct values, missing in 33.4%; no gain: ",
+        "tags": r"separated by '\|', on average 2.5 of 4, missing in 20.0%",
+        "request": "text, 1,000 distinct values, .*; 100% are distinct",
+        "at": "a time, never missing: ",
+    }.items():
+        assert re.search(why, comment_of(text, column)), column
+    assert "# left out: country: only one value" in text
     info = convert("csv", source, tmp_path / "out", spec, progress=False)["parts"]["all"]
-    assert info.rows == ROWS and info.label_mean == 0.25
-    assert info.distinct == {"user_id": 97, "hour": 24, "city": 3, "tags": 4, "zip": 9}
+    assert info.rows == ROWS and info.label_mean == pytest.approx(CLICKS.mean())
+    assert info.distinct == {"u": 40, "hour": 24, "city": 3, "tags": 4, "zip": 9}
     assert info.statistics["age"]["count"] == 0.9 * ROWS
 
 
@@ -96,9 +89,10 @@ def test_parquet_types_decide(tmp_path):
     start = datetime.datetime(2024, 1, 1)
     table = pa.table(
         {
-            "target": [i // 4 % 2 == 0 for i in range(ROWS)],
+            "target": CLICKS,
             "item": pa.array([f"i{i % 30}" for i in range(ROWS)]).dictionary_encode(),
-            "amount": pa.array([i * 7 % 300 for i in range(ROWS)], pa.int32()),
+            "amount": pa.array(AGES, pa.int32()),
+            "digits": [str(age) for age in AGES],
             "at": [start + datetime.timedelta(hours=i) for i in range(ROWS)],
             "history": [list(range(i % 4)) for i in range(ROWS)],
             "vector": [[0.5, 0.25]] * ROWS,
@@ -109,26 +103,16 @@ def test_parquet_types_decide(tmp_path):
     (tmp_path / "data" / "day=mo").mkdir(parents=True)
     pq.write_table(table, tmp_path / "data" / "day=mo" / "a.parquet")
     pq.write_table(table, tmp_path / "data" / "b.parquet")
-    spec = infer(tmp_path / "data" / "day=mo", tmp_path / "s.toml", progress=False)
+    spec = infer(tmp_path / "data" / "day=mo", tmp_path / "s.toml")
     assert spec.label.column == "target" and spec.ids == ("at",)
-    assert [f.name for f in spec.dense] == ["amount"]
-    assert {f.name: f.combiner for f in spec.sparse} == {
-        "item": None,
-        "at_hour": None,
-        "at_weekday": None,
-        "history": "mean",
-    }
+    assert [f.name for f in spec.dense] == ["amount", "digits"]
+    kinds = {"item": None, "at_hour": None, "at_weekday": None, "history": "mean"}
+    assert {f.name: f.combiner for f in spec.sparse} == kinds
     text = (tmp_path / "s.toml").read_text()
     for what in ("vector: of an unsupported type", "info: of an unsupported type", "empty: no value"):
         assert f"# left out: {what}" in text
     info = convert("parquet", tmp_path / "data" / "b.parquet", tmp_path / "out", spec, progress=False)["parts"]["all"]
-    assert (info.rows, info.label_mean) == (ROWS, 0.5)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("values", [[3.0], [3.0, 4.0], [3.0, 3.0, 3.0]])
-def test_few_numbers_have_no_order(values):
-    assert not meaning.is_ordered(np.array(values))
+    assert (info.rows, info.label_mean) == (ROWS, pytest.approx(CLICKS.mean()))
 
 
 def test_a_column_of_different_types_in_two_files_is_named(tmp_path):
@@ -136,33 +120,59 @@ def test_a_column_of_different_types_in_two_files_is_named(tmp_path):
     for name, tags in (("a", "x"), ("b", ["x"])):
         pq.write_table(pa.table({"y": [0, 1], "tags": [tags] * 2}), tmp_path / "data" / f"{name}.parquet")
     with pytest.raises(UserError, match="different types in the input's files.*tags"):
-        infer(tmp_path / "data", tmp_path / "s.toml", progress=False)
+        infer(tmp_path / "data", tmp_path / "s.toml")
 
 
 @pytest.mark.parametrize(
-    ("label", "values", "rule"),
+    ("no", "yes", "rule", "said"),
     [
-        ("income", [">50K" if i % 4 == 0 else "<=50K" for i in range(ROWS)], {"positive": ">50K"}),
-        ("rating", [1 + i % 5 for i in range(ROWS)], {"threshold": 3.0}),
+        ("No", "Yes", {"positive": "Yes"}, "'Yes' is positive and 'No' is not; "),
+        ("FALSE", "TRUE", {"positive": "TRUE"}, "'TRUE' is positive and 'FALSE' is not; "),
+        (-1, 1, {"threshold": 1.0}, "at least 1 is positive, of -1 and 1; "),
+        (1, 2, {"threshold": 2.0}, "at least 2 is positive, of 1 and 2; "),
+        ("<=50K", ">50K", {"positive": ">50K"}, "'>50K' is positive and '<=50K' is not, the rarer value: check this; "),
     ],
 )
-def test_a_label_of_other_values_is_made_by_a_rule(tmp_path, label, values, rule):
-    source = write_csv(tmp_path / "a.csv", {label: values, "hour": COLUMNS["hour"]})
-    spec = infer(source, tmp_path / "s.toml", label=label, progress=False)
+@pytest.mark.parametrize("name", ["Churn", "isClicked", "other"])
+def test_a_label_of_two_values_is_read_and_said(tmp_path, caplog, name, no, yes, rule, said):
+    caplog.set_level("INFO")
+    columns = {"SeniorCitizen": [i % 2 for i in range(ROWS)], "u": COLUMNS["u"], name: np.where(CLICKS, yes, no)}
+    source = write_csv(tmp_path / "a.csv", columns)
+    spec = infer(source, tmp_path / "s.toml", label=name if name == "other" else None)
+    assert spec.label.column == name
     assert {k: v for k, v in vars(spec.label).items() if k in ("positive", "threshold") and v is not None} == rule
-    assert f"{label}" in (tmp_path / "s.toml").read_text()
+    assert said in comment_of((tmp_path / "s.toml").read_text(), name) and said in caplog.text
+    info = convert("csv", source, tmp_path / "out", spec, progress=False)["parts"]["all"]
+    assert info.label_mean == pytest.approx(CLICKS.mean())
+
+
+def test_a_label_of_ratings_gets_a_threshold_and_rows_without_one_are_not_measured(tmp_path):
+    columns = {"rating": ["" if i % 50 == 0 else 1 + i % 5 for i in range(ROWS)], "u": COLUMNS["u"]}
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", label="rating")
+    assert spec.label.threshold == 3.0
+    assert "at least 3 is positive, of from 1 to 5" in (tmp_path / "s.toml").read_text()
+
+
+TWO = {"SeniorCitizen": [0, 1, 0, 0], "Partner": ["Yes", "No", "No", "No"]}
 
 
 @pytest.mark.parametrize(
     ("columns", "flags", "message"),
     [
         (
-            {"a": [1, 2, 3], "b": [0, 1, 0], "c": [1, 0, 0]},
+            TWO,
             [],
-            "the columns of 0 and 1 are b, c. Name it with --label; the columns are a, b, c",
+            "none with two values is so named: SeniorCitizen: 0 and 1; 25.00% are 1; Partner: 'Yes' is positive and "
+            "'No' is not; 25.00% are positive. Name it with --label; the columns are SeniorCitizen, Partner",
         ),
-        ({"a": ["x", "y", "z"]}, [], "no column has 0 and 1 only. Name it with --label; the columns are a"),
-        ({"a": [0, 1, 1]}, [], "apart from the label 'a', it has no column"),
+        (
+            TWO | {"click": [0, 1, 1, 1], "Purchased": [1, 0, 0, 0]},
+            [],
+            "several columns with two values are named like labels: click: 0 and 1; 75.00% are 1; Purchased: 0 and 1; "
+            "25.00% are 1. Name it with --label",
+        ),
+        ({"a": ["x", "y", "z"]}, [], "no column has two values. Name it with --label; the columns are a"),
+        ({"y": [0, 1, 1]}, [], "apart from the label 'y', it has no column"),
         ({"a": [0, 1, 1]}, ["--label=b"], "--label=b: no such column; there are a"),
         ({"clicked": [0, 1, 1]}, ["--label=click"], "no such column; there are clicked; did you mean clicked?"),
         ({"a": ["x", "y", "z"], "b": [0, 1, 0]}, ["--label=a"], "--label=a: the column has 3 different values"),
@@ -182,87 +192,95 @@ def test_a_mistake_is_named_and_nothing_is_written(tmp_path, capsys, columns, fl
 def test_an_existing_spec_is_not_overwritten(tmp_path):
     (tmp_path / "s.toml").write_text("mine")
     with pytest.raises(UserError, match="already exists"):
-        infer(write_csv(tmp_path / "a.csv"), tmp_path / "s.toml", progress=False)
+        infer(write_csv(tmp_path / "a.csv"), tmp_path / "s.toml")
 
 
-def _logs(rows):
-    """Whole numbers of all sorts, as columns of numbers."""
-    rng = np.random.default_rng(1)
-    popularity = 1 / np.arange(1, 301) ** 1.05
-    return {
-        "click": rng.integers(0, 2, rows),
-        "user": rng.integers(0, 900, rows),
-        "item": rng.permutation(300)[rng.choice(300, rows, p=popularity / popularity.sum())],
-        "country": rng.permutation(60)[rng.choice(60, rows, p=popularity[:60] / popularity[:60].sum())],
-        "ip": rng.integers(0, 2**32, 700)[rng.integers(0, 700, rows)],
-        "age": np.clip(rng.normal(40, 13, rows), 16, 90).round().astype(int),
-        "views": rng.geometric(0.1, rows) - 1,
-        "cents": np.round(rng.lognormal(7, 1, rows)).astype(int),
-        "few": rng.choice(5, rows, p=[0.5, 0.3, 0.12, 0.06, 0.02]),
-    }
+def accesses(rows, seed=0):
+    """Nine columns of ids with few rows per id and a rate of their own, as those of Amazon's employees; and amounts."""
+    rng = np.random.default_rng(seed)
+    logits, columns = np.full(rows, 2.5), {}
+    for name, count, effect in (
+        ("RESOURCE", rows // 4, 1.2), ("MGR_ID", rows // 8, 1.2), ("ROLE_ROLLUP_1", 128, 0.8),
+        ("ROLE_ROLLUP_2", 177, 0.8), ("ROLE_DEPTNAME", 449, 1.0), ("ROLE_TITLE", 343, 0.8),
+        ("ROLE_FAMILY_DESC", 2358, 1.0), ("ROLE_FAMILY", 67, 0.8), ("ROLE_CODE", 343, 0.8),
+    ):  # fmt: skip
+        popularity = 1 / np.arange(1, count + 1) ** rng.uniform(0.6, 1)
+        drawn = rng.choice(count, rows, p=popularity / popularity.sum())
+        columns[name] = rng.choice(300_000, count, replace=False)[drawn]
+        logits += effect * rng.normal(size=count)[drawn]
+    columns["years"] = np.clip(rng.normal(40, 13, rows), 16, 90).round().astype(int)
+    columns["cents"] = np.round(rng.lognormal(7, 1, rows)).astype(int)
+    columns["views"] = rng.geometric(0.05, rows) - 1
+    logits += 0.05 * (columns["years"] - 40) + np.log(columns["cents"] + 1) - 7 - 0.5 * np.log1p(columns["views"]) + 1
+    columns["nothing"] = rng.integers(0, 900, rows)
+    return {"ACTION": (rng.random(rows) < 1 / (1 + np.exp(-logits))).astype(int), **columns}
 
 
-@pytest.mark.parametrize(("named", "rows"), [(True, 20_000), (False, 20_000), (False, 4000)])
-def test_whole_numbers_that_come_back_are_ids_and_amounts_are_numbers(tmp_path, named, rows):
-    columns = _logs(rows)
+@pytest.mark.parametrize(("named", "rows"), [(True, 30_000), (False, 10_000)])
+def test_ids_become_categories_and_amounts_become_numbers(tmp_path, caplog, named, rows):
+    caplog.set_level("INFO")
+    columns = accesses(rows)
     names = list(columns) if named else [f"c{number}" for number in range(1, len(columns) + 1)]
     source = write_csv(tmp_path / "a.csv", dict(zip(names, columns.values(), strict=True)), header=named)
-    spec = infer(source, tmp_path / "s.toml", label=names[0], progress=False)
-    single = [f.column for f in spec.sparse if not f.is_bucketised]
-    assert single == names[1:5]
-    assert [f.column for f in spec.dense] == names[5:]
-    levels = [(f"{name}_level", name) for name in names[5:]] if rows == 20_000 else []  # fewer rows are too few
+    spec = infer(source, tmp_path / "s.toml", label=None if named else "c1")
+    assert [f.column for f in spec.sparse if not f.is_bucketised] == [*names[1:10], names[13]]
+    assert [f.column for f in spec.dense] == names[10:13]
+    levels = [(f"{name}_level", name) for name in names[10:13]] if rows >= 20_000 else []  # fewer rows are too few
     assert [(f.name, f.column) for f in spec.bucketised] == levels
+    assert f"columns without influence of their own on the label: {names[13]}" in caplog.text
+
+
+def test_a_number_is_a_category_and_an_amount_if_each_adds_to_the_other(tmp_path):
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 200, 20_000)
+    logits = 0.02 * (numbers - 100) + 1.2 * rng.normal(size=200)[numbers]
+    columns = {"click": (rng.random(20_000) < 1 / (1 + np.exp(-logits))).astype(int), "x": numbers}
+    # Rare numbers, for which the neighbours say more than the few rows of their own.
+    columns["x"][:2000] = rare = rng.integers(200, 100_000, 2000)
+    columns["click"][:2000] = rng.random(2000) < np.where(rare < 50_000, 0.1, 0.9)
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml")
+    assert [f.name for f in spec.dense] == ["x"]
+    assert [(f.name, f.column, f.is_bucketised) for f in spec.sparse] == [("x_category", "x", False)]
 
 
 def test_the_numbers_of_criteo_and_adult_stay_numbers(tmp_path, real_data):
-    criteo = infer(real_data / "criteo" / "train_head.tsv", tmp_path / "c.toml", label="c1", progress=False)
-    assert [f.name for f in criteo.dense] == [f"c{number}" for number in range(2, 15)]
+    criteo = infer(real_data / "criteo" / "train_head.tsv", tmp_path / "c.toml", label="c1")
+    amounts = {f.name for f in criteo.dense}
+    assert amounts >= {f"c{number}" for number in (2, 3, 4, 6, 7, 8, 12, 14)}
+    assert amounts <= {f"c{number}" for number in range(2, 15)}
     assert {(f.transform, f.default) for f in criteo.dense} == {("log1p", 0.0)}  # as in configs/features/criteo.toml
-    adult = infer(real_data / "adult" / "adult.data", tmp_path / "a.toml", label="c15", progress=False)
-    assert [f.name for f in adult.dense] == ["c1", "c3", "c11", "c12", "c13"]
+    adult = infer(real_data / "adult" / "adult.data", tmp_path / "a.toml", label="c15")
+    assert {f.name for f in adult.dense} >= {"c1", "c13"}
     assert {f.column for f in adult.bucketised} == {f.name for f in adult.dense}
-    (education,) = (f for f in adult.sparse if f.name == "c5")  # 16 levels, a category each
-    assert not education.is_bucketised
 
 
-@pytest.mark.parametrize("values", [(0, 1), (1, 2), (0.5, 1.5), (-1, 1)])
-@pytest.mark.parametrize("name", ["x", "premium_count"])
-def test_two_numbers_are_two_categories_whatever_their_name(tmp_path, name, values):
-    columns = {
-        "clicked": COLUMNS["clicked"],
-        "price": COLUMNS["price"],
-        name: [values[i % 3 // 2] for i in range(ROWS)],
-    }
-    source = write_csv(tmp_path / "a.csv", columns)
-    spec = infer(source, tmp_path / "s.toml", label="clicked", progress=False)
-    assert [f.name for f in spec.sparse] == [name] and [f.name for f in spec.dense] == ["price"]
-    why = f"only the numbers {values[0]:g} and {values[1]:g}, as two categories"
-    assert why in comment_of((tmp_path / "s.toml").read_text(), name)
-    assert convert("csv", source, tmp_path / "out", spec, progress=False)["parts"]["all"].distinct[name] == 2
+def test_ids_of_movielens_are_categories_and_titles_and_genres_are_bags(tmp_path, real_data):
+    movies = (real_data / "movielens" / "movies.dat").read_text(encoding="latin-1").splitlines()
+    titles = {number: (title, genres) for number, title, genres in (line.split("::") for line in movies)}
+    lines = (real_data / "movielens" / "ratings.dat").read_text().splitlines()[:30_000]
+    rows = [[*line.split("::"), *titles[line.split("::")[1]]] for line in lines]
+    columns = dict(zip(("u", "m", "stars", "second", "name", "kinds"), zip(*rows, strict=True), strict=True))
+    spec = infer(write_csv(tmp_path / "a.tsv", columns, "\t"), tmp_path / "s.toml", label="stars")
+    assert spec.ids == ("second",) and spec.label.threshold == 4.0
+    assert {f.column: (f.combiner, f.separator) for f in spec.sparse} == {
+        "u": (None, "|"), "m": (None, "|"), "second": (None, "|"), "name": ("mean", " "), "kinds": ("mean", "|"),
+    }  # fmt: skip
 
 
-def _banners(rows):
-    """Ids that were given out in groups to campaigns, whose banners are about equally frequent."""
-    rng = np.random.default_rng(0)
-    starts, sizes = 432 + 3 * np.cumsum(rng.integers(5, 60, 400)), rng.integers(1, 12, 400)
-    ids = np.concatenate([start + np.arange(size) for start, size in zip(starts, sizes, strict=True)])
-    popularity = np.repeat(rng.lognormal(0, 1.5, 400), sizes) * rng.lognormal(0, 0.5, len(ids))
-    return rng.choice(ids, rows, p=popularity / popularity.sum())
-
-
-@pytest.mark.parametrize("name", ["C14", "account_number"])
-def test_ids_of_neighbours_that_are_about_as_frequent_are_categories(tmp_path, name):
-    columns = {"clicked": [i % 4 // 3 for i in range(20_000)], name: _banners(20_000)}
-    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", label="clicked", progress=False)
-    assert [f.name for f in spec.sparse] == [name] and not spec.dense
-    assert "whole numbers distributed unlike amounts" in comment_of((tmp_path / "s.toml").read_text(), name)
+def test_two_numbers_are_two_categories(tmp_path):
+    pairs = [(0, 1), (1, 2), (0.5, 1.5), (-1, 1)]
+    columns = {f"x{at}": [pair[i % 3 // 2] for i in range(ROWS)] for at, pair in enumerate(pairs)}
+    source = write_csv(tmp_path / "a.csv", {"clicked": COLUMNS["clicked"], "price": COLUMNS["price"], **columns})
+    spec = infer(source, tmp_path / "s.toml")
+    assert [f.name for f in spec.sparse] == list(columns) and [f.name for f in spec.dense] == ["price"]
+    distinct = convert("csv", source, tmp_path / "out", spec, progress=False)["parts"]["all"].distinct
+    assert distinct == dict.fromkeys(columns, 2)
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0"])
 def test_pandas_row_numbers_are_left_out(tmp_path, name):
     columns = {name: [i % 300 for i in range(ROWS)], "clicked": COLUMNS["clicked"], "hour": COLUMNS["hour"]}
-    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False)
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml")
     assert spec.csv.header and spec.ids == () and [f.name for f in spec.sparse] == ["hour"]
     assert f"# left out: {name or 'the first column, without a name'}: row numbers" in (tmp_path / "s.toml").read_text()
     assert convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)["parts"]["all"].rows == ROWS
@@ -270,9 +288,10 @@ def test_pandas_row_numbers_are_left_out(tmp_path, name):
 
 @pytest.mark.parametrize("header", [True, False])
 def test_columns_that_blanks_separate_are_seen(tmp_path, header):
-    columns = {"clicked": COLUMNS["clicked"], "user_id": COLUMNS["user_id"], "price": COLUMNS["price"]}
+    columns = {"clicked": COLUMNS["clicked"], "u": COLUMNS["u"], "price": COLUMNS["price"]}
     columns["history"] = [f"i{i % 5},i{i % 7}" for i in range(ROWS)]
-    spec = infer(write_csv(tmp_path / "a.csv", columns, " ", header), tmp_path / "s.toml", progress=False)
+    source = write_csv(tmp_path / "a.csv", columns, " ", header)
+    spec = infer(source, tmp_path / "s.toml", label=None if header else "c1")
     assert (spec.csv.delimiter, spec.csv.header) == (" ", header)
     (history,) = (f for f in spec.sparse if f.combiner)
     assert history.separator == ","
@@ -300,8 +319,8 @@ def test_the_delimiter_is_the_one_that_fits_all_lines(tmp_path, lines, delimiter
 def test_a_time_is_kept_to_split_by_and_gives_hour_and_weekday(tmp_path, form):
     start = datetime.datetime(2014, 10, 21)
     times = [(start + datetime.timedelta(hours=i)).strftime(form) for i in range(ROWS)]
-    columns = {"clicked": COLUMNS["clicked"], "hour": times, "user": COLUMNS["user_id"]}
-    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False)
+    columns = {"clicked": COLUMNS["clicked"], "hour": times, "user": COLUMNS["u"]}
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml")
     assert spec.ids == ("hour",)
     assert {f.name: f.derive for f in spec.sparse} == {"hour_hour": "hour", "hour_weekday": "weekday", "user": None}
     split = re.search(r"--split=time:...:(\w+)", (tmp_path / "s.toml").read_text()).group(1)
@@ -329,7 +348,7 @@ def test_a_list_of_another_columns_values_is_proposed_as_its_history(tmp_path, w
         "item": [f"{prefix}{item}" for item in rng.integers(100, 170, ROWS)],
         "hour": COLUMNS["hour"],
     }
-    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False)
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml")
     sequence, bag = spec.sequences + spec.bags
     assert (sequence.name, sequence.slot, sequence.max_length) == ("watched", "item", 8)
     assert (bag.name, bag.column, bag.slot, bag.combiner) == ("watched_bag", "watched", "item", "mean")
@@ -339,27 +358,15 @@ def test_a_list_of_another_columns_values_is_proposed_as_its_history(tmp_path, w
     assert lists["watched"] == pytest.approx({"mean": 4, "largest": 8, "empty": 1 / 9, "cut": 0}, abs=0.5)
 
 
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        *((name, "id") for name in ("user", "userId", "movieid", "item_id2", "device_type", "age_group", "C_country")),
-        *((name, "number") for name in ("age", "hours-per-week", "education_num", "n_users", "item_price", "userAge")),
-        *((name, None) for name in ("c1", "I7", "x", "fnlwgt", "", "account_number")),
-    ],
-)
-def test_a_name_says_id_or_number_or_nothing(name, what):
-    assert (meaning.is_id_name(name), meaning.is_number_name(name)) == (what == "id", what == "number")
-
-
 def test_a_logarithm_is_taken_where_it_leaves_values_apart(tmp_path):
     rng = np.random.default_rng(0)
     columns = {
         "clicked": COLUMNS["clicked"],
         "price": np.round(rng.lognormal(2, 1, ROWS), 2),
-        "years": 2000 - np.round(rng.exponential(12, ROWS)).astype(int),  # skewed to the left
+        "years": 2000 - np.round(rng.exponential(12, ROWS), 3),  # skewed to the left
         "offset": 1e6 + np.round(rng.exponential(50, ROWS), 3),  # whose logarithms are nearly one number
     }
-    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False)
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml")
     assert {f.name: f.transform for f in spec.dense} == {
         "price": "log1p",
         "years": "standardize",
@@ -367,10 +374,49 @@ def test_a_logarithm_is_taken_where_it_leaves_values_apart(tmp_path):
     }
 
 
-@pytest.mark.parametrize(("name", "ids"), [("timestamp", ("timestamp",)), ("amount", ())])
-def test_seconds_before_2001_are_a_time_if_the_name_says_so(tmp_path, name, ids):
-    columns = {"clicked": COLUMNS["clicked"], name: [970_000_000 + 3600 * i for i in range(ROWS)]}
-    assert infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False).ids == ids
+def test_seconds_are_a_time_and_ids_of_ten_digits_are_not(tmp_path):
+    columns = {
+        "clicked": COLUMNS["clicked"],
+        "second": RNG.integers(970_000_000, 980_000_000, ROWS),
+        "hourly": 1_200_000_000 + 3600 * RNG.integers(0, 70, ROWS),
+        "id": RNG.integers(1_200_000_000, 1_210_000_000, 70)[RNG.integers(0, 70, ROWS)],
+        "phone": RNG.integers(1_000_000_000, 2_900_000_000, ROWS),
+    }
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml")
+    assert spec.ids == ("second", "hourly", "phone")
+    assert {f.name for f in spec.sparse} == {
+        "second_hour", "second_weekday", "hourly_hour", "hourly_weekday", "id",
+    }  # fmt: skip
+    assert "distinct, which are too rare to learn from" in comment_of((tmp_path / "s.toml").read_text(), "phone")
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", None])
+def test_a_date_that_the_rows_are_not_sorted_by_gives_an_age(tmp_path, form):
+    start = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+    dates = [start + datetime.timedelta(days=int(day)) for day in RNG.integers(0, 900, ROWS)]
+    texts = [date.strftime(form) if form else int(date.timestamp()) for date in dates]
+    source = write_csv(tmp_path / "a.csv", {"clicked": COLUMNS["clicked"], "joined": texts, "u": COLUMNS["u"]})
+    spec = infer(source, tmp_path / "s.toml")
+    assert {f.name: f.derive for f in spec.sparse} == {"joined_weekday": "weekday", "u": None}
+    (age,) = spec.dense
+    assert (age.name, age.column, age.transform) == ("joined_age", "joined", "standardize")
+    table = read(convert("csv", source, tmp_path / "out", spec, progress=False)["output"])
+    expected = np.array([date.timestamp() for date in dates], np.float32)
+    np.testing.assert_array_equal(table["joined_age"].to_numpy(), expected)
+
+
+def test_text_of_several_words_becomes_a_bag_and_names_of_places_do_not(tmp_path):
+    words = ["red", "blue", "small", "large", "wool", "silk", "shirt", "coat", "hat", "scarf", "for", "men", "women"]
+    titles = [" ".join(RNG.choice(words, RNG.integers(2, 6), replace=False)) for _ in range(ROWS)]
+    places = [f"{a} {b}" for a, b in zip("ABCDEFGHIJ" * 4, range(100, 140), strict=True)]
+    columns = {"clicked": COLUMNS["clicked"], "title": titles, "place": [places[i % 40] for i in range(ROWS)]}
+    columns["shop"] = [("Home and garden", "Sports and outdoors", "Books and music")[i % 3] for i in range(ROWS)]
+    source = write_csv(tmp_path / "a.csv", columns)
+    spec = infer(source, tmp_path / "s.toml")
+    combiners = {f.name: (f.combiner, f.separator) for f in spec.sparse if f.combiner}
+    assert combiners == {"title": ("mean", " ")} and {f.name for f in spec.sparse} >= {"place", "shop"}
+    lists = convert("csv", source, tmp_path / "out", spec, progress=False)["lists"]
+    assert lists["title"]["mean"] == pytest.approx(3.5, abs=0.2)
 
 
 def test_a_table_of_numbers_trains_with_the_models_that_the_refusal_names(tmp_path, capsys):
@@ -379,7 +425,7 @@ def test_a_table_of_numbers_trains_with_the_models_that_the_refusal_names(tmp_pa
     columns = {"y": (numbers[:, 0] > 0.5).astype(int) ^ (rng.random(300) < 0.1)}
     columns |= {f"f{n}": numbers[:, n] for n in range(3)}
     source = write_csv(tmp_path / "a.csv", columns)
-    infer(source, tmp_path / "s.toml", progress=False)
+    infer(source, tmp_path / "s.toml")
     flags = ["train", f"--train_data={source}", f"--feature_spec={tmp_path / 's.toml'}", "--epochs=1", "--threads=1"]
     assert cli.main([*flags, f"--model_dir={tmp_path / 'default'}"]) == 1
     said = re.search(r"needs sparse features, .* such as (\w+) or (\w+)", capsys.readouterr().err)

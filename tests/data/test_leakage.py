@@ -98,7 +98,7 @@ def test_a_conversion_without_such_a_column_says_nothing(tmp_path, caplog):
 def test_an_inferred_spec_leaves_such_a_column_out_and_says_so(tmp_path, caplog, name):
     source = write_csv(tmp_path / "a.csv", COLUMNS | {name: LEAKS[name][0]})
     with caplog.at_level(logging.WARNING):
-        spec = infer(source, tmp_path / "s.toml", label="click", progress=False)
+        spec = infer(source, tmp_path / "s.toml", label="click")
     assert {feature.column for feature in (*spec.dense, *spec.sparse)} == {"price", "good", "city", "user"}
     assert f"# left out: {name}: " in (tmp_path / "s.toml").read_text()
     assert f"column {name!r}" in caplog.text and "leaks the label" in caplog.text
@@ -109,7 +109,7 @@ def test_values_that_hardly_ever_have_a_label_make_no_column_suspicious(tmp_path
     ages = RNG.integers(17, 60, 40_000)
     rates = np.where(ages == 17, 0, np.where(ages < 20, 0.004, 0.3))
     columns = {"click": (RNG.random(40_000) < rates).astype(int), "rank": ages, "city": [f"c{age}" for age in ages]}
-    infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", label="click", progress=False)
+    infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", label="click")
     assert "leaks the label" not in caplog.text
 
 
@@ -144,7 +144,7 @@ def test_rare_positives_make_no_column_suspicious(tmp_path, caplog):
 @pytest.mark.parametrize("name", ["criteo/train_head.tsv", "adult/adult.data"])
 def test_real_logs_make_no_column_suspicious(tmp_path, caplog, real_data, name):
     label = "c1" if "criteo" in name else "c15"
-    spec = infer(real_data / name, tmp_path / "s.toml", label=label, progress=False)
+    spec = infer(real_data / name, tmp_path / "s.toml", label=label)
     convert("csv", real_data / name, tmp_path / "out", spec, progress=False)
     assert "away" not in caplog.text and not warnings(caplog)
 

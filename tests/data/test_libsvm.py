@@ -8,9 +8,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from ctr_trainer import cli
-from ctr_trainer.data.conversion import synthetic, text_blocks
+from ctr_trainer.data.conversion import text_blocks
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.conversion.infer import infer
+from ctr_trainer.data.conversion.measurement import auc
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.export.saved_model_evaluation import read_raw
@@ -99,7 +100,7 @@ def test_fields_become_features_of_their_own_by_an_inferred_spec(tmp_path):
 
 def test_minus_one_is_negative_in_an_inferred_spec(tmp_path):
     (tmp_path / "a.txt").write_text("-1 3:1\n+1 4:1 5:1\n")
-    spec = infer(tmp_path / "a.txt", tmp_path / "s.toml", format="libsvm", progress=False)
+    spec = infer(tmp_path / "a.txt", tmp_path / "s.toml", format="libsvm")
     info = convert("libsvm", tmp_path / "a.txt", tmp_path / "out", spec, progress=False)["parts"]["all"]
     assert info.label_mean == 0.5
 
@@ -161,11 +162,11 @@ def test_the_data_is_a_function_of_the_seed(demo, tmp_path):
 
 
 def test_auc_is_exact_with_ties():
-    assert synthetic.auc(np.array([0, 1, 0, 1]), np.array([0.1, 0.2, 0.3, 0.4])) == 0.75
-    assert synthetic.auc(np.array([0, 1]), np.array([0.5, 0.5])) == 0.5
+    assert auc(np.array([0, 1, 0, 1]), np.array([0.1, 0.2, 0.3, 0.4])) == 0.75
+    assert auc(np.array([0, 1]), np.array([0.5, 0.5])) == 0.5
     rng = np.random.default_rng(0)
     labels, scores = rng.integers(0, 2, 500), rng.integers(0, 20, 500)
-    assert synthetic.auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+    assert auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
 
 
 @pytest.mark.parametrize(

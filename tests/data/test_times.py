@@ -107,7 +107,7 @@ def test_an_inferred_spec_says_which_order_of_day_and_month_it_took(tmp_path, pa
     if parquet:
         source = tmp_path / "a.parquet"
         pq.write_table(pa.table(columns), source)
-    spec = infer(source, tmp_path / "s.toml", progress=False)
+    spec = infer(source, tmp_path / "s.toml")
     assert spec.ids == ("at",) and f"a time ({order}: {columns['at'][0]})" in (tmp_path / "s.toml").read_text()
     assert {f.derive for f in spec.sparse} >= {order.replace(" ", "_") + "_weekday"}
     convert("parquet" if parquet else "csv", source, tmp_path / "out", spec, split="time:0.5,0.5:at", progress=False)

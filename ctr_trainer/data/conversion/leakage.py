@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
-from ctr_trainer.data.conversion.synthetic import auc
+from ctr_trainer.data.conversion.measurement import Labels, auc, buckets, scores
 from ctr_trainer.data.source import Source
 from ctr_trainer.features.columns import DenseFeature, SparseFeature
 from ctr_trainer.features.hashing import keys
@@ -41,12 +41,7 @@ class Leak:
 
 
 def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
-    """Finds the features that leak a label on their own.
-
-    A feature leaks the label if nearly all rows of a group have the same label, or if the AUC of the feature alone is
-    above 0.99. The groups are the rows with a value, the rows without one, the rows with another value than the most
-    frequent one, and the rows of each value. A category's score is the mean label of its rows. Scores are computed on
-    one half of the rows and evaluated on the other half, so values that occur only once have no effect.
+    """Finds the features that leak a label on their own; see `evidence`.
 
     Args:
       tables: encoded tables (see `encode.Encoder`). Tables after the first `ROWS` rows are not read.
@@ -61,13 +56,21 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
         of = f" for the label {label.name!r}" if spec.other_labels else ""
         features: tuple[DenseFeature | SparseFeature, ...] = (*spec.dense, *spec.sparse)
         for feature in features:
-            values, missing = table[feature.name], 0
-            if isinstance(feature, SparseFeature) and pa.types.is_int64(values.type):
-                missing = keys(feature.slot, pa.array([""]))[0]
-            has_weights = isinstance(feature, SparseFeature) and feature.weight_separator is not None
-            if why := _why(values, missing, labels, has_weights):
+            if why := _of_encoded(table[feature.name].combine_chunks(), feature, labels):
                 leaks.append(Leak(feature.name, feature.column, why + of))
     return leaks
+
+
+def _of_encoded(column: pa.Array, feature: DenseFeature | SparseFeature, labels: Labels) -> str:
+    if pa.types.is_list(column.type):
+        if isinstance(feature, SparseFeature) and feature.weight_separator is not None:
+            return evidence(None, pc.list_value_length(column).to_numpy() > 0, labels)
+        return evidence_of_lists(pc.list_parent_indices(column).to_numpy(), column.flatten(), labels)
+    values = column.to_numpy()
+    if values.dtype.kind == "f":
+        return evidence(values, ~np.isnan(values), labels)
+    missing = keys(feature.slot, pa.array([""]))[0] if isinstance(feature, SparseFeature) else 0
+    return evidence(values, (values != 0) & (values != missing), labels)
 
 
 def warn_of_leaks(data: Source) -> None:
@@ -94,33 +97,29 @@ def _first(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
             return
 
 
-def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_], has_weights: bool) -> str:
-    """Returns the evidence that an encoded column leaks the labels, or "". Keys of missing values: 0 and `missing`.
+def evidence(values: np.ndarray | None, present: Labels, labels: Labels) -> str:
+    """Returns the evidence that a column leaks the labels, or "".
 
-    The values of lists with weights are not examined: the only column of libsvm text has all features of an example.
+    A column leaks the labels if nearly all rows of a group have the same label, or if its own AUC is above 0.99. The
+    groups are the rows with a value, the rows without one, the rows of each value, and the rows with another value than
+    the most frequent one. The score of a category is the mean label of its other rows, so values that occur only once
+    have no effect.
+
+    Args:
+      values: float[n], amounts, or int64[n], categories; None if only the presence of values is examined.
+      present: bool[n], whether the row has a value.
     """
-    is_list = pa.types.is_list(column.type)
-    values = (pc.list_value_length(column) if is_list else column).to_numpy()
-    if is_list:
-        present = values > 0
-    elif values.dtype.kind == "f":
-        present = ~np.isnan(values)
-    else:
-        present = (values != 0) & (values != missing)
     for rows, what in ((present, "is filled"), (~present, "is missing")):
         if said := _pure(rows, labels):
             return f"{what} {said}"
-    if is_list and has_weights:
+    if values is None:
         return ""
-    if is_list:
-        owner = pc.list_parent_indices(column.combine_chunks()).to_numpy()
-        found, codes = np.unique(pc.list_flatten(column).to_numpy(), return_inverse=True)
-        pairs = np.unique(codes * len(labels) + owner)  # A value that a list repeats counts once.
-        return _of_values(found, pairs // len(labels), labels[pairs % len(labels)], labels)
-    best = _auc(_out_of_fold(_codes(values, present), labels), labels)
     if values.dtype.kind == "f":
-        alone = _auc(values[present], labels[present])
-        best = max(best, alone, 1 - alone)
+        codes = buckets(np.where(present, values, np.nan), _BINS)
+        alone = _auc(labels[present], values[present])
+    else:
+        codes, alone = np.unique(np.where(present, values, 0), return_inverse=True)[1], 0.5
+    best = max(alone, 1 - alone, _auc(labels, scores(labels, codes)))
     if best > _AUC:
         return f"alone has an AUC of {best:.4f}"
     found, codes, counts = np.unique(values[present], return_inverse=True, return_counts=True)
@@ -132,9 +131,23 @@ def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_], h
     return f"has another value than its most frequent one {said}" if said else ""
 
 
-def _of_values(
-    found: np.ndarray, codes: npt.NDArray[np.int64], of_codes: npt.NDArray[np.bool_], labels: npt.NDArray[np.bool_]
-) -> str:
+def evidence_of_lists(owner: npt.NDArray[np.int64], values: pa.Array, labels: Labels) -> str:
+    """Returns the evidence that a column of lists leaks the labels, or "": all rows of a group have the same label.
+
+    The groups are the rows with values, the rows without any, and the rows whose lists contain a value.
+
+    Args:
+      owner, values: the values of all lists, and the row of each.
+    """
+    rows = len(labels)
+    if said := evidence(None, np.bincount(owner, minlength=rows) > 0, labels):
+        return said
+    found = values.dictionary_encode()
+    pairs = np.unique(found.indices.to_numpy().astype(np.int64) * rows + owner)  # A repeated value counts once.
+    return _of_values(np.arange(len(found.dictionary)), pairs // rows, labels[pairs % rows], labels)
+
+
+def _of_values(found: np.ndarray, codes: npt.NDArray[np.int64], of_codes: Labels, labels: Labels) -> str:
     """Describes the most frequent value of a feature that nearly always goes with one label; "" if there is none.
 
     A value must differ from all other values: at 17 nobody has an income above 50,000 in Adult, but at 18 or 19 hardly
@@ -160,7 +173,7 @@ def _of_values(
     return ""
 
 
-def _pure(rows: npt.NDArray[np.bool_], labels: npt.NDArray[np.bool_]) -> str:
+def _pure(rows: Labels, labels: Labels) -> str:
     """Describes a group of rows if nearly all its labels are equal, unlike the labels of all rows; otherwise ""."""
     count, others = int(rows.sum()), int((~rows).sum())
     if min(count, others) < _FEWEST:
@@ -175,32 +188,6 @@ def _pure(rows: npt.NDArray[np.bool_], labels: npt.NDArray[np.bool_]) -> str:
     return ""
 
 
-def _codes(values: np.ndarray, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Returns a category per row: its key, or the quantile of its number. Missing values have their own category."""
-    if values.dtype.kind == "f":
-        found = values[present]
-        if not len(found):
-            return np.zeros(len(values), np.int64)
-        bounds = np.unique(np.quantile(found, np.linspace(0, 1, _BINS + 1)[1:-1]))
-        values = np.where(present, np.searchsorted(bounds, np.where(present, values, 0), side="left") + 1, 0)
-    return np.unique(values, return_inverse=True)[1]
-
-
-def _out_of_fold(codes: npt.NDArray[np.int64], labels: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Returns the mean label of each row's category in the other half of the rows, smoothed with the overall mean."""
-    scores = np.empty(len(codes))
-    fold = np.arange(len(codes)) % 2 == 0
-    base = labels.mean()
-    for part in (fold, ~fold):
-        counts = np.bincount(codes[~part], minlength=codes.max() + 1)
-        positive = np.bincount(codes[~part], labels[~part], minlength=codes.max() + 1)
-        scores[part] = ((positive + base) / (counts + 1))[codes[part]]
-    return scores
-
-
-def _auc(scores: np.ndarray, labels: npt.NDArray[np.bool_]) -> float:
+def _auc(labels: Labels, scores: np.ndarray) -> float:
     """Returns the AUC of the scores, or 0.5 if one of the labels is too rare."""
-    positives = int(labels.sum())
-    if min(positives, len(labels) - positives) < _FEWEST:
-        return 0.5
-    return auc(labels, scores)
+    return auc(labels, scores) if min(labels.sum(), (~labels).sum()) >= _FEWEST else 0.5

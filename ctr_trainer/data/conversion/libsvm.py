@@ -45,6 +45,24 @@ def read_fields(
     yield from _read(files, spec, bad_rows, time, OF_FIELD)
 
 
+def tables(files: Iterable[SourceFile], format: str, bad_rows: BadRowSink) -> Iterator[pa.Table]:
+    """Yields tables of files of `libsvm` or `libffm`: the label, and lists of `index:value` per field, or of all."""
+    for file in files:
+        for lines, _ in good_lines(file.path, OF_FIELD if format == "libffm" else WEIGHTED, bad_rows):
+            tokens, owner = tokens_of(lines)
+            first = np.searchsorted(owner, np.arange(len(lines)))  # The first token of each line is its label.
+            weighted = pc.match_substring(tokens, ":").to_numpy(zero_copy_only=False)
+            weighted &= ~pc.starts_with(tokens, "qid:").to_numpy(zero_copy_only=False)
+            columns = {LABEL: tokens.take(pa.array(first))}
+            tokens, owner = tokens.filter(pa.array(weighted)), owner[weighted]
+            if format == "libsvm":
+                yield pa.table(columns | {FEATURES: _lists(tokens, owner, len(lines))})
+                continue
+            fields = pc.list_element(pc.split_pattern(tokens, ":", max_splits=1), 0).unique().to_pylist()
+            names = [f"{FIELD}{field}" for field in sorted(fields, key=int)]
+            yield pa.table(columns | _field_columns(tokens, owner, len(lines), names, set(names)))
+
+
 def tokens_of(lines: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """Splits good lines, as bytes, into tokens. Returns (tokens as strings; int[n], the line of each token)."""
     texts = pc.replace_substring_regex(lines, r"#.*$", "").cast(pa.string())

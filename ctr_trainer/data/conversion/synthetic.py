@@ -23,7 +23,7 @@ import tqdm
 from ctr_trainer.data.conversion.delimited import CRITEO_COLUMNS as COLUMNS
 from ctr_trainer.data.conversion.delimited import CRITEO_DENSE as DENSE
 from ctr_trainer.data.conversion.delimited import CRITEO_SPARSE as SPARSE
-from ctr_trainer.data.conversion.meaning import ranks
+from ctr_trainer.data.conversion.measurement import auc
 from ctr_trainer.data.conversion.writer import DatasetWriter
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
@@ -112,13 +112,6 @@ def write(
             bar.update(chunk.stop - chunk.start)
     _write_sample(sample_file, labels[sample], [n[sample] for n in numbers], text)
     return writers, extra
-
-
-def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Returns the exact area under the ROC curve of 0/1 labels. A pair with equal scores counts half."""
-    positive = labels > 0
-    n = positive.sum()
-    return float((ranks(scores)[positive].sum() - n * (n + 1) / 2) / (n * (len(labels) - n)))
 
 
 def _check(spec: FeatureSpec, rows: int) -> None:

@@ -1,0 +1,231 @@
+"""Reads the first rows of a source as columns of numbers, texts, lists or times."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_trainer.data import encoders, parquet, typed
+from ctr_trainer.data.conversion import delimited, libsvm, tfrecord
+from ctr_trainer.data.conversion.convert import bad_rows_of
+from ctr_trainer.data.conversion.csv_header import see_form
+from ctr_trainer.data.source import Input, SourceFile, list_files
+from ctr_trainer.features import times
+from ctr_trainer.features.columns import CsvFormat, SparseFeature
+from ctr_trainer.system.messages.errors import UserError, listed
+
+NUMBER, TEXT, LIST, TIME, OTHER = "number", "text", "list", "time", "other"
+_ROWS = 200_000
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_CODE = r"^[+-]?0\d"  # Digits that are a code instead of a number, such as 007.
+_NULLS = pa.array(("NA", "N/A", "NaN", "nan", "NULL", "null", "None", "\\N", "?", "-"))
+_SEPARATORS, _SEPARATED = "|;,^ ", 0.2  # The least share of the values that contain the separator.
+_IN_BRACKETS, _MOST = r"^\s*\[.*\]\s*$|^\s*\(.*\)\s*$|^\s*\{.*\}\s*$", 0.95
+_NUMBERED = r"^[A-Za-z_-]{0,4}\d+$"  # Values such as 17 or i17 that blanks separate are a list; words are a text.
+_TITLES = 30  # Fewer texts of several words than this are categories, such as `Home and garden`.
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One column of the sample.
+
+    Attributes:
+      kind: NUMBER, TEXT, LIST, TIME, or OTHER, which features do not support.
+      values: one value per row, null if missing: float64 for NUMBER, strings for TEXT, lists for LIST.
+      orders: for TIME, the orders of day and month in which its texts are dates; see `times.seen_orders`.
+      options: for LIST, the options of a feature that reads it, such as `separator`.
+    """
+
+    name: str
+    kind: str
+    values: pa.Array
+    orders: Sequence[str] = ("",)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def present(self) -> np.ndarray:
+        """Whether each row has a value, bool[n]."""
+        return self.values.is_valid().to_numpy(zero_copy_only=False)
+
+    @functools.cached_property
+    def distinct(self) -> pa.Array:
+        """The distinct values; none for lists."""
+        return pa.array([]) if self.kind in (LIST, OTHER) else self.values.drop_null().unique()
+
+    @functools.cached_property
+    def codes(self) -> np.ndarray:
+        """The number of each row's value in `distinct`, int64[n]; a missing value has the next number."""
+        indices = pc.index_in(self.values, self.distinct)
+        return indices.fill_null(len(self.distinct)).to_numpy().astype(np.int64)
+
+    @functools.cached_property
+    def numbers(self) -> np.ndarray:
+        """The values of a column of numbers, float64[n], NaN if missing."""
+        return self.values.fill_null(np.nan).to_numpy()
+
+    @functools.cached_property
+    def is_whole(self) -> bool:
+        """Whether all values are whole numbers."""
+        return self.kind == NUMBER and bool(pc.all(pc.equal(self.distinct, pc.round(self.distinct))).as_py())
+
+    @functools.cached_property
+    def lists(self) -> tuple[np.ndarray, pa.Array]:
+        """The rows of the values of all lists, int64[m], and these values as bytes."""
+        owner, values = pc.list_parent_indices(self.values), encoders.to_bytes(self.values.flatten())
+        filled = pc.greater(pc.binary_length(values), 0).fill_null(False)
+        return owner.filter(filled).to_numpy(), values.filter(filled)
+
+    @property
+    def missing(self) -> str:
+        """Describes the share of missing values."""
+        share = 1 - self.present.mean()
+        return f"missing in {share:.1%}" if share else "never missing"
+
+
+def read_sample(source: Input, format: str, bad_rows: int, encoding: str) -> tuple[list[Column], CsvFormat]:
+    """Returns the columns of the first 200,000 rows, and the form of delimited text.
+
+    `csv_header.see_form` detects the form from the first file. A word such as NA represents a missing value if all
+    other values of its column are numbers.
+
+    Args:
+      bad_rows: number of unreadable rows that may be left out.
+      encoding: of the files of format `csv`; see `CsvFormat`.
+    """
+    files, form, bad = list_files(source), CsvFormat(), bad_rows_of(format, bad_rows)
+    if format == "csv":
+        form, names = see_form(files[0].path, encoding)
+        if len(set(names)) < len(names):
+            raise UserError(f"{source}: two columns have the same name; the header is {listed(names)}")
+        table = _first(block.parse(bad).table for block in delimited.blocks(files, form))
+        columns = {name.strip(): _texts(table[name].combine_chunks()) for name in table.column_names}
+        if any(pc.any(pc.starts_with(text, " ")).as_py() for text in columns.values()):
+            columns = {name: _texts(pc.utf8_trim_whitespace(text)) for name, text in columns.items()}
+            form = dataclasses.replace(form, strip=True)
+        nulls = sorted({null for text in columns.values() for null in _nulls(text)})
+        form = dataclasses.replace(form, null_values=("", *nulls))
+        found = pa.array(nulls, pa.string())
+        columns = {name: _emptied(text, pc.is_in(text, found)) for name, text in columns.items()}
+        return [_column(name, values) for name, values in columns.items()], form
+    if format in ("libsvm", "libffm"):
+        table = _first(libsvm.tables(files, format, bad))
+        return [_of_tokens(n, table[n].combine_chunks(), format == "libffm") for n in table.column_names], form
+    table = _first(tfrecord.tables(files, bad) if format == "tfrecord" else _parquet_tables(files))
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    if format == "tfrecord":  # A feature without several values in any record is no list.
+        singles = {name: typed.only(values) for name, values in columns.items() if typed.is_list(values.type)}
+        columns |= {name: only for name, (only, several) in singles.items() if several is None}
+    return [_column(name, values) for name, values in columns.items()], form
+
+
+def _parquet_tables(files: Sequence[SourceFile]) -> Iterator[pa.Table]:
+    for file in files:
+        with parquet.open_file(file.path) as opened:
+            names = [*opened.schema_arrow.names, *file.partitions]
+            for batch in opened.iter_batches(50_000, use_threads=False):
+                yield file.complete(pa.Table.from_batches([batch]), names)
+
+
+def _first(tables: Iterable[pa.Table]) -> pa.Table:
+    """Concatenates the first tables that together have at least `_ROWS` rows."""
+    taken, rows = [], 0
+    for table in tables:
+        taken.append(table)
+        rows += len(table)
+        if rows >= _ROWS:
+            break
+    if not rows:
+        raise UserError("the input has no rows; a feature spec is inferred from rows")
+    try:
+        return pa.concat_tables(taken, promote_options="permissive").slice(0, _ROWS)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UserError(
+            f"a column has different types in the input's files: {error}; infer the spec from files with equal types"
+        ) from error
+
+
+def _column(name: str, values: pa.Array) -> Column:
+    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    kind = values.type
+    if typed.is_list(kind):
+        held = kind.value_type
+        is_supported = typed.is_text(held) or pa.types.is_integer(held) or pa.types.is_dictionary(held)
+        values = _emptied(values.cast(pa.list_(held)), pc.equal(pc.list_value_length(values), 0))
+        return Column(name, LIST if is_supported else OTHER, values)
+    if pa.types.is_boolean(kind) or pa.types.is_decimal(kind) or typed.is_number(kind):
+        numbers = values.cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.float64(), safe=False)
+        return Column(name, NUMBER, _emptied(numbers, pc.is_nan(numbers)))
+    if not typed.is_text(kind):
+        return Column(name, TIME if pa.types.is_temporal(kind) else OTHER, values)
+    text = _texts(values)
+    distinct = text.drop_null().unique()
+    if _all(distinct, _NUMBER) and not pc.any(pc.match_substring_regex(distinct, _CODE)).as_py():
+        return Column(name, NUMBER, text.cast(pa.float64()))
+    orders = times.seen_orders(distinct) if len(distinct) else []
+    if orders:
+        return Column(name, TIME, text, orders)
+    if (options := _separated(distinct)) is None:
+        return Column(name, TEXT, text)
+    feature = SparseFeature(name, name, 1, "", "sum", **options)
+    return Column(name, LIST, encoders.split(text.cast(pa.binary()), feature), options=options)
+
+
+def _of_tokens(name: str, values: pa.Array, has_fields: bool) -> Column:
+    """Returns a column of `libsvm` or `libffm`. A field with at most one index per line, of value 1, becomes texts."""
+    if name == libsvm.LABEL:
+        return _column(name, values)
+    only, several = typed.only(values)
+    weights = pc.replace_substring_regex(only, "^.*:", "").cast(pa.float64())
+    if has_fields and several is None and pc.all(pc.equal(weights, 1.0)).as_py():
+        return Column(name, TEXT, pc.replace_substring_regex(only, ":[^:]*$", ""))
+    values = _emptied(values, pc.equal(pc.list_value_length(values), 0))
+    return Column(name, LIST, values, options={"weight_separator": ":"})
+
+
+def _separated(texts: pa.Array) -> dict[str, Any] | None:
+    """Returns the feature options that describe the lists in distinct texts; None if the texts are no lists."""
+    if not len(texts):
+        return None
+    contain = {s: _share(pc.match_substring(texts, s)) for s in _SEPARATORS}
+    if _share(pc.match_substring_regex(texts, _IN_BRACKETS)) > _MOST:
+        # A blank often follows another separator, so it is tried last.
+        separator = next((s for s in ",;| " if contain[s] > _SEPARATED / 4), ",")
+        return {"brackets": True} | ({} if separator == "," else {"separator": separator})
+    for separator in _SEPARATORS:
+        parts = pc.split_pattern(texts, separator).flatten()
+        if contain[separator] < _SEPARATED or len(parts.unique()) > 0.5 * len(parts):
+            continue
+        are_words = len(texts) >= _TITLES and contain[separator] > 0.5
+        if separator != " " or are_words or _share(pc.match_substring_regex(parts, _NUMBERED)) >= _MOST:
+            return {"separator": separator}
+    return None
+
+
+def _share(matches: pa.Array) -> float:
+    return float(pc.mean(matches).as_py())
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    """Decodes bytes as text, null if empty or not UTF-8."""
+    text = encoders.text(values.cast(pa.binary()))[0]
+    return _emptied(text, pc.equal(text, ""))
+
+
+def _emptied(values: pa.Array, empty: pa.Array) -> pa.Array:
+    """Makes some values null."""
+    return pc.if_else(empty.fill_null(True), pa.scalar(None, values.type), values)
+
+
+def _nulls(text: pa.Array) -> list[str]:
+    """Returns the words that represent missing values in a column of numbers; [] for any other column."""
+    found = text.drop_null().unique()
+    is_null = pc.is_in(found, _NULLS)
+    return found.filter(is_null).to_pylist() if _all(found.filter(pc.invert(is_null)), _NUMBER) else []
+
+
+def _all(values: pa.Array, pattern: str) -> bool:
+    return len(values) > 0 and bool(pc.all(pc.match_substring_regex(values, pattern)).as_py())
