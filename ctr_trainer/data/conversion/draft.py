@@ -178,7 +178,7 @@ def _place_amount(c: Column, why: str, draft: Draft, has_levels: bool) -> None:
     # Missing counts become 0. With their median, the AUC of DeepFM on 10,000 rows of Criteo is 0.006 lower.
     median = 0.0 if is_log or c.present.all() else float(np.median(values))
     fill = "" if c.present.all() else f", replaced by {'the median' if median else '0'}"
-    why += f"; from {values.min():g} to {values.max():g}, skewness {skew:.1f}{fill}"
+    why += f"; from {values.min():g} to {values.max():g}, skewness {round(skew, 1) + 0.0:g}{fill}"
     options: dict[str, Any] = {"default": median} if median else {}
     draft.add("dense", c.name, why, transform="log1p" if is_log else "standardize", **options)
     # At most about 50 quantiles exclude the most frequent value.
