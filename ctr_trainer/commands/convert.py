@@ -31,7 +31,9 @@ class ConvertFlags(Settings, title="Convert"):
         "write a first feature spec for an input, to be reviewed, and convert nothing; without --format, its format is "
         "recognized",
     )
-    label: str = setting("", "column of the label, for --infer; if not given, the only column of two values named like a label")
+    label: str = setting(
+        "", "column of the label, for --infer; if not given, the only column of two values named like a label"
+    )
     feature_spec: str = setting("", "feature spec (TOML); criteo, libsvm and synthetic have a default", "path")
     unlabelled: bool = setting(False, "convert data without labels, to predict on; neither labels nor weights are read")
     split: str = setting(
