@@ -60,7 +60,6 @@ class Attempt:
     ) -> None:
         self.hosts, self.workers, self._errors = hosts, slots(hosts), errors
         self.lost_at: float | None = None
-        self._lost_since: float | None = None
         self.name, self._command, self._output, self._gate = name, command, Output(), gate
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
@@ -124,11 +123,6 @@ class Attempt:
         """Returns the records of the workers that have ended with an error or by a signal."""
         return read_records(self._errors, self.name)
 
-    @property
-    def seconds_since_loss(self) -> float:
-        """Seconds since the failure of a worker was noticed; 0 if no worker has failed."""
-        return 0.0 if self._lost_since is None else time.monotonic() - self._lost_since
-
     def _kill_all(self) -> None:
         """Kills the processes of this attempt on this host, and waits until they have ended."""
         deadline = time.monotonic() + _KILL_SECONDS
@@ -163,7 +157,7 @@ class Attempt:
             with self._lock:
                 self._output.take(line.decode(errors="replace").rstrip("\n"))
                 if self._output.exits and self.lost_at is None:
-                    self.lost_at, self._lost_since = time.time(), time.monotonic()
+                    self.lost_at = time.time()
             with contextlib.suppress(OSError, ValueError):  # If the reader has ended, the training continues.
                 stream.buffer.write(line)
                 stream.buffer.flush()

@@ -148,10 +148,10 @@ class Supervisor:
         while not attempt.has_ended:
             self._end_if_asked(attempt)
             # Without the lost rank, the other ranks cannot save, so a long wait is useless.
-            is_known = attempt.lost_at is not None and attempt.records()
-            seconds = _KNOWN_SECONDS if is_known else _ENDING_SECONDS
-            if attempt.seconds_since_loss > seconds:
-                break
+            if attempt.lost_at is not None:
+                seconds = _KNOWN_SECONDS if attempt.records() else _ENDING_SECONDS
+                if time.time() - attempt.lost_at > seconds:
+                    break
             if silent := self._silent_host(attempt):
                 attempt.end(0.0)
                 self._note(attempt, reached, is_last=True)

@@ -315,7 +315,7 @@ def checkout(tmp_path):
     return Checkout(tmp_path)
 
 
-def test_an_installation_continues_after_failures_and_is_left_alone_when_finished(checkout):
+def test_an_installation_continues_after_failures_and_stays_when_finished(checkout):
     half = checkout.checkout / ".venv" / "bin" / "python"  # Of one that was killed while it made the venv.
     half.parent.mkdir(parents=True)
     half.symlink_to(sys.executable)  # There is no pip yet.

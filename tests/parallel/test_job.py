@@ -1,4 +1,4 @@
-"""Jobs of one, two and three workers, undisturbed, killed and failing."""
+"""Jobs of two and three workers, undisturbed, killed and failing."""
 
 import csv
 import dataclasses
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 NEXT = "--next"  # of workers/job.py
 ROWS = 1003  # divides by neither 2 nor 3, and no share by the batch size of 16
 STRICT = ("--epochs=3", "--evaluate")
-LOOSE = ("--row_copies=host", "--row_copies=worker", "--sync_compression=fp16", "--service=shared")
+LOOSE = ("--row_copies=worker", "--sync_compression=fp16", "--service=shared")
 LIMITED = ("auto", "shared")  # What keeps the rows of a table with limits.
 
 
@@ -48,23 +48,21 @@ def _arguments(*trainings):
 
 @pytest.fixture(scope="module")
 def trained(source, tmp_path_factory):
-    """A directory with the files of jobs with one, two and three workers, each in its own subdirectory."""
+    """A directory with the files of jobs with two and three workers, each in its own subdirectory."""
     data, directory = source[1], tmp_path_factory.mktemp("trained")
 
     def training(path, *more, **name):
         return _flags(data, directory / path, *more, **name)
 
-    shards = {workers: training(f"shards{workers}", "--epochs=1") for workers in (1, 2, 3)}
     loose = [training(how, "--epochs=3", "--evaluate", "--loose", how) for how in LOOSE]
     loose += [training(f"limited-{by}", "--epochs=3", "--loose", "--limits", f"--service={by}") for by in LIMITED]
     ended = [training("ended", "--epochs=0", "--max_steps=10", name=name) for name in ("first", "again")]
     two = training("resized", "--epochs=1", "--max_steps=13", name="two")
     warm = training("warm", "--epochs=0", "--max_steps=1", "--loose", f"--warm_start={directory / 'strict' / 'model'}")
-    launch.run(1, *_arguments(shards[1]))
-    of_two = _arguments(shards[2], training("strict", *STRICT), *loose, *ended, two, warm)
+    of_two = _arguments(training("strict", *STRICT), *loose, *ended, two, warm)
     launch.run(2, *of_two, seconds=2 * launch.TIMEOUT_SECONDS)
     shutil.copytree(directory / "resized" / "model", directory / "resized" / "of_two")
-    launch.run(3, *_arguments(shards[3], training("resized", "--epochs=1", name="three")))
+    launch.run(3, *_arguments(training("three", "--epochs=1"), training("resized", "--epochs=1", name="three")))
     return directory
 
 
@@ -73,13 +71,13 @@ def _seen(out, workers):
     return [json.loads((out / f"seen-{rank}.json").read_text()) for rank in range(workers)]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_uneven_shards_lose_no_example(trained, workers):
-    out = trained / f"shards{workers}" / "out"
-    assert sorted(sum(_seen(out, workers), [])) == sorted(f"r{i}" for i in range(ROWS))
+@pytest.mark.parametrize(("path", "workers", "epochs"), [("strict", 2, 3), ("three", 3, 1)])
+def test_uneven_shards_lose_no_example(trained, path, workers, epochs):
+    out = trained / path / "out"
+    assert sorted(sum(_seen(out, workers), [])) == sorted(f"r{i}" for i in range(ROWS) for _ in range(epochs))
     result = json.loads((out / "result-0.json").read_text())
-    assert result["examples"] == ROWS
-    assert result["steps"] == math.ceil(math.ceil(ROWS / workers) / 16)
+    assert result["examples"] == epochs * ROWS
+    assert result["steps"] == epochs * math.ceil(math.ceil(ROWS / workers) / 16)
 
 
 def test_metrics_of_two_workers_equal_scikit_learns_over_all_predictions(source, trained):
@@ -114,7 +112,7 @@ def test_limits_count_for_all_workers_in_every_mode_and_no_example_is_lost(train
     saved = latest_checkpoint(trained / f"limited-{by}" / "model")
     keys = np.concatenate([keys for _, keys, _ in snapshot.iterate(saved.path, saved.tables)])
     assert 40 < len(np.unique(keys)) == len(keys) <= 50
-    assert len(np.load(trained / "--row_copies=host" / "out" / "rows.npz")["keys"]) > 100
+    assert len(np.load(trained / "--sync_compression=fp16" / "out" / "rows.npz")["keys"]) > 100
 
 
 def test_two_workers_begin_with_the_rows_and_variables_of_another_model(trained):
@@ -146,7 +144,7 @@ def test_a_run_resumes_with_another_number_of_workers_without_repeats(trained):
     assert latest_checkpoint(trained / "ended" / "model").step == 10
 
 
-KILLED = {"alone": ("--max_steps=80",), "shared": ("--max_steps=60", "--loose", "--service=shared")}
+KILLED = {"alone": ("--max_steps=60",), "shared": ("--max_steps=60", "--loose", "--service=shared")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +217,7 @@ def test_a_killed_worker_is_reported_once_and_the_same_command_resumes(killed, a
     assert line.endswith(f"of step {found.step}: the same command resumes from it")
     assert found.output.count("error: ") == 1
     assert "Traceback" not in found.output
-    assert 20 <= found.step < 80
+    assert 20 <= found.step < 60
     directory, expected = killed["alone"].directory, killed["alone"].dense
     for rank in (0, 1):
         start = np.load(directory / "again" / f"start-{rank}.npz")
@@ -227,7 +225,7 @@ def test_a_killed_worker_is_reported_once_and_the_same_command_resumes(killed, a
         assert set(start) == set(expected)
         for name in expected:
             np.testing.assert_array_equal(start[name], expected[name], name)
-    assert latest_checkpoint(directory / "model").step == 80
+    assert latest_checkpoint(directory / "model").step == 60
 
     paths = (directory / "again", after[0] / "undisturbed" / "out")
     one, two = (np.load(path / "rows.npz") for path in paths)

@@ -27,7 +27,7 @@ def _lost(rank, is_here):
     return dataclasses.replace(EndRecord.new("lost", RecordKind.OTHER_RANK, 75, rank, is_here), writer=rank)
 
 
-def test_a_killed_rank_is_reported_where_horovodrun_runs_even_if_the_rank_there_is_late(address, other_host):
+def test_a_killed_rank_is_reported_at_horovodrun_even_if_the_rank_there_is_late(address, other_host):
     first = RecordExchange(Notices(address), Placement(0, 3, range(1)))
     late = threading.Timer(1.0, first.put, [_lost(0, is_here=True)])
     late.start()
@@ -37,6 +37,6 @@ def test_a_killed_rank_is_reported_where_horovodrun_runs_even_if_the_rank_there_
     assert records[2].is_of_killed and records[2].kind is RecordKind.CAUSE
 
 
-def test_a_killed_rank_is_known_to_the_others_if_no_rank_is_left_where_horovodrun_runs(other_host):
+def test_a_killed_rank_is_known_to_the_others_without_a_rank_at_horovodrun(other_host):
     records = {record.rank: record for record in other_host.all(_lost(1, is_here=False))}
     assert set(records) == {1, 2} and records[2].is_of_killed

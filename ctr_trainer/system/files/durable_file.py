@@ -54,12 +54,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 def write_json(path: str | os.PathLike[str], values: Any, indent: int | None = 1) -> None:
     """Writes values as JSON with `write_text`."""
-    write_text(path, json_text(values, indent))
-
-
-def json_text(values: Any, indent: int | None = 1) -> str:
-    """Returns the text of a JSON file."""
-    return json.dumps(values, indent=indent) + "\n"
+    write_text(path, json.dumps(values, indent=indent) + "\n")
 
 
 def read_json(path: str | os.PathLike[str], cure: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fnmatch
+import json
 import os
 import posixpath
 import re
@@ -157,7 +158,7 @@ class StorePath(PureStorePath):
             file.write(text.encode())
 
     def write_json(self, values: Any, indent: int | None = 1) -> None:
-        self.write_text(durable_file.json_text(values, indent))
+        self.write_text(json.dumps(values, indent=indent) + "\n")
 
     def read_json(self, cure: str) -> dict[str, Any]:
         return durable_file.json_object(self, self.read_bytes(), cure)

@@ -39,11 +39,9 @@ def is_silent(address: str) -> bool:
     found = _resolved(address)
     try:
         socket.create_connection((found[0], int(address.rpartition(":")[2])), _CONNECT_SECONDS).close()
-    except ConnectionRefusedError:
         return False
-    except (OSError, IndexError):
-        return True
-    return False
+    except (OSError, IndexError) as error:
+        return not isinstance(error, ConnectionRefusedError)
 
 
 def is_here(name: str) -> bool:

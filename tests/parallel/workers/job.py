@@ -41,7 +41,6 @@ parser.add_argument("--max_steps", type=int)
 parser.add_argument("--step_seconds", type=float, default=0.0)
 parser.add_argument("--fail_at_step", type=int, default=0)
 parser.add_argument("--service", default="auto")
-parser.add_argument("--service_shards", type=int, default=1)
 parser.add_argument("--service_timeout", type=float, default=30.0)
 parser.add_argument("--evaluate", action="store_true")
 parser.add_argument("--loose", action="store_true", help="sync beside the training, with lookups ahead")
@@ -100,7 +99,6 @@ def make_estimator(flags):
         sync_compression=flags.sync_compression,
         row_copies=flags.row_copies,
         service_timeout=flags.service_timeout,
-        service_shards=flags.service_shards,
     )
     config = RunConfig(
         threads=1,
