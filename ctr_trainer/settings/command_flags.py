@@ -177,9 +177,6 @@ class ScoreFlags(Settings, title="Score"):
     cache_rows: int = setting(
         100_000, "rows per table that are cached when the publication is in a cluster; 0 caches none", minimum=0
     )
-    cache_secs: float = setting(
-        1.0, "time for which a cached row is used before it is read again", "seconds", minimum=0.0, flag=None
-    )
     token_file: str = same_as(ServeFlags, "token_file")
     tls_cert: str = same_as(ServeFlags, "tls_cert")
     tls_key: str = same_as(ServeFlags, "tls_key")

@@ -111,7 +111,7 @@ def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tm
     with contextlib.closing(ClusterTarget(cluster.url, RedisFiles())) as target:
         deliver_all(spool, target)
         with (
-            running(cluster.url, reader=functools.partial(open_reader, cache_secs=60.0)) as server,
+            running(cluster.url) as server,
             contextlib.closing(Client(server.port)) as client,
         ):
 

@@ -30,40 +30,31 @@ _Answer = TypeVar("_Answer")
 
 
 class HotRows:
-    """A cache of recently read rows of one table. Not thread-safe.
+    """A cache of rows of one table that were read while one record was served. Not thread-safe.
 
     Args:
       most_rows: capacity of the cache; a full cache is cleared.
-      age_secs: how long a row stays valid.
     """
 
-    def __init__(self, width: int, most_rows: int, age_secs: float) -> None:
-        self._index, self._most, self._age = Index(), most_rows, age_secs
+    def __init__(self, width: int, most_rows: int) -> None:
+        self._index, self._most = Index(), most_rows
         self._weights, self._found = np.empty((most_rows, width), np.float32), np.zeros(most_rows, np.bool_)
-        self._times, self._epochs = np.zeros(most_rows), np.zeros(most_rows, np.int64)
 
-    def find(self, keys: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the result of `RowReader.read` for int64[U] keys, and bool[U], whether the cache has a key's result.
-
-        Args:
-          epoch: the epoch that is served. Rows that were read before the previous epoch was served are not returned.
-        """
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the result of `RowReader.read` for int64[U] keys, and bool[U], whether the cache has it."""
         weights, found = np.zeros((len(keys), self._weights.shape[1]), np.float32), np.zeros(len(keys), np.bool_)
         slots = self._index.find(keys)
         there = slots >= 0
-        own = slots[there]
-        there[there] = (self._times[own] > time.monotonic() - self._age) & (self._epochs[own] >= epoch - 1)
         weights[there], found[there] = self._weights[slots[there]], self._found[slots[there]]
         return weights, found, there
 
-    def put(self, keys: np.ndarray, weights: np.ndarray, found: np.ndarray, epoch: int) -> None:
-        """Adds results of `RowReader.read` that were read while `epoch` was served."""
+    def put(self, keys: np.ndarray, weights: np.ndarray, found: np.ndarray) -> None:
+        """Adds results of `RowReader.read`."""
         keys, weights, found = keys[: self._most], weights[: self._most], found[: self._most]
         if len(self._index) + len(keys) > self._most:
             self._index.clear()
         slots = self._index.find_or_add(keys)
         self._weights[slots], self._found[slots] = weights, found
-        self._times[slots], self._epochs[slots] = time.monotonic(), epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,19 +70,19 @@ class ClusterReader:
 
     The cluster stores the epoch of each row, and for 10 minutes the epoch of a removed row. A read raises `RowsAhead`
     if a row is more than one epoch ahead of the served record. Each read and each refresh checks the marks of buckets.
-    If a mark shows that the cluster has lost rows, reads raise `RowsLost` until all rows are published again.
+    If a mark shows that the cluster has lost rows, reads raise `RowsLost` until all rows are published again. Rows are
+    cached until the next record is served.
 
     Args:
       cache_dir: see `open_reader`.
       cache_rows: most cached rows per table; 0 for no cache.
-      cache_secs: how long a cached row stays valid.
 
     Raises:
       UserError: nothing is published there, or the cluster cannot be used.
     """
 
-    def __init__(self, url: str, redis: RedisFiles, cache_dir: str, cache_rows: int, cache_secs: float) -> None:
-        self._cluster, self._cache_rows, self._cache_secs = Cluster(url, redis), cache_rows, cache_secs
+    def __init__(self, url: str, redis: RedisFiles, cache_dir: str, cache_rows: int) -> None:
+        self._cluster, self._cache_rows = Cluster(url, redis), cache_rows
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-tower-", dir=cache_dir or None)
         self._dense, self._lock = DenseFiles(self._place.name), threading.Lock()
         self.lookups = self.hits = 0
@@ -104,7 +95,7 @@ class ClusterReader:
                     f"{url}: there is no publication yet: train with the setting publish, or publish a checkpoint"
                 )
             self._fetch_dense(state.record)
-            self._served = _Served(state, self._cold(state.record))
+            self._served = self._cold(state)
         except BaseException:
             self.close()
             raise
@@ -124,8 +115,7 @@ class ClusterReader:
     def advance(self) -> None:
         state, self._ready = self._ready, None
         if state is not None:
-            is_same = state.place[:2] == self._served.state.place[:2]
-            self._served = _Served(state, self._served.hot if is_same else self._cold(state.record))
+            self._served = self._cold(state)
             self._lost = ""
 
     def read(self, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -139,7 +129,7 @@ class ClusterReader:
             raise RowsAhead(f"{self._cluster.url}: the last refresh is too long ago: call refresh before lookup")
         keys, hot = np.require(keys, np.int64, ("C", "A")), served.hot[table]
         with self._lock:
-            weights, found, there = hot.find(keys, record.epoch)
+            weights, found, there = hot.find(keys)
             self.lookups, self.hits = self.lookups + len(keys), self.hits + int(there.sum())
         if not there.all():
             missing = keys[~there]
@@ -154,7 +144,7 @@ class ClusterReader:
                 raise
             weights[~there], found[~there] = read
             with self._lock:
-                hot.put(missing, *read, record.epoch)
+                hot.put(missing, *read)
         return weights, found
 
     @property
@@ -196,9 +186,9 @@ class ClusterReader:
     def _fetch_dense(self, record: Record) -> None:
         self._dense.fetch(record, lambda file: cluster_contents.tower_blocks(self._cluster, record, file))
 
-    def _cold(self, record: Record) -> dict[str, HotRows]:
-        configs = record.configs().items()
-        return {name: HotRows(config.weights, self._cache_rows, self._cache_secs) for name, config in configs}
+    def _cold(self, state: ClusterState) -> _Served:
+        configs = state.record.configs().items()
+        return _Served(state, {name: HotRows(config.weights, self._cache_rows) for name, config in configs})
 
     def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
         """Returns the result of `ask()`. Retries at most twice if a node was lost or slots have moved."""

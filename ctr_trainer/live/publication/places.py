@@ -116,18 +116,16 @@ def open_target(url: Place, redis: RedisFiles = _NO_FILES) -> Target:
     return ClusterTarget(str(url), redis) if is_cluster(url) else DirectoryTarget(url)
 
 
-def open_reader(
-    url: Place, cache_dir: str = "", redis: RedisFiles = _NO_FILES, cache_rows: int = 100_000, cache_secs: float = 1.0
-) -> RowReader:
+def open_reader(url: Place, cache_dir: str = "", redis: RedisFiles = _NO_FILES, cache_rows: int = 100_000) -> RowReader:
     """Opens the reader of a publication, whose `url` has the same forms as for `open_target`.
 
     Args:
       cache_dir: local directory for rows and towers; "" for the system's directory of temporary files.
-      cache_rows, cache_secs: the cache of a cluster's rows, see `ClusterReader`.
+      cache_rows: see `ClusterReader`.
 
     Raises:
       UserError: there is no publication, or it cannot be read.
     """
     if is_cluster(url):
-        return ClusterReader(str(url), redis, cache_dir, cache_rows, cache_secs)
+        return ClusterReader(str(url), redis, cache_dir, cache_rows)
     return DirectoryReader(str(url), cache_dir)

@@ -3,7 +3,10 @@
 import dataclasses
 from collections.abc import Collection
 
+from tensorflow.core.protobuf import saved_model_pb2
+
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.system.files.local_path import LocalPath
 
 NUMBER, TEXT, TEXTS, WEIGHTED = "number", "text", "texts", "weighted texts"
 _EXPECTED = {
@@ -65,3 +68,10 @@ class RawInputs:
         """Returns a dict of feature -> what its values are; "" for an ignored feature."""
         weights = {f.name: f" with {f.separator!r}" if f.separator else "" for f in self.features}
         return {**dict.fromkeys(sorted(self.ignored), ""), **{f.name: f.kind + weights[f.name] for f in self.features}}
+
+
+def inputs_of(tower: str, spec: FeatureSpec) -> dict[str, str]:
+    """Returns `Record.inputs` of an exported tower."""
+    found = saved_model_pb2.SavedModel.FromString((LocalPath(tower) / "saved_model.pb").read_bytes())
+    names = {name for each in found.meta_graphs[0].signature_def.values() for name in each.inputs}
+    return RawInputs.of(spec, names).by_name()
