@@ -14,10 +14,9 @@ import threading
 from collections.abc import Callable
 
 from ctr_trainer.live.stream.figures import Figures
-from ctr_trainer.live.stream.messages import rows_in
 from ctr_trainer.live.stream.plan import Directive, Report, StreamPosition, Window
 from ctr_trainer.live.stream.planner import Planner
-from ctr_trainer.live.stream.source import DeadLetters, Message, Range, StreamSource, Unavailable
+from ctr_trainer.live.stream.source import DeadLetters, Range, StreamSource, Unavailable
 from ctr_trainer.settings.training_configs import StreamConfig
 from ctr_trainer.system.messages.errors import UserError
 
@@ -60,7 +59,6 @@ class Coordinator:
         self._start: StreamPosition | None = None
         self._hints: dict[int, int] = {}
         self._rates: dict[int, tuple[int, int]] = {}  # Messages and rows up to a window, by its number.
-        self._first_rows = 0.0  # Number of rows of the first message.
         self._bad_rows = position.bad_rows if position else 0
         self._error: BaseException | None = None
         self._is_closed = self._is_over = False
@@ -236,7 +234,7 @@ class Coordinator:
             batch_size=self._batch_size,
             figures=self.figures,
             sleep=self._sleep,
-            record=self._record,
+            open_source=self._open_source,
         )
         position, left = planner.begin(self._position)
         with self._changed:
@@ -250,12 +248,7 @@ class Coordinator:
                 if self._is_closed:
                     return
                 hints, rows_per_message = dict(self._hints), self._rows_per_message()
-            if not rows_per_message:
-                first = planner.first(hints)
-                # Without this number, the first window could have millions of rows.
-                record = self._record(first) if first else None
-                rows_per_message = self._first_rows = rows_in(record.value) if record else float(first is not None)
-            window = planner.next(hints, rows_per_message or 1.0)
+            window = planner.next(hints, rows_per_message)
             if window is not None:
                 self._add(window)
             elif not planner.is_over:
@@ -272,21 +265,9 @@ class Coordinator:
             self._changed.notify_all()
 
     def _rows_per_message(self) -> float:
-        """Returns the mean number of rows per message, without the last planned window.
-
-        Before there is a mean, returns the number of rows of the first message, or 0 if it was not read yet.
-        """
+        """Returns the mean number of rows per message, without the last planned window; 0 if it is unknown."""
         messages, rows = self._rates.get(self._planned - 2, (0, 0))
-        return max(rows / messages, 1.0) if messages else self._first_rows
-
-    def _record(self, place: Range) -> Message | None:
-        """Reads one record; None if it no longer exists."""
-        with contextlib.closing(self._open_source()) as source:
-            for messages in source.read([place]):
-                if messages:
-                    return messages[0]
-                self._sleep(0.0)
-        return None
+        return max(rows / messages, 1.0) if messages else 0.0
 
     def _sleep(self, seconds: float) -> None:
         with self._changed:

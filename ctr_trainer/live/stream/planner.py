@@ -1,5 +1,6 @@
 """Plans the next records of a stream: gets the available offsets from the brokers, and divides records into windows."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ctr_trainer.live.stream.figures import Figures
+from ctr_trainer.live.stream.messages import rows_in
 from ctr_trainer.live.stream.plan import StreamPosition, Window, next_window, resumed, share_out
 from ctr_trainer.live.stream.source import Mark, Message, Range, StreamSource, Unavailable, other_text
 from ctr_trainer.settings.training_configs import StreamConfig, seconds_of
@@ -27,7 +29,7 @@ class Planner:
       batch_size: batch size of each worker.
       figures: receives the lag and the time spent waiting for brokers.
       sleep: f(seconds), which raises an error if the training has ended.
-      record: f(range of one record) -> the record; None if it no longer exists.
+      open_source: opens another connection, to read single records.
 
     Attributes:
       is_over: whether the stream is planned up to `config.until`.
@@ -41,10 +43,10 @@ class Planner:
         batch_size: int,
         figures: Figures,
         sleep: Callable[[float], None],
-        record: Callable[[Range], Message | None],
+        open_source: Callable[[], StreamSource],
     ) -> None:
         self._source, self._config, self._figures, self._sleep = source, config, figures, sleep
-        self._record, self._identity = record, ""
+        self._open_source, self._identity, self._first_rows = open_source, "", 0
         self._workers, self._batch_size = workers, batch_size
         self._partitions: list[int] = []
         self._next: dict[int, int] = {}
@@ -92,6 +94,7 @@ class Planner:
 
         Args:
           hints: for each partition, an offset up to which a worker has seen records.
+          rows_per_message: the mean so far; 0 if it is unknown.
 
         Raises:
           UserError: records were removed before they were read.
@@ -103,7 +106,7 @@ class Planner:
         if self._stops is None and self._config.until and time.time() >= (seconds_of(self._config.until) or 0.0):
             self._stops = self._stop_offsets()
         ends = self._ends(hints)
-        step = max(1, int(self._workers * self._batch_size / rows_per_message))
+        step = max(1, int(self._workers * self._batch_size / (rows_per_message or self._rows_of_first(ends))))
         counts = self._patiently(functools.partial(self._counts, ends, _BATCHES * step))
         self._figures.lag_records = sum(counts.values())
         there = min(sum(counts.values()), _BATCHES * step)
@@ -121,13 +124,24 @@ class Planner:
         self.is_over = is_last and not there
         return None
 
-    def first(self, hints: dict[int, int]) -> Range | None:
-        """Returns the range of the next record; None if no record is available. For `hints`, see `next`."""
-        ends = self._ends(hints)
-        for partition, count in self._counts(ends, 1).items():
-            if count:
-                start = self._next[partition]
-                return Range(partition, start, self._source.after(partition, start, ends[partition], 1))
+    def _rows_of_first(self, ends: dict[int, int]) -> int:
+        """Returns the number of rows of the first message, without which the first window could have millions."""
+        counts = {} if self._first_rows else self._patiently(lambda: self._counts(ends, 1))
+        partition = next((p for p, count in counts.items() if count), None)
+        if partition is not None:
+            start = self._next[partition]
+            stop = self._patiently(lambda: self._source.after(partition, start, ends[partition], 1))
+            record = self._record(Range(partition, start, stop))
+            self._first_rows = rows_in(record.value) if record else 1
+        return self._first_rows or 1
+
+    def _record(self, place: Range) -> Message | None:
+        """Reads one record; None if it no longer exists."""
+        with contextlib.closing(self._open_source()) as source:
+            for messages in source.read([place]):
+                if messages:
+                    return messages[0]
+                self._sleep(0.0)
         return None
 
     def _first_offsets(self, first: dict[int, int]) -> dict[int, int]:
