@@ -144,18 +144,14 @@ class LiveModel:
                     break
                 self._problem = None
                 self._log_record(model)
-        except RecordRefused as error:
-            self._metrics.note_refresh("refused")
-            self._problem = error
-            _log.error("%s", error)
-            return
         except Exception as error:
-            self._metrics.note_refresh("failed")
+            self._metrics.note_refresh("refused" if isinstance(error, RecordRefused) else "failed")
             self._problem = error
-            if isinstance(error, RowsLost):
-                if not isinstance(before, RowsLost):
-                    _log.error("%s", error)
-            elif repr(error) != repr(before):
+            if repr(error) == repr(before) or (isinstance(error, RowsLost) and isinstance(before, RowsLost)):
+                return  # The log has it already.
+            if isinstance(error, (RecordRefused, RowsLost)):
+                _log.error("%s", error)
+            else:
                 _log.warning("no newer record is served: %s", self.problem, exc_info=not isinstance(error, UserError))
             return
         if not isinstance(self._problem, RecordRefused):  # The refused record is still the newest one.
