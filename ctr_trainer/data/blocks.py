@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -54,8 +53,6 @@ class BadRow(NamedTuple):
 class BadRows:
     """Logs every row that is left out, and stops the conversion at the first bad row beyond the budget.
 
-    This class is thread-safe. When the budget is exceeded, every thread gets the same error.
-
     Attributes:
       budget: number of rows that may be left out.
       count: number of rows that were left out so far.
@@ -65,24 +62,19 @@ class BadRows:
     budget: int = 0
     count: int = 0
     unit: str = "line"
-    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, repr=False)
-    _error: UserError | None = None
 
     def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
         """Counts and logs one bad row; see `BadRow`. Raises UserError if the budget is exceeded."""
         at = f"{file}, {self.unit} {line}" + (f", column {cut(repr(column))}" if column else "")
         message = f"{at}: {cut(repr(value))} is not {expected}"
-        with self._lock:
-            if self._error is None and self.count == self.budget:
-                already = f" ({self.count} bad rows before it were left out)" if self.count else ""
-                self._error = UserError(
-                    f"{message}{already}. Correct the row, or increase max_bad_rows (now {self.budget}) to leave out "
-                    "more bad rows"
-                )
-            if self._error is not None:
-                raise self._error
-            self.count += 1
-            _log.warning("bad row %d of at most %d, left out: %s", self.count, self.budget, message)
+        if self.count == self.budget:
+            already = f" ({self.count} bad rows before it were left out)" if self.count else ""
+            raise UserError(
+                f"{message}{already}. Correct the row, or increase max_bad_rows (now {self.budget}) to leave out more "
+                "bad rows"
+            )
+        self.count += 1
+        _log.warning("bad row %d of at most %d, left out: %s", self.count, self.budget, message)
 
 
 class TooManyBadRows(Exception):

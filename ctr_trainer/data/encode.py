@@ -87,7 +87,7 @@ class Encoder:
                 expected += chunk.first_line_hint if line == 1 else ""
                 bad_rows.add(chunk.file, line, column, encoders.shown(value), expected)
         for name, each in lengths.items():
-            observed.lengths[name].add(each[good])
+            observed.see_lengths(name, each[good])
         whole = pa.table(columns)
         return whole if good.all() else whole.filter(pa.array(good))
 

@@ -13,8 +13,6 @@ from ctr_trainer.features.columns import Label, SparseFeature
 from ctr_trainer.features.hashing import keys
 
 _LABEL_CURE = "; if the column has other values, set `positive` or `threshold` in [label]"
-_NUMBER = r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_PERHAPS = r"(?i)^[\d+\-.e]+$|^[+-]?(inf|infinity|nan)$"  # Other texts that Arrow may cast to a number.
 _OPENING, _CLOSING = r"^\s*[\[({]", r"[\])}]\s*$"
 _AROUND = r"^[\s'\"]+|[\s'\"]+$"
 # Matches a value that looks like several values: it begins with a bracket, ends with a closing bracket without an
@@ -140,24 +138,15 @@ def _of_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _of_some(values: pa.DictionaryArray, kind: pa.DataType) -> pa.Array:
-    """Casts texts to numbers, null for texts that are not numbers. Unusual forms are cast one by one."""
+    """Casts texts to numbers one by one, null for texts that are not numbers."""
 
-    def cast(value: str) -> float | None:
+    def cast(value: pa.Scalar) -> float | None:
         try:
-            return pa.array([value]).cast(kind)[0].as_py()
+            return value.cast(kind).as_py()
         except pa.ArrowInvalid:
             return None
 
-    texts, missing = values.dictionary, pa.scalar(None, pa.string())
-    plain = pc.match_substring_regex(texts, _NUMBER)
-    column = pc.if_else(plain, texts, missing).cast(kind)
-    perhaps = np.flatnonzero(pc.and_not(pc.match_substring_regex(texts, _PERHAPS), plain))
-    if len(perhaps):
-        found = column.to_pylist()
-        for at in perhaps:
-            found[at] = cast(texts[int(at)].as_py())
-        column = pa.array(found, kind)
-    return column.take(values.indices)
+    return pa.array([cast(value) for value in values.dictionary], kind).take(values.indices)
 
 
 def _is_utf8(value: bytes) -> bool:

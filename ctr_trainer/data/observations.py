@@ -1,7 +1,6 @@
 """Observations about the source columns, collected during encoding and checked at the end of a conversion."""
 
 import collections
-import dataclasses
 import logging
 import re
 from collections.abc import Sequence
@@ -24,51 +23,6 @@ _SHOWN = 10  # Largest number of values in a message.
 # several times in a log, but hardly in 5 % of the rows, or in a hundred rows of a small file.
 _LEAST_SHARE, _LEAST_ROWS = 0.05, 100
 _FORM_VALUES, _FORM_LENGTH = 100, 30
-
-
-@dataclasses.dataclass
-class Lengths:
-    """The lengths of one feature's lists before truncation to `max_length`.
-
-    Attributes:
-      max_length: `max_length` of the feature; 0 for no limit.
-      empty, single, cut: number of rows with no value, with one value, and with more values than `max_length`.
-      values: number of values in all rows.
-      largest: number of values in the longest list.
-    """
-
-    max_length: int
-    rows: int = 0
-    empty: int = 0
-    single: int = 0
-    cut: int = 0
-    values: int = 0
-    largest: int = 0
-
-    def add(self, lengths: np.ndarray) -> None:
-        """Adds n rows; `lengths`, int[n], are their numbers of values."""
-        self.rows += len(lengths)
-        self.empty += int((lengths == 0).sum())
-        self.single += int((lengths == 1).sum())
-        self.cut += int((lengths > self.max_length).sum()) if self.max_length else 0
-        self.values += int(lengths.sum())
-        self.largest = max(self.largest, int(lengths.max(initial=0)))
-
-    def merge(self, other: "Lengths") -> None:
-        """Adds the rows counted by another Lengths of the same feature."""
-        for name in ("rows", "empty", "single", "cut", "values"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.largest = max(self.largest, other.largest)
-
-    @property
-    def all_single(self) -> bool:
-        """Whether no list has more than one value, and enough lists have one for this to be significant."""
-        return self.single >= _FEW and self.single == self.rows - self.empty
-
-    def to_dict(self) -> dict[str, float]:
-        """Returns the mean and largest length and the shares of empty and truncated rows, for JSON."""
-        rows = max(self.rows, 1)
-        return dict(mean=self.values / rows, largest=self.largest, empty=self.empty / rows, cut=self.cut / rows)
 
 
 class Positives:
@@ -115,17 +69,38 @@ class Observations:
     Chunks are encoded concurrently, each with its own Observations. These are merged in the order of the chunks.
 
     Attributes:
-      lengths: dict of bag or sequence -> Lengths of the good rows' lists.
+      lengths: dict of bag or sequence -> Counter of the good rows by the number of values before truncation.
       odd: dict of bag or sequence -> (column, a value that looks like several values).
       texts: dict of feature -> {FORM: the `form` of its column, TYPICAL: the most frequent text, if it can be shown}.
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._spec = spec
-        self.lengths = {f.name: Lengths(f.max_length) for f in spec.sparse if f.combiner}
+        self.lengths: dict[str, collections.Counter[int]] = {
+            f.name: collections.Counter() for f in spec.sparse if f.combiner
+        }
         self.odd: dict[str, tuple[str, str]] = {}
         self.texts: dict[str, dict[str, str]] = {}
         self._positives = {n: Positives(label, spec.csv.label_suffix) for n, label in label_columns(spec).items()}
+
+    def see_lengths(self, name: str, lengths: np.ndarray) -> None:
+        """Adds n rows of a bag or sequence; `lengths`, int[n], are their numbers of values."""
+        found, rows = np.unique(lengths, return_counts=True)
+        self.lengths[name].update(dict(zip(found.tolist(), rows.tolist(), strict=True)))
+
+    def lists(self) -> dict[str, dict[str, float]]:
+        """Returns for each bag and sequence its mean and largest length, and the shares of empty and truncated rows."""
+        of_feature = {f.name: f for f in self._spec.sparse}
+        found = {}
+        for name, lengths in self.lengths.items():
+            rows, most = max(lengths.total(), 1), of_feature[name].max_length
+            found[name] = dict(
+                mean=sum(length * count for length, count in lengths.items()) / rows,
+                largest=max(lengths, default=0),
+                empty=lengths[0] / rows,
+                cut=sum(count for length, count in lengths.items() if most and length > most) / rows,
+            )
+        return found
 
     def see_labels(self, table: pa.Table) -> None:
         """Looks for each label's `positive` in the columns of a Chunk."""
@@ -150,7 +125,7 @@ class Observations:
     def merge(self, other: "Observations") -> None:
         """Adds the observations of the next chunks. Logs a warning for the first odd value of each feature."""
         for name, lengths in other.lengths.items():
-            self.lengths[name].merge(lengths)
+            self.lengths[name].update(lengths)
         for name, positives in other._positives.items():
             self._positives[name].merge(positives)
         self.texts = other.texts | self.texts
@@ -168,12 +143,14 @@ class Observations:
         """Checks the labels after all rows are read. Logs a warning for lists that may have another separator."""
         for positives in self._positives.values():
             positives.check()
-        for feature in (f for f in self._spec.sparse if f.combiner and self.lengths[f.name].all_single):
-            _log.warning(
-                "list feature %r, column %r: each of its %d lists has one value, so %r may not be the separator of the "
-                "values: check the feature's 'separator', and set brackets = true for '[1, 2]'",
-                *(feature.name, feature.column, self.lengths[feature.name].single, feature.separator),
-            )
+        for feature in (f for f in self._spec.sparse if f.combiner):
+            lengths = self.lengths[feature.name]
+            if lengths[1] >= _FEW and lengths[1] == lengths.total() - lengths[0]:
+                _log.warning(
+                    "list feature %r, column %r: each of its %d lists has one value, so %r may not be the separator of "
+                    "the values: check the feature's 'separator', and set brackets = true for '[1, 2]'",
+                    *(feature.name, feature.column, lengths[1], feature.separator),
+                )
 
 
 def _first_values(column: pa.ChunkedArray) -> list[object]:

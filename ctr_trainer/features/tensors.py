@@ -5,7 +5,7 @@ import collections
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -137,22 +137,6 @@ class Features(Mapping, abc.ABC):
         """Returns float32[B, L], 1 where the sequence has a value."""
 
 
-class FedBatch(Protocol):
-    """The attributes of a `data.batch.Batch` that `FedFeatures` feeds."""
-
-    @property
-    def labels(self) -> np.ndarray: ...
-
-    @property
-    def weights(self) -> np.ndarray: ...
-
-    @property
-    def dense(self) -> np.ndarray: ...
-
-    @property
-    def bags(self) -> Mapping[str, Any]: ...
-
-
 class FedFeatures(Features):
     """Features whose values are fed at each step, because rows are looked up outside the graph.
 
@@ -182,8 +166,8 @@ class FedFeatures(Features):
         """The placeholders of rows, in a fixed order."""
         return [tensor for kinds in self.segments.values() for tensor in kinds.values() if tensor.dtype.is_floating]
 
-    def feed(self, batch: FedBatch) -> dict[tf.Tensor, np.ndarray]:
-        """Returns the feed_dict of a `Batch`, without the rows that are looked up for the batch."""
+    def feed(self, batch: Any) -> dict[tf.Tensor, np.ndarray]:
+        """Returns the feed_dict of a `data.batch.Batch`, without the rows that are looked up for the batch."""
         feed = {self._labels: batch.labels, self.weights: batch.weights, self.dense: batch.dense}
         for name, placeholder in self._masks.items():
             lengths = np.diff(batch.bags[name].splits)

@@ -186,7 +186,7 @@ def result_of(
         seconds=time.perf_counter() - start,
         bad_rows=bad_rows.count,
         parts=parts,
-        lists={name: each.to_dict() for name, each in observed.lengths.items()},
+        lists=observed.lists(),
     )
 
 
