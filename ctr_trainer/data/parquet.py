@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import tqdm
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.blocks import BadRows, BadRowSink, Chunk, label_columns
+from ctr_trainer.data.blocks import BadRows, BadRowSink, Chunk, FoundBadRows, label_columns
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations, Positives
 from ctr_trainer.data.source import Input, Source, SourceFile, list_files
@@ -33,7 +33,12 @@ def read(
     files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
 ) -> Iterator[Chunk]:
     """Yields Chunks of the columns that the spec needs; see `typed` for their types. A `blocks.SourceReader`."""
-    wanted = typed.uses(spec, time)
+    return _chunks(files, typed.uses(spec, time), spec, bad_rows)
+
+
+def _chunks(
+    files: Iterable[SourceFile], wanted: dict[str, Use], spec: FeatureSpec, bad_rows: BadRowSink
+) -> Iterator[Chunk]:
     for file in files:
         with open_file(file.path) as parquet:
             present = own_columns(file, parquet, wanted, spec)
@@ -153,20 +158,11 @@ def scan(
 
 def _check_positive(source: Input, label: Label, use: Use, spec: FeatureSpec) -> None:
     """Checks that a label's `positive` occurs; see `Positives.check`. Reads until it occurs, usually only one block."""
-    positives, wanted = Positives(label, spec.csv.label_suffix), {label.column: use}
-    for file in list_files(source):
+    positives = Positives(label, spec.csv.label_suffix)
+    for chunk in _chunks(list_files(source), {label.column: use}, spec, FoundBadRows(sys.maxsize)):
+        positives.add(chunk.table[label.column])
         if positives.found:
             return
-        with open_file(file.path) as opened:
-            present = [name for name in wanted if name in opened.schema_arrow.names]
-            for batch in opened.iter_batches(_ROWS, columns=present, use_threads=False):
-                table = file.complete(pa.Table.from_batches([batch]), wanted)
-                every = BadRows(len(table), unit="row")
-                positives.add(
-                    typed.as_chunk(table, wanted, file.path, np.arange(len(table)), every).table[label.column]
-                )
-                if positives.found:
-                    return
     positives.check()
 
 

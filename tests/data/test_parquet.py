@@ -2,7 +2,6 @@
 
 import datetime
 import decimal
-import itertools
 import json
 
 import numpy as np
@@ -181,20 +180,16 @@ def test_what_is_read_is_what_conversion_writes(path, tmp_path):
         assert direct.statistics.get(name, {}) == pytest.approx(numbers)
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (2, 3), (3, 1)])
-def test_a_run_resumes_at_its_position(path, before, after):
-    taken = [itertools.islice(reader(path, rank=rank, size=before), 3) for rank in range(before)]
-    rows = [row for batches in taken for row in rows_of(batches)]
-    position = json.loads(json.dumps(reader(path, size=before).position_after(3)))
-    for rank in range(after):
-        rows += rows_of(reader(path, rank=rank, size=after, epochs=1, position=position))
-    assert sorted(rows) == list(range(ROWS))
-
-
-def test_files_without_rows_are_read_too(tmp_path):
+def test_files_without_rows_and_with_other_whole_numbers_are_read_together(tmp_path):
     pq.write_table(foreign.one_day(0), tmp_path / "a.parquet")
     pq.write_table(foreign.one_day(5), tmp_path / "b.parquet")
-    assert sorted(rows_of(reader(tmp_path, epochs=1))) == list(range(5))
+    later = foreign.one_day(7).slice(5)
+    for kind in (pa.int16(), pa.string()):
+        pq.write_table(later.set_column(0, "row", later["row"].cast(kind)), tmp_path / "c.parquet")
+        if kind == pa.int16():
+            assert sorted(rows_of(reader(tmp_path, epochs=1))) == list(range(7))
+    with pytest.raises(UserError, match="id:row.* incompatible types.*write the column with one type in all files"):
+        list(reader(tmp_path, epochs=1))
 
 
 def test_only_the_features_that_need_statistics_are_passed_over():

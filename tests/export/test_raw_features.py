@@ -111,7 +111,7 @@ def path(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("model", ["lr", "deepfm", "tabm", "autoint"])
+@pytest.mark.parametrize("model", ["deepfm", "autoint"])
 def test_an_export_of_numbers_in_pieces_gives_predicts_numbers_and_ranks(path, model):
     with _served(path, PIECES, model, TrainOp("adam", 0.02, 0.02), epochs=12) as (session, signatures, raw, expected):
         for context in ({"price", "user"}, {"age", "always"}, {"count"}):

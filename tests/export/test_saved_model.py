@@ -13,7 +13,7 @@ from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import TYPICAL
-from ctr_trainer.models import deepfm, lr
+from ctr_trainer.models import lr
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
 from tests import small, small_served
@@ -53,7 +53,7 @@ def trained(tmp_path_factory):
 def estimators(trained, tmp_path_factory):
     """By name, an Estimator that is trained on the data."""
     found = {}
-    for name, model_fn in (("lr", lr.model_fn), ("deepfm", deepfm.model_fn), ("history", small_served.model_fn)):
+    for name, model_fn in (("lr", lr.model_fn), ("history", small_served.model_fn)):
         settings = dict(batch_norm=True, negative_sampling=0.5)  # Both are other in an export than in training.
         params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=(8,), **settings)
         found[name] = Estimator(model_fn, tmp_path_factory.mktemp(name) / "model", params, RunConfig(threads=1))
@@ -67,7 +67,7 @@ def _raw(path):
     return {name: [example[name] for example in found] for name in found[0]}
 
 
-@pytest.mark.parametrize("name", ["lr", "deepfm", "history"])
+@pytest.mark.parametrize("name", ["lr", "history"])
 def test_an_export_gives_predicts_numbers_and_asks_for_what_the_model_reads(trained, estimators, tmp_path, name):
     (directory, _), estimator = trained, estimators[name]
     path = estimator.export_to(tmp_path / "export")

@@ -34,16 +34,17 @@ FORMATS = ("criteo", "csv", "libffm", "libsvm", "parquet", "tfrecord")
 _MERGED = 32  # Number of results, each of up to some megabytes, to merge before the driver collects them.
 UNIT_BYTES = 256 << 20  # Approximate bytes of input files per task: a million rows of Criteo's text.
 
-
 DEFAULT = Layout()
 
 
 def convert(
-    dataframe: DataFrame, spec: FeatureSpec, output: str | os.PathLike, layout: Layout = DEFAULT, sized: bool = True
+    dataframe: DataFrame, spec: FeatureSpec, output: str | os.PathLike, layout: Layout = DEFAULT
 ) -> dict[str, Any]:
     """Converts a DataFrame to a data set. Columns are encoded in the same way as Parquet columns.
 
     The rows of each partition are written, in order, to one file or to several files of `layout.rows_per_file` rows.
+    A first pass counts the rows, and partitions are merged with `coalesce` so that they have at least
+    `layout.rows_per_group` rows on average.
 
     Args:
       dataframe: DataFrame of Spark 3.5 or 4, with the columns of the spec.
@@ -51,8 +52,6 @@ def convert(
       output: directory to write, which all machines of the cluster see under this path. It must be absent or empty, or
         contain an unfinished conversion, which is removed.
       layout: `Layout`.
-      sized: whether to count the rows first, in an additional pass, and to merge partitions with `coalesce` so that
-        they have at least `layout.rows_per_group` rows on average.
 
     Returns:
       dict; see `convert.convert`.
@@ -62,9 +61,7 @@ def convert(
         other files. A conversion that fails removes its files.
     """
     check(uses(spec), dataframe.columns, "the DataFrame", spec)
-    dataframe = dataframe.select(*(f"`{column}`" for column in uses(spec)))
-    if sized:
-        dataframe = _sized(dataframe, layout.rows_per_group)
+    dataframe = _sized(dataframe.select(*(f"`{column}`" for column in uses(spec))), layout.rows_per_group)
 
     def run(task: Task) -> DataFrame:
         return dataframe.mapInArrow(task.convert_rows, SCHEMA)
