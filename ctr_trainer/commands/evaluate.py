@@ -63,7 +63,17 @@ def run(
         outputs.refuse_overlap(output.output, sources, sources)
         outputs.refuse_foreign_file(output.output, _is_ours, "evaluate")
     if export.saved_model:
-        results = _of_export(experiment, metrics, export)
+        from ctr_trainer.export.saved_model_evaluation import evaluate_saved_model
+
+        results = evaluate_saved_model(
+            export.saved_model,
+            export.format,
+            data.eval_data.split(","),
+            data.batch_size,
+            metrics,
+            experiment.run.threads,
+            export.max_bad_rows,
+        )
     else:
         results = _of_checkpoint(given, experiment, metrics, checkpoint)
     if distributed.is_chief():
@@ -91,20 +101,6 @@ def _of_checkpoint(
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     batches = reader(experiment, experiment.data.eval_data, once=True)
     return estimator.evaluate(lambda: batches, hooks=progress("evaluating", batches), checkpoint=found, metrics=metrics)
-
-
-def _of_export(experiment: Experiment, metrics: MetricsConfig, export: SavedModelFlags) -> dict[str, Any]:
-    from ctr_trainer.export.saved_model_evaluation import evaluate_saved_model
-
-    return evaluate_saved_model(
-        export.saved_model,
-        export.format,
-        experiment.data.eval_data.split(","),
-        experiment.data.batch_size,
-        metrics,
-        experiment.run.threads,
-        export.max_bad_rows,
-    )
 
 
 def _show(results: dict[str, Any], output: str) -> None:

@@ -21,7 +21,7 @@ class _Job(NamedTuple):
     """How to encode one column. `what` describes it for messages, such as `feature 'price'`."""
 
     column: str
-    encode: Callable[[pa.ChunkedArray], Encoded]
+    encode: Callable[[pa.Array], Encoded]
     what: str
 
 
@@ -72,7 +72,7 @@ class Encoder:
         lengths: dict[str, np.ndarray] = {}
         good = np.ones(len(table), bool)
         for name, (column, encode, what) in self._jobs.items():
-            encoded = encode(table[column])
+            encoded = encode(table[column].combine_chunks())
             columns[name] = encoded.column
             if encoded.lengths is not None:
                 lengths[name] = encoded.lengths
@@ -92,7 +92,7 @@ class Encoder:
         return whole if good.all() else whole.filter(pa.array(good))
 
 
-def _encoding(feature: SparseFeature) -> Callable[[pa.ChunkedArray], Encoded]:
+def _encoding(feature: SparseFeature) -> Callable[[pa.Array], Encoded]:
     if feature.combiner:
         return functools.partial(encoders.encode_list, feature=feature)
     return _number if feature.is_bucketised else functools.partial(_single, feature=feature)
@@ -110,12 +110,11 @@ def _number(values: pa.Array) -> Encoded:
 
 
 def _single(values: pa.Array, feature: SparseFeature) -> Encoded:
-    values, expected = encoders.one(values), "UTF-8 text"
     if feature.derive:
         values, bad = times.derived(values, feature.derive)
         expected = times.expected(feature.derive)
     else:
-        bad = encoders.not_utf8(values)
+        bad, expected = encoders.not_utf8(values), "UTF-8 text"
     return Encoded(pa.array(keys(feature.slot, values, feature.missing_has_row)), bad, expected)
 
 
@@ -126,7 +125,7 @@ def _weight(values: pa.Array) -> Encoded:
 
 
 def _time(values: pa.Array, order: str) -> Encoded:
-    values = times.year_first(encoders.one(values), order)
+    values = times.year_first(values, order)
     if _has_dates(values):
         found, bad, expected = times.seconds(values), None, "a date such as 2024-01-31 08:30:00, to split by"
         column = pa.array(np.where(times.is_date(values), found, np.nan))
@@ -137,9 +136,9 @@ def _time(values: pa.Array, order: str) -> Encoded:
 
 
 def _has_dates(values: pa.Array) -> bool:
-    return is_text(values.type) and bool(times.is_date(encoders.one(values.drop_null().slice(0, 1))).any())
+    return is_text(values.type) and bool(times.is_date(values.drop_null().slice(0, 1)).any())
 
 
 def _id(values: pa.Array) -> Encoded:
-    column, bad = encoders.text(values) if is_text(values.type) else (encoders.one(values), None)
+    column, bad = encoders.text(values) if is_text(values.type) else (values, None)
     return Encoded(column, bad, "UTF-8 text")

@@ -21,7 +21,7 @@ _ODD = rf"{_OPENING}|^[^\[({{]*{_CLOSING}|^\s|\s$|^\S*\d(\s+\S*\d)+$"
 _LOOKED_AT = 10_000  # Number of values per chunk that are matched with _ODD.
 
 
-def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.Array, np.ndarray | None]:
+def numbers(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray | None]:
     """Returns (float array, NaN if missing or not a number; mask of the infinite or invalid values, or None).
 
     Args:
@@ -29,7 +29,6 @@ def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.A
       kind: pa.float32() or pa.float64(). A number that the type cannot represent, such as a large whole number in
         float32, is rounded to the nearest number, with ties to even.
     """
-    values = one(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_integer(values.type):
@@ -45,9 +44,8 @@ def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.A
     return column.fill_null(np.nan), bad if bad.any() else None
 
 
-def text(values: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, np.ndarray | None]:
+def text(values: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
     """Returns (string array, null if missing or invalid; mask of the values with invalid UTF-8, or None)."""
-    values = one(values)
     try:
         return values.cast(pa.string()), None
     except pa.ArrowInvalid:
@@ -77,10 +75,6 @@ def invalid_byte(value: pa.Scalar) -> str:
     return ""
 
 
-def one(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-
-
 def any_bad(bad: np.ndarray | None, wrong: np.ndarray) -> np.ndarray | None:
     """Returns the union of two masks; `bad` may be None. Returns None if the union is empty."""
     wrong = wrong if bad is None else bad | wrong
@@ -99,7 +93,7 @@ def shown(value: pa.Scalar) -> Any:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str, is_needed: bool = True) -> Encoded:
+def encode_label(values: pa.Array, label: Label, suffix: str, is_needed: bool = True) -> Encoded:
     """Encodes labels as float32, 0 or 1. A missing or invalid label makes the row bad or, if not `is_needed`, is NaN.
 
     `suffix` is `CsvFormat.label_suffix`.
@@ -110,7 +104,7 @@ def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str, 
     return Encoded(pa.array(np.where(encoded.bad, np.float32("nan"), encoded.column.to_numpy(zero_copy_only=False))))
 
 
-def _label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) -> Encoded:
+def _label(values: pa.Array, label: Label, suffix: str) -> Encoded:
     values, bad = text(values)
     if suffix:
         values = pc.if_else(pc.ends_with(values, suffix), pc.utf8_slice_codeunits(values, 0, -len(suffix)), values)
@@ -157,14 +151,13 @@ def _is_utf8(value: bytes) -> bool:
     return True
 
 
-def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> Encoded:
+def encode_list(values: pa.Array, feature: SparseFeature) -> Encoded:
     """Encodes each row's values as list<int64> keys, and their weights if the feature has weights.
 
     A text is split at the separators, a list is used unchanged, and any other value becomes a list of one value. Empty
     values are dropped: "A||B" has two values, "" has none. A list without values gets the key of "" if
     `feature.missing_has_row`. A row is bad if one of its values is not UTF-8, or a weight is not a finite number.
     """
-    values = one(values)
     if is_list(values.type):
         flat, owner = to_bytes(pc.list_flatten(values)), pc.list_parent_indices(values).to_numpy()
         return _encode(flat, owner, len(values), feature)

@@ -33,9 +33,10 @@ class Positives:
         self._others: dict[str, None] = {}
         self.found = label.positive is None
 
-    def add(self, values: pa.Array | pa.ChunkedArray) -> None:
+    def add(self, column: pa.ChunkedArray) -> None:
         if self.found:
             return
+        values = column.combine_chunks()
         labels = encode_label(values, self._label, self._suffix).column.to_numpy(zero_copy_only=False)
         self.found = bool((labels == 1).any())
         if not self.found and len(self._others) <= _SHOWN:

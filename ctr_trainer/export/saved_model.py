@@ -239,18 +239,13 @@ def _build(path: str, session: tf1.Session, signatures: Mapping[str, Any], saver
 
 def _tables(checkpoint: Checkpoint) -> dict[str, ExportedTable]:
     """Returns an `ExportedTable` of each table by name, with the checkpoint's keys; the rows are not read yet."""
-    most: collections.Counter[str] = collections.Counter()
-    for entry in checkpoint.tables:
-        most[entry["table"]] += entry["rows"]
-    keys = {name: np.empty(rows, np.int64) for name, rows in most.items()}
+    keys: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     configs: dict[str, TableConfig] = {}
-    found: collections.Counter[str] = collections.Counter()
     with tqdm.tqdm(desc="reading keys", unit=" rows", disable=not sys.stderr.isatty()) as bar:
         for config, some, _ in snapshot.iterate(checkpoint.path, checkpoint.tables):
             configs[config.name] = config
-            first = found[config.name]
-            keys[config.name][first : first + len(some)] = some
-            found[config.name] += len(some)
+            keys[config.name].append(some.copy())  # A view would keep the rows in memory.
             bar.update(len(some))
-    indices = ((name, KeyIndex.of(keys.pop(name)[: found[name]])) for name in configs)
-    return {name: ExportedTable(configs[name], index) for name, index in indices}
+    return {
+        name: ExportedTable(config, KeyIndex.of(np.concatenate(keys.pop(name)))) for name, config in configs.items()
+    }

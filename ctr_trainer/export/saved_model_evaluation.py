@@ -15,7 +15,7 @@ import tqdm
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRows, label_columns
 from ctr_trainer.data.conversion.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
-from ctr_trainer.data.encoders import one, split
+from ctr_trainer.data.encoders import split
 from ctr_trainer.data.observations import Observations, form
 from ctr_trainer.data.source import list_files
 from ctr_trainer.data.typed import is_list
@@ -107,7 +107,7 @@ def _examples(spec: FeatureSpec, raw: pa.Table, encoded: pa.Table, group_by: str
         groups = column.to_numpy()
         if not np.issubdtype(groups.dtype, np.integer):
             groups = keys(_GROUP_SLOT, column)
-    columns = {f.name: one(encoded[f.name]) for f in spec.sparse if not f.is_bucketised}
+    columns = {f.name: encoded[f.name].combine_chunks() for f in spec.sparse if not f.is_bucketised}
     flat = {name: (each.flatten() if is_list(each.type) else each).to_numpy() for name, each in columns.items()}
     return RawExamples(inputs, labels, weights, groups, {name: keys[keys != 0] for name, keys in flat.items()})
 
