@@ -1,9 +1,10 @@
 """Batches of examples as arrays, and the rows from which batches are made."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
@@ -12,6 +13,7 @@ from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 
 _BLOCK_ROWS = 1024
+_KEYS, _BAG = "keys:", "bag:"
 
 
 @dataclasses.dataclass
@@ -54,80 +56,74 @@ class Batch:
     ids: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass
-class Rows:
-    """`n` examples in arrays like a `Batch`, except that the bags are list<int64> and list<float32> in Arrow.
+def rows_of(table: pa.Table, spec: FeatureSpec, buckets: Mapping[str, hashing.Buckets]) -> pa.Table:
+    """Converts an encoded table (see `encode.Encoder`) to the columns of a `Batch`, see `batch_of`.
 
-    The weights of a bag's values are in `bags` under the name of the bag after `WEIGHTS_PREFIX`.
+    Its columns are `keys:<table>`, `dense`, `labels`, `weights`, `id:<column>`, `bag:<feature>` and
+    `weights:<feature>`. A row of a matrix is a fixed-size list.
+
+    Args:
+      buckets: see `hashing.buckets_of`.
     """
-
-    keys: dict[str, np.ndarray]
-    bags: dict[str, pa.Array]
-    dense: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
-    ids: dict[str, np.ndarray]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def slice(self, start: int, stop: int) -> "Rows":
-        """Returns the rows [start, stop), as views."""
-        return self._map(lambda a: a[start:stop], lambda bag: bag.slice(start, stop - start))
-
-    def take(self, order: np.ndarray) -> "Rows":
-        """Copies the rows at the indices `order`, an int64 array."""
-        places = pa.array(order)
-        return self._map(lambda a: np.take(a, order, axis=0), lambda bag: bag.take(places))
-
-    def batch(self, batch_size: int) -> Batch:
-        """Returns these rows as a Batch, padded to `batch_size`. If no padding is needed, its arrays are views."""
-        padding = batch_size - len(self)
-        rows = self if not padding else self._map(lambda a: _pad(a, padding), lambda bag: _pad_bag(bag, padding))
-        bags = {
-            name: _bag(bag, rows.bags.get(WEIGHTS_PREFIX + name))
-            for name, bag in rows.bags.items()
-            if not name.startswith(WEIGHTS_PREFIX)
+    rows = {f"{_KEYS}{t.name}": _matrix([_keys(table, f, buckets) for f in t.single], len(table)) for t in spec.tables}
+    for feature in (*spec.bags, *spec.sequences):
+        rows[f"{_BAG}{feature.name}"] = table[feature.name]
+        if feature.weight_separator is not None:
+            rows[WEIGHTS_PREFIX + feature.name] = table[WEIGHTS_PREFIX + feature.name]
+    labels = [table[name].to_numpy() for name in label_columns(spec)]
+    if not labels:  # The data have no labels.
+        labels = [np.full(len(table), np.nan, np.float32)] * len(spec.labels)
+    return pa.table(
+        {
+            **rows,
+            "dense": _matrix([table[f.name].to_numpy() for f in spec.dense], len(table), np.float32),
+            "labels": _matrix(labels, len(table)) if len(labels) > 1 else labels[0],
+            "weights": table[WEIGHT] if spec.weight else np.ones(len(table), np.float32),
+            **{ID_PREFIX + name: _with_fixed_type(table[ID_PREFIX + name]) for name in spec.ids},
         }
-        return Batch(len(self), rows.keys, bags, rows.dense, rows.labels, rows.weights, rows.ids)
-
-    def _map(self, array: Callable[[np.ndarray], np.ndarray], bag: Callable[[pa.Array], pa.Array]) -> "Rows":
-        return Rows(
-            keys={name: array(a) for name, a in self.keys.items()},
-            bags={name: bag(b) for name, b in self.bags.items()},
-            dense=array(self.dense),
-            labels=array(self.labels),
-            weights=array(self.weights),
-            ids={name: array(a) for name, a in self.ids.items()},
-        )
-
-
-def concatenate(parts: Sequence[Rows]) -> Rows:
-    """Returns the Rows of all parts, in order."""
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    return Rows(
-        keys={name: np.concatenate([p.keys[name] for p in parts]) for name in first.keys},
-        bags={name: pa.concat_arrays([p.bags[name] for p in parts]) for name in first.bags},
-        dense=np.concatenate([p.dense for p in parts]),
-        labels=np.concatenate([p.labels for p in parts]),
-        weights=np.concatenate([p.weights for p in parts]),
-        ids={name: np.concatenate([p.ids[name] for p in parts]) for name in first.ids},
     )
 
 
-def rows_of(table: pa.Table, spec: FeatureSpec, buckets: Mapping[str, hashing.Buckets]) -> Rows:
-    """Converts an encoded table (see `encode.Encoder`) to Rows; see `hashing.buckets_of` for `buckets`."""
-    lists = [name for f in (*spec.bags, *spec.sequences) for name in (f.name, WEIGHTS_PREFIX + f.name)]
-    return Rows(
-        keys={t.name: _matrix([_keys(table, f, buckets) for f in t.single], len(table), np.int64) for t in spec.tables},
-        bags={name: table[name].combine_chunks() for name in lists if name in table.column_names},
-        dense=_matrix([table[f.name].to_numpy() for f in spec.dense], len(table), np.float32),
-        labels=_labels(spec, table),
-        weights=table[WEIGHT].to_numpy() if spec.weight else np.ones(len(table), np.float32),
-        ids={name: table[ID_PREFIX + name].to_numpy() for name in spec.ids},
+def batch_of(rows: pa.Table, batch_size: int) -> Batch:
+    """Copies the result of `rows_of` to a Batch of `batch_size` examples."""
+    names = rows.column_names
+    return Batch(
+        size=len(rows),
+        keys={n.removeprefix(_KEYS): array_of(rows[n], batch_size) for n in names if n.startswith(_KEYS)},
+        bags={n.removeprefix(_BAG): _bag(rows, n.removeprefix(_BAG), batch_size) for n in names if n.startswith(_BAG)},
+        dense=array_of(rows["dense"], batch_size),
+        labels=array_of(rows["labels"], batch_size),
+        weights=array_of(rows["weights"], batch_size),
+        ids={n.removeprefix(ID_PREFIX): array_of(rows[n], batch_size) for n in names if n.startswith(ID_PREFIX)},
     )
+
+
+def array_of(column: pa.ChunkedArray, length: int) -> np.ndarray:
+    """Copies a column to an array [length], or [length, F] for fixed-size lists, with 0 or "" after its rows."""
+    values = _whole(column)
+    if pa.types.is_fixed_size_list(values.type):
+        found = values.flatten().to_numpy().reshape(len(values), values.type.list_size)
+    else:
+        found = values.to_numpy(zero_copy_only=False)
+    if len(found) == length:
+        return found.copy()
+    array = np.full((length, *found.shape[1:]), "" if found.dtype.kind == "O" else 0, found.dtype)
+    array[: len(found)] = found
+    return array
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """Returns the column as one array, without a copy if it is one."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _bag(rows: pa.Table, name: str, batch_size: int) -> Bag:
+    lists, weights = _whole(rows[f"{_BAG}{name}"]), None
+    splits = lists.offsets.to_numpy() - lists.offsets[0].as_py()
+    if WEIGHTS_PREFIX + name in rows.column_names:
+        weights = _whole(rows[WEIGHTS_PREFIX + name]).flatten().to_numpy().copy()
+    padding = np.full(batch_size - len(lists), splits[-1])
+    return Bag(lists.flatten().to_numpy().copy(), np.concatenate([splits, padding]).astype(np.int32), weights)
 
 
 def _keys(table: pa.Table, feature: SparseFeature, buckets: Mapping[str, hashing.Buckets]) -> np.ndarray:
@@ -135,59 +131,41 @@ def _keys(table: pa.Table, feature: SparseFeature, buckets: Mapping[str, hashing
     return buckets[feature.name].keys(values) if feature.is_bucketised else values
 
 
-def _matrix(columns: list[np.ndarray], rows: int, dtype: type) -> np.ndarray:
-    """Returns [rows, columns], copied in blocks of rows that fit into the cache."""
-    matrix: np.ndarray = np.empty((rows, len(columns)), dtype)
+def _matrix(columns: list[np.ndarray], rows: int, dtype: npt.DTypeLike = np.int64) -> pa.Array:
+    """Returns fixed-size lists of the values of each row, copied in blocks of rows that fit into the cache."""
+    matrix = np.empty((rows, len(columns)), columns[0].dtype if columns else dtype)
     for start in range(0, rows, _BLOCK_ROWS):
         stop = start + _BLOCK_ROWS
         for at, column in enumerate(columns):
             matrix[start:stop, at] = column[start:stop]
-    return matrix
+    if not columns:
+        return pa.nulls(rows, pa.list_(pa.from_numpy_dtype(matrix.dtype), 0))
+    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), len(columns))
 
 
-def _labels(spec: FeatureSpec, table: pa.Table) -> np.ndarray:
-    """Returns float32[n], or with T labels float32[n, T]; NaN if the data have no labels."""
-    if not spec.labelled:
-        return np.full((len(table), len(spec.labels)) if spec.other_labels else len(table), np.nan, np.float32)
-    labels = [table[name].to_numpy() for name in label_columns(spec)]
-    return labels[0] if len(labels) == 1 else np.stack(labels, 1)
+def _with_fixed_type(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Returns a column of ids whose parts all have the same type in NumPy: a number may be missing in some of them."""
+    return pa.array(column.to_numpy()) if column.null_count and pa.types.is_integer(column.type) else column
 
 
-def _bag(lists: pa.ListArray, weights: pa.ListArray | None) -> Bag:
-    splits = lists.offsets.to_numpy()
-    return Bag(
-        values=lists.flatten().to_numpy(),
-        splits=splits - splits[0],
-        weights=None if weights is None else weights.flatten().to_numpy(),
-    )
-
-
-def batches(pieces: Iterator[Rows], steps: int, batch_size: int) -> Iterator[Batch]:
+def batches(pieces: Iterator[pa.Table], steps: int, batch_size: int) -> Iterator[Batch]:
     """Splits pieces into `steps` Batches, in order. Batches after the last row consist of padding.
 
     Args:
-      pieces: iterator of at least one Rows; it will be exhausted.
+      pieces: iterator of at least one result of `rows_of`; it will be exhausted.
       steps: number of batches, enough for all rows.
     """
     piece, at = next(pieces), 0
     for _ in range(steps):
         parts, wanted = [], batch_size
         while True:
-            parts.append(piece.slice(at, min(at + wanted, len(piece))))
+            parts.append(piece.slice(at, wanted))
             at += len(parts[-1])
             wanted -= len(parts[-1])
             if not wanted or (following := next(pieces, None)) is None:
                 break
             piece, at = following, 0
-        yield concatenate(parts).batch(batch_size)
+        whole = parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="permissive")
+        yield batch_of(whole, batch_size)
     for _ in pieces:
         raise AssertionError("rows are left after the last batch")
-
-
-def _pad(array: np.ndarray, padding: int) -> np.ndarray:
-    fill = np.full((padding, *array.shape[1:]), "" if array.dtype.kind == "O" else 0, array.dtype)
-    return np.concatenate([array, fill])
-
-
-def _pad_bag(lists: pa.ListArray, padding: int) -> pa.ListArray:
-    return pa.concat_arrays([lists, pa.array([[]] * padding, lists.type)])

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ctr_trainer.data import row_order
-from ctr_trainer.data.batch import Batch, Rows, batches, rows_of
+from ctr_trainer.data.batch import Batch, batches, rows_of
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.read_ahead import OrderedMap
 from ctr_trainer.data.row_order import Place, Position
@@ -28,8 +28,6 @@ class BatchReader:
     the data ends early adds padding, if necessary whole batches: rows whose weight, keys, labels and dense values are 0
     and whose bags are empty. The next buffers are read in the background. Up to `num_readers` + 2 buffers of about
     `shuffle_buffer` rows each are in memory.
-
-    Caveat: the arrays of a batch are views of the buffer. Do not write to them.
 
     Args:
       data: the path of a data set that `convert` wrote, or another `Source`.
@@ -178,7 +176,7 @@ class BatchReader:
             yield from self._order.places(position.epoch, position.shares[self._rank])
             yield None
 
-    def _rows_at(self, source: Source, place: Place | None) -> Rows | None:
+    def _rows_at(self, source: Source, place: Place | None) -> pa.Table | None:
         """Reads the rows of a Place from `source`; returns None for None, which marks the end of an epoch."""
         if place is None:
             return None
@@ -189,4 +187,6 @@ class BatchReader:
             raise UserError(f"data set {source.name}: {error}; write the column with one type in all files") from error
         rows = rows_of(table, self.spec, self._buckets)
         order = self._order.permutation(place.epoch, place.buffer)
-        return rows.slice(place.start, place.stop) if order is None else rows.take(order[place.start : place.stop])
+        if order is None:
+            return rows.slice(place.start, place.stop - place.start)
+        return rows.take(order[place.start : place.stop])

@@ -24,18 +24,19 @@ import json, sys
 import numpy as np
 import tensorflow as tf
 
-rows = json.load(open(sys.argv[2]))
-signature = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-inputs, asked = {}, signature.structured_input_signature[1]
-for name, values in rows.items():
-    if name not in asked:
-        continue
-    if isinstance(values[0], list):
-        longest = max(map(len, values))
-        values = [value + [""] * (longest - len(value)) for value in values]
-    inputs[name] = tf.constant(np.float32(values) if isinstance(values[0], float) else values)
-assert sorted(inputs) == sorted(asked)
-np.save(sys.argv[3], signature(**inputs)["probabilities"].numpy())
+rows = json.load(open("rows.json"))
+for path in sys.argv[1:]:
+    signature = tf.saved_model.load(path).signatures["serving_default"]
+    inputs, asked = {}, signature.structured_input_signature[1]
+    for name, values in rows.items():
+        if name not in asked:
+            continue
+        if isinstance(values[0], list):
+            longest = max(map(len, values))
+            values = [value + [""] * (longest - len(value)) for value in values]
+        inputs[name] = tf.constant(np.float32(values) if isinstance(values[0], float) else values)
+    assert sorted(inputs) == sorted(asked)
+    np.save(path + ".npy", signature(**inputs)["probabilities"].numpy())
 assert not any(name.startswith("ctr_trainer") for name in sys.modules)
 """
 
@@ -67,25 +68,24 @@ def _raw(path):
     return {name: [example[name] for example in found] for name in found[0]}
 
 
-@pytest.mark.parametrize("name", ["lr", "history"])
-def test_an_export_gives_predicts_numbers_and_asks_for_what_the_model_reads(trained, estimators, tmp_path, name):
-    (directory, _), estimator = trained, estimators[name]
-    path = estimator.export_to(tmp_path / "export")
+def test_an_export_gives_predicts_numbers_and_asks_for_what_the_model_reads(trained, estimators, tmp_path):
+    directory, _ = trained
+    paths = {name: estimator.export_to(tmp_path / name) for name, estimator in estimators.items()}
     (tmp_path / "rows.json").write_text(json.dumps(_raw(directory / "served.csv")))
-    serve = [sys.executable, "-c", SERVE, path, str(tmp_path / "rows.json"), str(tmp_path / "served.npy")]
-    subprocess.run(serve, check=True, cwd=tmp_path, env={"PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=120)
-    predicted = estimator.predict(lambda: BatchReader(directory / "served", 32, shuffle=False, epochs=1))
-    expected = np.array([example["probabilities"] for example in predicted])
-    assert len(expected) == 100
-    np.testing.assert_allclose(np.load(tmp_path / "served.npy"), expected, atol=1e-6, rtol=0)
-    assert expected.std() > 0.02  # different rows get different predictions
-
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        asked = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["serving_default"].inputs
-    assert ("history" in asked) == (name == "history")
-    assert set(load_figure(path, TYPICAL)) == {"place", "device"}
-    spec = load_spec(path)
-    assert sorted(f.name for f in (*spec.dense, *spec.sparse)) == sorted(asked)
+    serve = [sys.executable, "-c", SERVE, *paths.values()]
+    subprocess.run(serve, check=True, cwd=tmp_path, env={"PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=600)
+    for name, path in paths.items():
+        predicted = estimators[name].predict(lambda: BatchReader(directory / "served", 32, shuffle=False, epochs=1))
+        expected = np.array([example["probabilities"] for example in predicted])
+        assert len(expected) == 100
+        np.testing.assert_allclose(np.load(f"{path}.npy"), expected, atol=1e-6, rtol=0)
+        assert expected.std() > 0.02  # different rows get different predictions
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            asked = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["serving_default"].inputs
+        assert ("history" in asked) == (name == "history")
+        assert set(load_figure(path, TYPICAL)) == {"place", "device"}
+        spec = load_spec(path)
+        assert sorted(f.name for f in (*spec.dense, *spec.sparse)) == sorted(asked)
 
 
 class _Fed(tf.compat.v1.train.SessionRunHook):

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ctr_trainer.data.batch import batch_of
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.live.stream.messages import MessageDecoder, rows_in
 from tests.stream.test_messages import TOML, arrow, example, keys_of, messages, row
@@ -170,7 +171,7 @@ def test_a_text_of_a_bag_is_split_whether_or_not_other_messages_have_lists(decod
     for values in ([row(1, tags="a|b")], [row(1, tags=["a|b"])], [row(1, tags="a|b"), row(1, tags=["a|b"])]):
         found = decoder.decode(messages(*values))
         lengths = [1 if isinstance(value["tags"], list) else 2 for value in values]
-        assert np.diff(found.rows.bags["tags"].splits).tolist() == lengths
+        assert np.diff(batch_of(found.rows, len(found.rows)).bags["tags"].splits).tolist() == lengths
 
 
 def test_examples_with_other_kinds_of_a_feature_have_the_same_keys(decoder):

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ctr_trainer.data.batch import batch_of
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.live.stream.messages import MessageDecoder
 from ctr_trainer.live.stream.source import Message
@@ -77,10 +78,11 @@ def arrow(*values):
 
 
 def keys_of(rows):
-    return np.concatenate(list(rows.keys.values()), 1)
+    return np.concatenate(list(batch_of(rows, len(rows)).keys.values()), 1)
 
 
-def equal(one, other):
+def equal(*decoded):
+    one, other = (batch_of(rows, len(rows)) for rows in decoded)
     np.testing.assert_array_equal(one.dense, other.dense)
     np.testing.assert_array_equal(one.labels, other.labels)
     for name, keys in one.keys.items():
@@ -130,8 +132,9 @@ def test_a_column_may_change_its_type_or_be_missing_and_a_date_is_a_text(decoder
     decoded = decoder.decode(messages(row(7), row(7, item="7"), row(7, item=7.0)))
     assert not decoded.bad and len({tuple(keys) for keys in keys_of(decoded.rows)}) == 1
     missing = decoder.decode(messages({"clicked": 0}))
-    assert not missing.bad and np.isnan(missing.rows.dense).all()
-    assert missing.rows.bags["tags"].splits.tolist() == [0, 0]
+    batch = batch_of(missing.rows, 1)
+    assert not missing.bad and np.isnan(batch.dense).all()
+    assert batch.bags["tags"].splits.tolist() == [0, 0]
     decoded = decoder.decode(messages(row(0, user="2024-01-31 08:00:00"), row(0, user="2024-01-31")))
     texts = decoder.decode(messages(row(0, user="x"), row(0, user="2024-01-31 08:00:00")))
     np.testing.assert_array_equal(keys_of(decoded.rows)[0], keys_of(texts.rows)[1])

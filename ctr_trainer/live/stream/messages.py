@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.batch import Rows, concatenate, rows_of
+from ctr_trainer.data.batch import array_of, rows_of
 from ctr_trainer.data.blocks import FoundBadRows
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations
@@ -59,7 +59,7 @@ class Decoded:
       messages, places: int64[n]; for each good row, the index of its message, and the index of the row in this message.
     """
 
-    rows: Rows
+    rows: pa.Table
     messages: np.ndarray
     places: np.ndarray
     bad: list[BadMessage]
@@ -107,14 +107,14 @@ class MessageDecoder:
         rows = [part for part, _, _ in parts] or [self.empty()]
         numbers = np.concatenate([np.empty(0, np.int64), *(of for _, of, _ in parts)])
         places = np.concatenate([np.empty(0, np.int64), *(at for _, _, at in parts)])
-        whole = concatenate(rows)
+        whole = pa.concat_tables(rows)
         if len(parts) > 1:  # Restore the order, because each format was decoded separately.
             order = np.lexsort((places, numbers))
             whole, numbers, places = whole.take(order), numbers[order], places[order]
         return Decoded(whole, numbers, places, sorted(bad, key=lambda each: (each.message, each.row)))
 
-    def empty(self) -> Rows:
-        """Returns `Rows` of length 0."""
+    def empty(self) -> pa.Table:
+        """Returns the rows of no messages."""
         table = pa.table({name: pa.nulls(0) for name in self._wanted})
         return self._rows(self._encode(table, FoundBadRows(0)))
 
@@ -146,7 +146,7 @@ class MessageDecoder:
         names = set(table.column_names)
         return pa.table({name: table[name] if name in names else pa.nulls(len(table)) for name in self._wanted})
 
-    def _encoded(self, table: _Table, bad: list[BadMessage]) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
+    def _encoded(self, table: _Table, bad: list[BadMessage]) -> Iterator[tuple[pa.Table, np.ndarray, np.ndarray]]:
         """Encodes a table. Yields (good rows, index of each row's message, index of each row in its message)."""
         found = FoundBadRows(sys.maxsize)
         try:
@@ -172,7 +172,8 @@ class MessageDecoder:
         numbers, places = table.messages[good], table.places[good]
         if self._late is not None:
             names = [label.name for label in self._spec.labels]
-            label, late = (rows.labels[:, names.index(name)] for name in self._late)
+            labels = array_of(rows["labels"], len(rows))
+            label, late = (labels[:, names.index(name)] for name in self._late)
             for at in np.flatnonzero(late > label).tolist():
                 reason = f"label {self._late[1]!r} is 1, but label {self._late[0]!r} is 0"
                 bad.append(BadMessage(int(numbers[at]), int(places[at]), reason))
@@ -184,7 +185,7 @@ class MessageDecoder:
         chunk = typed.as_chunk(table, self._wanted, self._name, np.arange(len(table)), found)
         return self._encoder.encode(chunk, found, Observations(self._spec))
 
-    def _rows(self, encoded: pa.Table) -> Rows:
+    def _rows(self, encoded: pa.Table) -> pa.Table:
         return rows_of(encoded, self._spec, self._buckets)
 
     def _read_examples(self, values: list[bytes]) -> _Read:

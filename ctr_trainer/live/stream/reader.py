@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ctr_trainer.data.batch import Batch, Rows, batches
+import pyarrow as pa
+
+from ctr_trainer.data.batch import Batch, batches
 from ctr_trainer.data.read_ahead import read_ahead
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.features.columns import FITTED
@@ -111,7 +113,7 @@ class StreamReader:
                 self._closing.set()
                 self._coordination.close()
 
-    def _windows(self, source: StreamSource, decoder: MessageDecoder) -> Iterator[Rows]:
+    def _windows(self, source: StreamSource, decoder: MessageDecoder) -> Iterator[pa.Table]:
         """Reports this worker's rows of each window, then yields them."""
         try:
             with contextlib.closing(source):
@@ -144,7 +146,7 @@ class StreamReader:
 
     def _decoded(
         self, source: StreamSource, decoder: MessageDecoder, share: list[Range], read: list[tuple[int, Message]]
-    ) -> tuple[Rows, Report]:
+    ) -> tuple[pa.Table, Report]:
         skip = {}
         for place, (number, message) in enumerate(read):
             if share[number].row and message.offset == share[number].start:
