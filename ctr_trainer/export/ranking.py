@@ -129,21 +129,19 @@ class RankedValues(RankedFeatures):
                 parts.append(tf.reduce_sum(exported.look_up(values.keys) * values.coefficients()[..., None], 1))
             order = [*flat_order(table.single), *table.bags]
             places = tf.constant([table.pooled.index(feature) for feature in order])
-            self._rows[table.name] = self._of_flat(
-                tf.concat(parts, 0), tf.stack([self._sizes[feature.name] for feature in order]), places
+            # The rows are ordered by feature; feature i has `sizes[i]` rows.
+            rows, sizes = tf.concat(parts, 0), tf.stack([self._sizes[feature.name] for feature in order])
+            shared, own = self._split(sizes)
+            starts = tf.cumsum(sizes, exclusive=True)
+            of_candidates = tf.range(self._count)[:, None] + tf.gather(starts, own)[None]
+            self._rows[table.name] = RankedBlock(
+                context=tf.gather(rows, tf.gather(starts, shared))[None],
+                candidates=tf.gather(rows, of_candidates),
+                columns=tf.gather(places, tf.concat([shared, own], 0)),
+                count=len(order),
+                dim=rows.shape.as_list()[1],
             )
         return self._rows[table.name]
-
-    def _of_flat(self, rows: tf.Tensor, sizes: tf.Tensor, places: tf.Tensor) -> RankedBlock:
-        """Returns the block of rows that are ordered by feature; feature i has `sizes[i]` rows."""
-        shared, own = self._split(sizes)
-        starts = tf.cumsum(sizes, exclusive=True)
-        of_candidates = tf.range(self._count)[:, None] + tf.gather(starts, own)[None]
-        columns = tf.gather(places, tf.concat([shared, own], 0))
-        context = tf.gather(rows, tf.gather(starts, shared))[None]
-        return RankedBlock(
-            context, tf.gather(rows, of_candidates), columns, places.shape.as_list()[0], rows.shape.as_list()[1]
-        )
 
     def _sequence(self, table: TableFeatures, feature: SparseFeature) -> tf.Tensor:
         rows = self._tables[table.name].look_up(self._raw.lists(feature).aligned())[..., : table.dim]
