@@ -88,7 +88,7 @@ def convert(
 
     Returns:
       dict, for `format_summary`: `output`, `seconds`, `bad_rows`, `parts` (dict of part -> DatasetInfo; without a
-      split, the only part is `all`) and `lists` (dict of bag or sequence -> figures of its `Lengths`).
+      split, the only part is `all`) and `lists` (see `Observations.lists`).
 
     Raises:
       UserError: input, spec and format do not match; there are too many bad rows; or `output` contains other files or
