@@ -81,6 +81,11 @@ def test_a_new_generation_of_the_spool_is_one_of_the_target(tmp_path, target):
     deliver_all(spool, target)
     assert_there(tmp_path / "target", rolled_back, generation=2)
     assert names(spool) == ["delivered.json", "generation-0000000002", "publication.json"]
+    last = Published(spool, generation=3, holder="c")
+    deliver_all(spool, target)
+    assert_there(tmp_path / "target", last, generation=3)
+    kept = ["generation-0000000002", "generation-0000000003", "publication.json"]
+    assert [name for name in names(tmp_path / "target") if name != ".lock"] == kept
 
 
 def test_a_second_publisher_is_refused_by_name_and_the_training_is_told_so(tmp_path, target):

@@ -74,6 +74,8 @@ class DirectoryTarget:
         self._fence.check()
         records.write_record(self._url, record)
         if begins:
+            if self._current is not None:
+                self._remove_before(self._current.generation, record)
             self._current = Publication(generation, holder)
             records.write_publication(self._url, self._current)
         with self._chain_lock:
@@ -91,12 +93,9 @@ class DirectoryTarget:
             with self._chain_lock:
                 if self._chain[0] is chain[0]:
                     self._chain = [base, *self._chain[len(chain) :]]
-        # The age is the time between two writes to this directory, by the clock of its file system or store. The clock
-        # of this host may differ from that clock, or may have jumped.
-        base, newest = self._chain[0], self._written_at(self._chain[-1])
-        if newest - (self._path / records.PUBLICATION).stamp()[1] >= self._grace * 1e9:
-            records.remove_generations_before(self._url, base.generation)
-        if newest - self._written_at(base) >= self._grace * 1e9:
+        base, newest = self._chain[0], self._chain[-1]
+        self._remove_before(base.generation, newest)
+        if self._written_at(newest) - self._written_at(base) >= self._grace * 1e9:
             records.remove_before(self._url, base)
 
     def close(self) -> None:
@@ -134,6 +133,15 @@ class DirectoryTarget:
         record = dataclasses.replace(last, kind=BASE, files=files)
         records.write_record(self._url, record)
         return record
+
+    def _remove_before(self, current: int, newest: Record) -> None:
+        """Removes the generations before the current one, if this has been current for the grace time.
+
+        Ages are times between two writes to this directory, by the clock of its file system or store. The clock of this
+        host may differ from that clock, or may have jumped.
+        """
+        if self._written_at(newest) - (self._path / records.PUBLICATION).stamp()[1] >= self._grace * 1e9:
+            records.remove_generations_before(self._url, current)
 
     def _written_at(self, record: Record) -> int:
         return (records.generation_path(self._url, record.generation) / f"{record.name}.json").stamp()[1]
