@@ -1,7 +1,7 @@
 """DCN-v2: a cross network below or next to a deep one."""
 
 import dataclasses
-from typing import Literal
+from collections.abc import Iterator
 
 from ctr_trainer.features.ranked import joined
 from ctr_trainer.features.tensors import Features
@@ -12,41 +12,34 @@ from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import tower
+from ctr_trainer.settings.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """The params of DCN-v2.
+    """The params of DCN-v2."""
 
-    Attributes:
-      structure: place of the deep network: stacked upon the cross network, or parallel to it.
-      cross_layers: number of cross layers; each adds one to the degree of the interactions.
-      cross_rank: rank of the cross layers' matrices; 0 for full matrices.
-      experts: number of low-rank transformations that a gate mixes in each cross layer; 1 for no gate.
-    """
+    structure: str = setting(
+        "parallel",
+        "place of the deep network: stacked upon the cross network, or parallel to it",
+        choices=("stacked", "parallel"),
+    )
+    cross_layers: int = setting(3, "cross layers; each adds one to the degree of the interactions", minimum=1)
+    cross_rank: int = setting(0, "rank of the cross layers' matrices; 0 for full matrices", minimum=0)
+    experts: int = setting(
+        1, "low-rank transformations that a gate mixes in each cross layer; 1 for no gate", minimum=1
+    )
 
-    structure: Literal["stacked", "parallel"] = "parallel"
-    cross_layers: int = 3
-    cross_rank: int = 0
-    experts: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_at_least(1, "cross_layers", "experts")
-        self.require_at_least(0, "cross_rank")
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
         if self.experts > 1 and not self.cross_rank:
-            raise self.wrong("experts", "the experts are low-rank, so give cross_rank too, as cross_rank=32")
+            yield "{experts}: the experts are low-rank, so give cross_rank too, as cross_rank=32"
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(w mlp(cross(x_0)) + b)` stacked, `sigmoid(w [cross(x_0), mlp(x_0)] + b)` parallel; x_0 all features.
 
     Advice: the first to try after DeepFM; with more than some hundred inputs give it a `cross_rank`.
-
-    Example:
-      >>> spec = model_fn(features, None, "infer", Params(cross_layers=2, cross_rank=8))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
 
     Source: Wang et al., DCN V2: Improved Deep & Cross Network, WWW 2021, section 3.
     """

@@ -16,11 +16,6 @@ def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams)
 
     Advice: a good first model: it needs embeddings of one dim and no params.
 
-    Example:
-      >>> spec = model_fn(features, None, "infer", ModelParams(hidden_units=(64, 32)))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
-
     Source: Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Prediction, IJCAI 2017, section 2.
     """
     deep = tower(flat_inputs(features), mode, params)

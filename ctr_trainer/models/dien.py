@@ -7,28 +7,23 @@ import tensorflow as tf
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.layers.gru import Packed, gru_of_packed, next_behaviour_loss
+from ctr_trainer.models.layers.gru import Packed, gru, next_behaviour_loss
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.params import HistoryParams
 from ctr_trainer.models.shared import histories, tower
+from ctr_trainer.settings.setting import setting
 
 tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(HistoryParams):
-    """The params of DIEN.
+    """The params of DIEN."""
 
-    Attributes:
-      auxiliary_weight: weight of the loss that teaches each interest state to tell the next behaviour; 0 for none.
-    """
-
-    auxiliary_weight: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_at_least(0, "auxiliary_weight")
+    auxiliary_weight: float = setting(
+        0.5, "weight of the loss that teaches each interest state to tell the next behaviour; 0 for none", minimum=0.0
+    )
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
@@ -42,11 +37,6 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
 
     Advice: it takes several times as long as DIN; try it where interests drift within a history.
 
-    Example:
-      >>> spec = model_fn(features, None, "infer", Params(target="item", auxiliary_weight=0.0))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
-
     Source: Zhou et al., Deep Interest Evolution Network for Click-Through Rate Prediction, AAAI 2019, section 3.
     """
     interests, auxiliary = [], []
@@ -55,11 +45,11 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
             units = history.values.shape.as_list()[-1]
             packed = Packed.of(history.mask)
             behaviours = packed.pack(history.values)
-            states = gru_of_packed(behaviours, packed, units, name="extraction")
+            states = gru(behaviours, packed, units, name="extraction")
             towards = dense(history.target, units, "attention")
             scores = tf.reduce_sum(states * tf.gather(towards, packed.examples), 1)
             attention = packed.softmax(scores)[:, None]
-            evolved = gru_of_packed(states, packed, units, attention, name="evolution")
+            evolved = gru(states, packed, units, attention, name="evolution")
             interests.append(packed.last(evolved))
         if labels is not None and params.auxiliary_weight:
             auxiliary.append(next_behaviour_loss(states, behaviours, packed, features["weight"]))

@@ -12,32 +12,25 @@ from ctr_trainer.models.layers.interactions import pair_dots
 from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import tower
+from ctr_trainer.settings.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """The params of DLRM.
+    """The params of DLRM."""
 
-    Attributes:
-      bottom_units: widths of the layers between the dense features and their vector, which is as wide as an embedding.
-    """
-
-    bottom_units: tuple[int, ...] = (64,)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_widths("bottom_units")
+    bottom_units: tuple[int, ...] = setting(
+        (64,),
+        "widths of the layers between the dense features and their vector, which is as wide as an embedding",
+        minimum=1,
+        fewest=1,
+    )
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`z = mlp_bottom(x)`, `p = sigmoid(mlp_top([z, <a, b> for all pairs of z, e_1, ..., e_F]))`.
 
     Advice: for many sparse features and some numbers, all embeddings of one dim.
-
-    Example:
-      >>> spec = model_fn(features, None, "infer", Params(bottom_units=(16,)))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
 
     Source: Naumov et al., Deep Learning Recommendation Model for Personalization and Recommendation Systems, arXiv
     1906.00091, section 2.

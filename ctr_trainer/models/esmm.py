@@ -15,22 +15,20 @@ from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import task_names, tower
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.setting import setting
 from ctr_trainer.system.messages.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """The params of ESMM.
-
-    Attributes:
-      click: name of the label of a click; by default the first of the feature spec.
-      conversion: name of the label of a conversion, 1 only if the click's is 1; by default the second of the spec.
-    """
+    """The params of ESMM."""
 
     several_labels = True
 
-    click: str = ""
-    conversion: str = ""
+    click: str = setting("", "label of a click; by default the first of the feature spec")
+    conversion: str = setting(
+        "", "label of a conversion, 1 only if the click's is 1; by default the second of the spec"
+    )
 
 
 class ImpliedLabelHook(tf1.train.SessionRunHook):
@@ -72,11 +70,6 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
 
     Advice: for conversions so rare that a model of clicked examples alone has too few.
 
-    Example:
-      >>> spec = model_fn(features, None, "infer", Params(click="click", conversion="buy"))
-      >>> spec.predictions["probabilities/buy"].shape
-      TensorShape([32])
-
     Source: Ma et al., Entire Space Multi-Task Model, SIGIR 2018, section 2.2.
     """
     click, conversion = _labels(task_names(features, labels, "esmm"), params)
@@ -95,13 +88,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
 def logit_of_product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Computes `log(p / (1 - p))` of `p = sigmoid(a) * sigmoid(b)`, without computing p, which may round to 0 or 1.
 
-        1 / p = (1 + exp(-a)) (1 + exp(-b)),   so   (1 - p) / p = exp(-a) + exp(-b) + exp(-a - b)
-
-    Args:
-      a, b: logits, float32 of one shape.
-
-    Returns:
-      float32 of that shape.
+    1 / p = (1 + exp(-a)) (1 + exp(-b)),   so   (1 - p) / p = exp(-a) + exp(-b) + exp(-a - b)
     """
     return -tf.reduce_logsumexp(tf.stack([-a, -b, -a - b]), 0)
 

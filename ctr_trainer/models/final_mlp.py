@@ -1,56 +1,48 @@
 """FinalMLP: two deep networks behind gates, and a bilinear fusion of their outputs."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.layers.gates import fusion, gated
 from ctr_trainer.models.layers.inputs import flat_inputs, named_embeddings
+from ctr_trainer.models.layers.mlp import dense, gated
 from ctr_trainer.models.layers.weights import glorot
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import tower
+from ctr_trainer.settings.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """The params of FinalMLP.
+    """The params of FinalMLP."""
 
-    Attributes:
-      second_units: widths of the second stream's hidden layers; by default the widths of the first, `hidden_units`.
-      heads: number of parts that each stream's output is cut into; the h-th parts of both streams interact.
-      gate_units: width of the gates' hidden layers.
-      first_context: sparse features that the first stream's gate reads; without any, all examples are gated alike.
-      second_context: sparse features that the second stream's gate reads; without any, all are gated alike.
-    """
+    second_units: tuple[int, ...] = setting(
+        (), "widths of the second stream's hidden layers; by default the widths of the first, `hidden_units`", minimum=1
+    )
+    heads: int = setting(1, "parts of each stream's output; the h-th parts of both streams interact", minimum=1)
+    gate_units: int = setting(64, "width of the gates' hidden layers", minimum=1)
+    first_context: tuple[str, ...] = setting(
+        (), "sparse features that the first stream's gate reads; without any, all examples are gated alike"
+    )
+    second_context: tuple[str, ...] = setting(
+        (), "sparse features that the second stream's gate reads; without any, all are gated alike"
+    )
 
-    second_units: tuple[int, ...] = ()
-    heads: int = 1
-    gate_units: int = 64
-    first_context: tuple[str, ...] = ()
-    second_context: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_at_least(1, "heads", "gate_units")
-        if self.second_units:
-            self.require_widths("second_units")
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
         ends = {self.hidden_units[-1], (self.second_units or self.hidden_units)[-1]}
         if any(units % self.heads for units in ends):
-            raise self.wrong("heads", f"must divide the streams' last widths, {' and '.join(map(str, sorted(ends)))}")
+            yield f"{{heads}}: must divide the streams' last widths, {' and '.join(map(str, sorted(ends)))}"
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(fusion(mlp_1(gate_1 * h), mlp_2(gate_2 * h)))`, with h all features side by side.
 
     Advice: name contexts that differ, as user features for one stream and item features for the other.
-
-    Example:
-      >>> spec = model_fn(features, None, "infer", Params(first_context=("user",), second_context=("item",)))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
 
     Source: Mao et al., FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction, AAAI 2023, section 3.
     """
@@ -70,3 +62,18 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     first, second = outputs
     logits = fusion(first, second, params.heads, bias=params.base_logit())
     return binary_head(features, labels, mode, params, logits)
+
+
+def fusion(first: tf.Tensor, second: tf.Tensor, heads: int = 1, bias: float = 0.0) -> tf.Tensor:
+    """Computes `b + w_1 o_1 + w_2 o_2 + sum_h o_1h' W_h o_2h`: the h-th parts of both streams interact.
+
+    The streams are o_1, float32[B, n], and o_2, float32[B, m]; `heads` divides n and m. All W_h together have
+    n m / heads weights. The result is the logits, float32[B, 1].
+    """
+    n, m = first.shape.as_list()[1] // heads, second.shape.as_list()[1] // heads
+    with tf.compat.v1.variable_scope("fusion"):
+        kernel = glorot("kernel", [heads, n, m], n, m)
+        parts = tf.transpose(tf.reshape(first, [-1, heads, n]), [1, 0, 2])
+        turned = tf.transpose(tf.matmul(parts, kernel), [1, 0, 2])
+        together = turned * tf.reshape(second, [-1, heads, m])
+        return dense([first, second], 1, "linear", bias=bias) + tf.reduce_sum(together, [1, 2])[:, None]

@@ -1,7 +1,7 @@
 """FinalNet: two stacks of factorized interaction layers that learn from their common prediction."""
 
 import dataclasses
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -9,33 +9,29 @@ from ctr_trainer.features.ranked import Columns
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.layers.gates import factorized_interaction
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.layers.normalization import batch_norm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import dropped, self_distillation
-
-tf1 = tf.compat.v1
+from ctr_trainer.settings.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """The params of FinalNet.
+    """The params of FinalNet."""
 
-    Attributes:
-      blocks: number of stacks, 1 or more; each has the widths `hidden_units`.
-      residual: whether a layer's linear part and its products are next to each other (concat), or added up (sum).
-    """
+    blocks: int = setting(2, "stacks, each of the widths `hidden_units`", minimum=1)
+    residual: str = setting(
+        "concat",
+        "whether a layer's linear part and its products are next to each other (concat), or added up (sum)",
+        choices=("concat", "sum"),
+    )
 
-    blocks: int = 2
-    residual: Literal["concat", "sum"] = "concat"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_at_least(1, "blocks")
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
         if self.residual == "concat" and any(units % 2 for units in self.hidden_units):
-            raise self.wrong("hidden_units", "must be even for residual=concat")
+            yield "{hidden_units}: must be even for residual=concat"
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
@@ -43,14 +39,9 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
 
         loss = cross entropy(label, p) + sum_k cross entropy(p, sigmoid(z_k)), without gradients to p in the second sum
 
-    y is `layers.gates.factorized_interaction`, h all features side by side. With one block there is no second sum.
+    y is `factorized_interaction`, h all features side by side. With one block there is no second sum.
 
     Advice: keep the two blocks; one block is half the cost and nearly as good on much data.
-
-    Example:
-      >>> spec = model_fn(features, None, "infer", Params(hidden_units=(16, 8)))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
 
     Source: Zhu et al., FINAL: Factorized Interaction Layer for CTR Prediction, SIGIR 2023; FuxiCTR's
     FinalNet, whose default activation is none. The optional gates over the fields of the first block are left out.
@@ -59,7 +50,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     streams = []
     for block in range(params.blocks):
         x: Columns | list[Columns] = inputs
-        with tf1.variable_scope(f"block_{block}"):
+        with tf.compat.v1.variable_scope(f"block_{block}"):
             for index, units in enumerate(params.hidden_units):
                 y = factorized_interaction(x, units, params.residual, f"layer_{index}")
                 if params.batch_norm:
@@ -70,3 +61,16 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     logits = tf.add_n(streams) / params.blocks
     extra = self_distillation(features, mode, logits, streams) if params.blocks > 1 else None
     return binary_head(features, labels, mode, params, logits, extra)
+
+
+def factorized_interaction(
+    inputs: Columns | Sequence[Columns], units: int, residual: str = "concat", name: str = "factorized"
+) -> tf.Tensor:
+    """Multiplies two linear maps of the input, so that each layer doubles the degree of the interactions.
+
+        [a, c] = x W + b,   y = [a, a * c] for `concat`,   y = a + a * c for `sum`
+
+    `inputs` is x, float32[B, n_i] or a list of such tensors; the result is y, float32[B, units].
+    """
+    linear, gate = tf.split(dense(inputs, units if residual == "concat" else 2 * units, name), 2, 1)
+    return tf.concat([linear, linear * gate], 1) if residual == "concat" else linear + linear * gate

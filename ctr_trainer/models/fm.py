@@ -14,11 +14,6 @@ def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams)
 
     Advice: a strong and fast baseline for sparse features alone.
 
-    Example:
-      >>> spec = model_fn(features, None, "infer", ModelParams())
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
-
     Source: Rendle, Factorization Machines, ICDM 2010, equation 1.
     """
     logits = linear(features, bias=params.base_logit()) + fm(field_columns(features, "fm"))

@@ -10,13 +10,7 @@ from ctr_trainer.models.params import ModelParams
 def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams) -> EstimatorSpec:
     """`p = sigmoid(sum_f w_f + v . x + b)`: one weight per feature value.
 
-    Advice: the baseline that a deeper model has to beat, and the fastest; crossed features are what it gains most
-    by.
-
-    Example:
-      >>> spec = model_fn(features, None, "infer", ModelParams())
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
+    Advice: the baseline that a deeper model has to beat, and the fastest; it gains most by crossed features.
 
     Source: McMahan et al., Ad Click Prediction: a View from the Trenches, KDD 2013, section 3.
     """

@@ -1,40 +1,32 @@
 """MaskNet: blocks whose inputs are multiplied by masks, which are computed from the whole example."""
 
 import dataclasses
-from typing import Literal
+
+import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.layers.gates import mask_block
 from ctr_trainer.models.layers.inputs import all_field_embeddings, flat
 from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.layers.normalization import layer_norm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import dropped, tower
+from ctr_trainer.settings.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """The params of MaskNet.
+    """The params of MaskNet."""
 
-    Attributes:
-      structure: serial: blocks one after another, of the widths `hidden_units`; parallel: blocks under a deep network.
-      blocks: number of parallel blocks.
-      block_units: width of each parallel block.
-      reduction: width of a mask's hidden layer, divided by the width of the mask.
-    """
-
-    structure: Literal["serial", "parallel"] = "parallel"
-    blocks: int = 3
-    block_units: int = 64
-    reduction: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_at_least(1, "blocks", "block_units")
-        if not self.reduction > 0:
-            raise self.wrong("reduction", "must be above 0")
+    structure: str = setting(
+        "parallel",
+        "serial: blocks one after another, of the widths `hidden_units`; parallel: blocks under a deep network",
+        choices=("serial", "parallel"),
+    )
+    blocks: int = setting(3, "parallel blocks", minimum=1)
+    block_units: int = setting(64, "width of each parallel block", minimum=1)
+    reduction: float = setting(1.0, "width of a mask's hidden layer, divided by the width of the mask", above=0.0)
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
@@ -43,13 +35,8 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
 
     Advice: begin with `parallel`; `serial` takes the widths of its blocks from `hidden_units`.
 
-    Example:
-      >>> spec = model_fn(features, None, "infer", Params(blocks=2, block_units=16))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
-
     Source: Wang et al., MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking Models by Instance-Guided Mask,
-    DLP-KDD 2021, section 3, "MaskNet".
+    DLP-KDD 2021, section 3.
     """
     embeddings = all_field_embeddings(features, "masknet")
     context, normalized = flat(embeddings), flat(layer_norm(embeddings, shared=False))
@@ -65,3 +52,18 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
         ]
         last = tower(blocks, mode, params)
     return binary_head(features, labels, mode, params, dense(last, 1, "logits", bias=params.base_logit()))
+
+
+def mask_block(
+    inputs: tf.Tensor, context: tf.Tensor, units: int, reduction: float, activation: str = "relu", name: str = "block"
+) -> tf.Tensor:
+    """Computes `activation(layer_norm(W (mask * x)))` with the instance-guided mask `W_2 relu(W_1 c + b_1) + b_2`.
+
+    `inputs` is x, float32[B, n], normalised embeddings or the output of the previous block; `context` is c, float32[B,
+    m], the embeddings. The mask's hidden layer has `reduction * n` units. The result is float32[B, units].
+    """
+    width = inputs.shape.as_list()[1]
+    with tf.compat.v1.variable_scope(name):
+        hidden = tf.nn.relu(dense(context, max(1, int(reduction * width)), "aggregation"))
+        mask = dense(hidden, width, "projection")
+        return getattr(tf.nn, activation)(layer_norm(dense(inputs * mask, units, "output")))

@@ -9,32 +9,20 @@ from ctr_trainer.models.head import Labels, multi_head
 from ctr_trainer.models.layers.experts import experts, mixture
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.shared import TaskParams, task_logits, task_names, tower
+from ctr_trainer.settings.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(TaskParams):
-    """The params of MMoE; `hidden_units` are the widths of an expert.
+    """The params of MMoE; `hidden_units` are the widths of an expert."""
 
-    Attributes:
-      experts: number of experts.
-    """
-
-    experts: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_at_least(1, "experts")
+    experts: int = setting(4, "number of experts", minimum=1)
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p_t = sigmoid(tower_t(sum_e softmax(x W_t)_e expert_e(x)))`, with x the embeddings and the dense features.
 
     Advice: for tasks that share most of what they need; try PLE if one task gets worse together with the others.
-
-    Example:
-      >>> spec = model_fn(features, None, "infer", Params(experts=2))
-      >>> spec.predictions["probabilities/buy"].shape
-      TensorShape([32])
 
     Source: Ma et al., Modeling Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts, KDD 2018,
     section 4.2.

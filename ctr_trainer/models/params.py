@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of, setting
+from ctr_trainer.settings.setting import Settings, declared, flag_of, setting
 from ctr_trainer.system.messages.errors import UserError
 
 # An outcome with a smaller share is rare. With 0.2% and 3% of positive examples, a bias that starts at their log odds
@@ -14,7 +14,7 @@ from ctr_trainer.system.messages.errors import UserError
 _RARE = 0.05
 # How to handle labels that arrive later than their impressions; see `delayed_labels`.
 WAIT, FAKE_NEGATIVE, ES_DFM = "wait", "fake_negative", "es_dfm"
-Activation = typing.Literal["relu", "leaky_relu", "elu", "selu", "gelu", "silu", "tanh", "sigmoid"]
+_ACTIVATIONS = ("relu", "leaky_relu", "elu", "selu", "gelu", "silu", "tanh", "sigmoid")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +22,8 @@ class ModelParams(Settings, title="Network and loss"):
     """The `params` of a `model_fn` of this package.
 
     A model with its own hyperparameters defines a frozen dataclass `Params(ModelParams)` in its module. Its fields are
-    set with `--model_params=name=value`. Their types may be int, float, bool, str, a `typing.Literal` of strings,
-    tuple[int, ...] and tuple[str, ...]. Their descriptions under Attributes are the help texts. Checks belong in a
-    `__post_init__` that first calls the `__post_init__` of this class.
+    made by `setting`, which declares their help text and bounds, and are set with `--model_params=name=value`. Their
+    types may be int, float, bool, str, tuple[int, ...] and tuple[str, ...].
 
     A trained model can be read only with the params that it was trained with, because they determine its graph. The
     params in `may_change` do not affect the graph; a model's own Params may add further ones.
@@ -53,6 +52,7 @@ class ModelParams(Settings, title="Network and loss"):
         "widths of the hidden layers, from the first to the last",
         "units",
         minimum=1,
+        fewest=1,
         example=(256, 128),
     )
     dropout: float = setting(
@@ -75,7 +75,7 @@ class ModelParams(Settings, title="Network and loss"):
     batch_norm_epsilon: float = setting(
         1e-3, "number that --batch_norm adds to the variance before it divides by its root", minimum=0.0, flag=None
     )
-    activation: str = setting("relu", "activation of the hidden layers", choices=typing.get_args(Activation))
+    activation: str = setting("relu", "activation of the hidden layers", choices=_ACTIVATIONS)
     label: str = setting("", "label that a model of one label predicts; needed if the data has several", "name")
     positive_weight: float | str = setting(
         1.0,
@@ -101,14 +101,6 @@ class ModelParams(Settings, title="Network and loss"):
         choices=(WAIT, FAKE_NEGATIVE, ES_DFM),
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_widths("hidden_units")
-        for name, kind in typing.get_type_hints(type(self)).items():
-            choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
-            if choices and getattr(self, name) not in choices:
-                raise self.wrong(name, f"choose one of {', '.join(choices)}")
-
     def base_logit(self, label: str = "", given: str = "") -> float:
         """Returns the initial value of a model's last bias: the logit of the share of positive examples.
 
@@ -116,8 +108,7 @@ class ModelParams(Settings, title="Network and loss"):
 
         With this bias, a model initially predicts the share of rare clicks in its training data. From a bias of 0,
         which predicts one half, an optimizer with steps of limited size needs hundreds of steps to reach this share.
-        Meanwhile, embeddings and hidden layers learn the bias. If labels are not rare, the gain is small or zero; see
-        docs/evaluation.md.
+        Meanwhile, embeddings and hidden layers learn the bias. See docs/evaluation.md.
 
         Args:
           label: name of the label; "" for the only label that the model predicts.
@@ -145,22 +136,9 @@ class ModelParams(Settings, title="Network and loss"):
             if getattr(self, name) not in usual:
                 yield f"{{delayed_labels}}: {{{name}}} would spoil its weights; leave one of them out"
 
-    def require_at_least(self, minimum: float, *names: str) -> None:
-        """Raises UserError if a named field is less than `minimum`."""
-        for name in names:
-            if not getattr(self, name) >= minimum:
-                raise self.wrong(name, f"must be at least {minimum}")
-
-    def require_widths(self, *names: str) -> None:
-        """Raises UserError if a named field is not a tuple of one or more widths of at least 1."""
-        for name in names:
-            if not getattr(self, name) or min(getattr(self, name)) < 1:
-                raise self.wrong(name, "expected one width or more, each at least 1")
-
-    def wrong(self, name: str, problem: str) -> SettingError:
-        """Returns a SettingError that names the field, its value and the problem."""
-        value = getattr(self, name)
-        return SettingError(f"{name}={value}: {problem}", f"{self.as_flag(name, value)}: {problem}")
+    @classmethod
+    def name_in_messages(cls, field: dataclasses.Field[Any]) -> str:
+        return field.name if field.name in SHARED else f"model_params={field.name}"
 
     @staticmethod
     def as_flag(name: str, value: Any) -> str:
@@ -181,24 +159,18 @@ SHARED = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class SequenceParams(ModelParams):
-    """The params that all sequence models have.
+    """The params that all sequence models have."""
 
-    Attributes:
-      sequences: sequence features to read; by default all.
-    """
-
-    sequences: tuple[str, ...] = ()
+    sequences: tuple[str, ...] = setting((), "sequence features to read; by default all")
 
 
 @dataclasses.dataclass(frozen=True)
 class HistoryParams(SequenceParams):
-    """The params of all models that compare histories with a target.
+    """The params of all models that compare histories with a target."""
 
-    Attributes:
-      target: single-valued feature that histories are compared with; by default the one that shares a history's slot.
-    """
-
-    target: str = ""
+    target: str = setting(
+        "", "single-valued feature to compare histories with; by default the one that shares a history's slot"
+    )
 
 
 def params_of_training(params: Any) -> Any:
@@ -214,10 +186,7 @@ def params_of_training(params: Any) -> Any:
 def params_as_trained(params: Any, checkpoint: Any) -> Any:
     """Returns the params of a model with the share of negative examples with which a checkpoint was trained.
 
-    Args:
-      params: `ModelParams`, whose `negative_sampling` is None if the user did not set it. Params of a class without
-        this field are returned unchanged.
-      checkpoint: `Checkpoint`; if it has no share, the params are returned unchanged.
+    Params of a class without `negative_sampling` are returned unchanged.
 
     Raises:
       UserError: the params set a share that differs from the checkpoint's.

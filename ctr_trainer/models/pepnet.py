@@ -7,45 +7,34 @@ import tensorflow as tf
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.layers.gates import gated
 from ctr_trainer.models.layers.inputs import flat_inputs, named_embeddings
-from ctr_trainer.models.layers.mlp import dense
+from ctr_trainer.models.layers.mlp import dense, gated
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import tower
+from ctr_trainer.settings.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """The params of PEPNet.
+    """The params of PEPNet."""
 
-    Attributes:
-      domain: sparse features that name the domain, which the gate over the features reads.
-      personal: sparse features, such as user and item, which the gates over the hidden layers read.
-      gate_units: width of the gates' hidden layers.
-    """
-
-    domain: tuple[str, ...] = ()
-    personal: tuple[str, ...] = ()
-    gate_units: int = 64
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_at_least(1, "gate_units")
+    domain: tuple[str, ...] = setting(
+        (), "sparse features that name the domain, which the gate over the features reads"
+    )
+    personal: tuple[str, ...] = setting(
+        (), "sparse features, such as user and item, which the gates over the hidden layers read"
+    )
+    gate_units: int = setting(64, "width of the gates' hidden layers", minimum=1)
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(w h_n + b)`, `h_l = g_l([prior, e]) * layer_l(h_{l-1})`, `h_0 = e = g_0([domain, x]) * x`.
 
-    x is all features side by side, and each g a `gates.gated`, whose values are in (0, 2). The gates' contexts x
+    x is all features side by side, and each g a `layers.mlp.gated`, whose values are in (0, 2). The gates' contexts x
     and e get no gradient; domain and prior, the embeddings of the named features, do. Without names the gates read x
     and e alone.
 
     Advice: name the domain even with few domains: a gate costs little, and one model serves all of them.
-
-    Example:
-      >>> spec = model_fn(features, None, "infer", Params(domain=("user",), personal=("user", "item")))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
 
     Source: Chang et al., PEPNet: Parameter and Embedding Personalized Network for Infusing with Personalized Prior
     Information, KDD 2023. The model predicts one label, where the paper's has a tower for each; the gates

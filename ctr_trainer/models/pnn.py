@@ -15,11 +15,6 @@ def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams)
 
     Advice: give it embeddings of one dim; DLRM has the same products, without the embeddings next to them.
 
-    Example:
-      >>> spec = model_fn(features, None, "infer", ModelParams(hidden_units=(64, 32)))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
-
     Source: Qu et al., Product-based Neural Networks for User Response Prediction, ICDM 2016, section 3.2; the variant
     with inner products.
     """

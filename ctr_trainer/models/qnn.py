@@ -7,32 +7,24 @@ import tensorflow as tf
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.layers.gates import quadratic
+from ctr_trainer.models.layers.dropout import dropout
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import dropped, logit_of_mean, self_distillation
+from ctr_trainer.settings.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """The params of QNN-alpha.
+    """The params of QNN-alpha."""
 
-    Attributes:
-      cross_layers: number of quadratic layers; each doubles the degree of the interactions.
-      rows: number of linear maps per layer.
-    """
-
-    cross_layers: int = 3
-    rows: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_at_least(1, "cross_layers", "rows")
+    cross_layers: int = setting(3, "quadratic layers; each doubles the degree of the interactions", minimum=1)
+    rows: int = setting(2, "linear maps per layer", minimum=1)
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
-    """`p = sigmoid(w q_n(... q_1(h)) + b)`, with q `layers.gates.quadratic` and h all features side by side.
+    """`p = sigmoid(w q_n(... q_1(h)) + b)`, with q `quadratic` and h all features side by side.
 
         loss = cross entropy(label, m) + cross entropy(m, p_1) + cross entropy(m, p_2),  m = (p_1 + p_2) / 2
 
@@ -40,11 +32,6 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     to m. Without dropout the two are equal, and training has the first term only.
 
     Advice: give it a dropout of 0.1 to 0.3; `hidden_units`, `activation` and `batch_norm` have no effect.
-
-    Example:
-      >>> spec = model_fn(features, None, "infer", Params(cross_layers=2))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
 
     Source: Li et al., Revisiting Feature Interactions from the Perspective of Quadratic Neural Networks for
     Click-through Rate Prediction, KDD 2025; the authors' QNN_T26 with one head.
@@ -62,3 +49,13 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     streams = tf.split(logits, 2, 0)
     mean = logit_of_mean(streams)
     return binary_head(features, labels, mode, params, mean, self_distillation(features, mode, mean, streams))
+
+
+def quadratic(inputs: tf.Tensor, rows: int, rate: float = 0.0, name: str = "quadratic") -> tf.Tensor:
+    """Computes `x * sum_r relu(W_r x + b_r) + x` of x, float32[B, n]; each of the `rows` maps W_r is float32[n, n].
+
+    This is the Khatri-Rao product of x and its maps, summed over the maps. `rate` is the dropout of the rectified maps.
+    """
+    width = inputs.shape.as_list()[1]
+    hidden = dropout(tf.nn.relu(dense(inputs, rows * width, name)), rate)
+    return inputs * tf.reduce_sum(tf.reshape(hidden, [-1, rows, width]), 1) + inputs

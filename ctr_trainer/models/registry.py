@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable
-from types import ModuleType
 
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.system.messages.errors import UserError, did_you_mean
@@ -15,36 +14,10 @@ _PACKAGE = "ctr_trainer.models"
 # Each model is the module of its name in this package. It is imported only when it is asked for, as it imports
 # TensorFlow.
 MODELS = (
-    "lr",
-    "fm",
-    "ffm",
-    "wide_deep",
-    "deepfm",
-    "dcn_v2",
-    "xdeepfm",
-    "autoint",
-    "fibinet",
-    "masknet",
-    "final_mlp",
-    "pnn",
-    "dlrm",
-    "gdcn",
-    "final_net",
-    "qnn",
-    "fcn",
-    "wukong",
-    "rank_mixer",
-    "pepnet",
-    "tabm",
-    "din",
-    "dien",
-    "bst",
-    "onetrans",
-    "sdim",
-    "shared_bottom",
-    "mmoe",
-    "ple",
-    "esmm",
+    *("lr", "fm", "ffm", "wide_deep", "deepfm", "dcn_v2", "xdeepfm", "autoint", "fibinet", "masknet", "final_mlp"),
+    *("pnn", "dlrm", "gdcn", "final_net", "qnn", "fcn", "wukong", "rank_mixer", "pepnet", "tabm"),
+    *("din", "dien", "bst", "onetrans", "sdim"),
+    *("shared_bottom", "mmoe", "ple", "esmm"),
 )
 
 
@@ -96,23 +69,17 @@ def find_model(name: str) -> Model:
     Raises:
       UserError: there is no such model; the message names the registered ones.
     """
-    if name in MODELS:
-        return _model(name, importlib.import_module(f"{_PACKAGE}.{name}"), "model_fn")
     require_known(name)
-    path, _, function = name.partition(":")
+    path, function = (f"{_PACKAGE}.{name}", "model_fn") if name in MODELS else name.split(":", 1)
     try:
         module = importlib.import_module(path)
     except ImportError as error:
         raise UserError(f"model={name}: {error}; is the module on PYTHONPATH?") from error
-    return _model(name, module, function)
-
-
-def _model(name: str, module: ModuleType, function: str) -> Model:
     if not callable(getattr(module, function, None)):
-        raise UserError(f"model={name}: {module.__name__} has no function {function!r}")
+        raise UserError(f"model={name}: {path} has no function {function!r}")
     params_class = getattr(module, "Params", ModelParams)
     if not (inspect.isclass(params_class) and issubclass(params_class, ModelParams)):
-        raise UserError(f"model={name}: the Params of {module.__name__} is not a subclass of models.params.ModelParams")
+        raise UserError(f"model={name}: the Params of {path} is not a subclass of models.params.ModelParams")
     if "__dataclass_fields__" not in vars(params_class):
-        raise UserError(f"model={name}: the Params of {module.__name__} lacks @dataclasses.dataclass(frozen=True)")
+        raise UserError(f"model={name}: the Params of {path} lacks @dataclasses.dataclass(frozen=True)")
     return Model(getattr(module, function), params_class)

@@ -1,8 +1,7 @@
-"""Parts that several models share: the deep network, histories, losses of averaged streams, and labels of tasks."""
+"""Parts that several models share: the deep network, averaged streams, towers of tasks, and histories."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -12,11 +11,11 @@ from ctr_trainer.features.ranked import Columns
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import ModeKeys
-from ctr_trainer.models.head import Labels, LossOf, cross_entropy, label_names
+from ctr_trainer.models.head import Labels, cross_entropy, label_names
 from ctr_trainer.models.layers.dropout import dropout
-from ctr_trainer.models.layers.experts import towers
-from ctr_trainer.models.layers.mlp import mlp
+from ctr_trainer.models.layers.mlp import dense, mlp
 from ctr_trainer.models.params import HistoryParams, ModelParams, SequenceParams
+from ctr_trainer.settings.setting import setting
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -29,15 +28,8 @@ def tower(
 ) -> tf.Tensor:
     """Makes a `layers.mlp.mlp` with the dropout, activation and normalization that a model's params specify.
 
-    Args:
-      inputs: float32[B, n_i], or a list of such tensors, which represents their concatenation.
-      mode: one of `ModeKeys`.
-      params: `ModelParams`.
-      hidden_units: widths of the layers; None for `params.hidden_units`.
-      name: name of the variable scope.
-
-    Returns:
-      float32[B, units of the last layer].
+    `inputs` is float32[B, n_i] or a list of such tensors. The layers have the widths `hidden_units`, or those of the
+    params if it is None; the result is as wide as the last.
     """
     return mlp(
         inputs,
@@ -62,14 +54,8 @@ def self_distillation(
 ) -> tf.Tensor | None:
     """Computes `sum_k cross entropy(p, sigmoid(z_k))`, the distance of the streams from the model's prediction p.
 
-    Args:
-      features: the features of the `model_fn`, of which `weight`, float32[B], is read.
-      mode: one of `ModeKeys`.
-      logits: the logits of p, float32[B, 1]; they get no gradient.
-      streams: list of z_k, float32[B, 1].
-
-    Returns:
-      scalar, for `binary_head`'s `extra_loss`; None if `mode` is not TRAIN.
+    `logits` are those of p, float32[B, 1]; they get no gradient. `streams` are the z_k. The result is for
+    `binary_head`'s `extra_loss`; it is None if `mode` is not TRAIN.
 
     Source: Zhu et al., FINAL: Factorized Interaction Layer for CTR Prediction, SIGIR 2023, as in FuxiCTR.
     """
@@ -77,44 +63,6 @@ def self_distillation(
         return None
     target = tf.stop_gradient(tf.sigmoid(tf.squeeze(logits, 1)))
     return tf.add_n([cross_entropy(target, tf.squeeze(z, 1), features["weight"]) for z in streams])
-
-
-def tri_bce(logits: tf.Tensor, streams: Sequence[tf.Tensor]) -> Callable[[LossOf], tf.Tensor]:
-    """Makes the loss `sum_k w_k loss(z_k)` with `w_k = max(0, loss(z_k) - loss(z))`.
-
-    A stream with a larger loss than the model's is thereby also trained on its own.
-
-    Args:
-      logits: z, float32[B, 1], the model's logits.
-      streams: list of z_k, float32[B, 1].
-
-    Returns:
-      f(loss_of) -> scalar, for `binary_head`'s `extra_loss`.
-
-    Caveat: gradients also flow through the weights w_k, as in the authors' code.
-
-    Source: Li et al., FCN: Fusing Exponential and Linear Cross Network for Click-Through Rate Prediction, arXiv
-    2407.13349, 2024: the Tri-BCE loss.
-    """
-
-    def extra(loss_of: LossOf) -> tf.Tensor:
-        whole, parts = loss_of(logits), [loss_of(z) for z in streams]
-        return tf.add_n([part * tf.nn.relu(part - whole) for part in parts])
-
-    return extra
-
-
-def mean_of_losses(logits: tf.Tensor, streams: Sequence[tf.Tensor]) -> Callable[[LossOf], tf.Tensor]:
-    """Makes the loss `mean_k loss(z_k) - loss(z)`. Added to `loss(z)`, it gives the mean of the streams' losses.
-
-    Args:
-      logits: z, float32[B, 1], the model's logits.
-      streams: list of z_k, float32[B, 1].
-
-    Returns:
-      f(loss_of) -> scalar, for `binary_head`'s `extra_loss`.
-    """
-    return lambda loss_of: tf.add_n([loss_of(z) for z in streams]) / len(streams) - loss_of(logits)
 
 
 def logit_of_mean(streams: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -125,28 +73,17 @@ def logit_of_mean(streams: Sequence[tf.Tensor]) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class TaskParams(ModelParams):
-    """The params that all multi-task models have.
-
-    Attributes:
-      tower_units: widths of the hidden layers of each task's tower; with none, the tower is a logit alone.
-    """
+    """The params that all multi-task models have."""
 
     several_labels = True
 
-    tower_units: tuple[int, ...] = (64,)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if any(units < 1 for units in self.tower_units):
-            raise self.wrong("tower_units", "each width must be at least 1")
+    tower_units: tuple[int, ...] = setting(
+        (64,), "widths of the hidden layers of each task's tower; with none, the tower is a logit alone", minimum=1
+    )
 
 
 def task_names(features: Mapping[str, tf.Tensor], labels: Labels, model: str) -> list[str]:
     """Returns the names of the labels, in the order of the feature spec.
-
-    Args:
-      features, labels: the arguments of a `model_fn`.
-      model: name of the model, for the error message.
 
     Raises:
       UserError: the data has only one label.
@@ -162,31 +99,22 @@ def task_names(features: Mapping[str, tf.Tensor], labels: Labels, model: str) ->
 def task_logits(
     inputs: Mapping[str, Columns | Sequence[Columns]], mode: str, params: TaskParams
 ) -> dict[str, tf.Tensor]:
-    """Makes a tower for each task; see `layers.experts.towers`.
+    """Makes a tower for each task, and returns its logits, float32[B, 1], by the task's name.
 
-    Args:
-      inputs: see `layers.experts.towers`.
-      mode: one of `ModeKeys`.
-      params: `TaskParams`.
-
-    Returns:
-      dict of task name -> logits, float32[B, 1].
+    `inputs` are, by the task's name, float32[B, n_i] or a list of such tensors.
     """
-    biases = {name: params.base_logit(name) for name in inputs}
-    if not params.tower_units:
-        return towers(inputs, biases=biases)
-    network = functools.partial(tower, mode=mode, params=params, hidden_units=params.tower_units)
-    return towers(inputs, network, biases)
+    logits = {}
+    for index, (name, x) in enumerate(inputs.items()):
+        # Scopes are numbered, because the name of a task may have characters that a scope name must not have.
+        with tf.compat.v1.variable_scope(f"tower_{index}"):
+            hidden = tower(x, mode, params, params.tower_units) if params.tower_units else x
+            logits[name] = dense(hidden, 1, "logits", bias=params.base_logit(name))
+    return logits
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadSequence:
-    """The tensors of one sequence feature. A tensor is created when a model first reads it.
-
-    Attributes:
-      feature: the `SparseFeature`.
-      features: the features of the `model_fn`.
-    """
+    """The tensors of one sequence feature. A tensor is created when a model first reads it."""
 
     feature: SparseFeature
     features: Features
@@ -218,25 +146,13 @@ class ReadSequence:
 
 @dataclasses.dataclass(frozen=True)
 class History(ReadSequence):
-    """A sequence and the target with which it is compared.
-
-    Attributes:
-      target: float32[B, dim], the vector of the target.
-    """
+    """A sequence and the vector of the target with which it is compared, float32[B, dim]."""
 
     target: tf.Tensor
 
 
 def read_sequences(features: Features, params: SequenceParams, model: str) -> list[ReadSequence]:
     """Reads the sequences that a model's params select.
-
-    Args:
-      features: `features.tensors.Features`.
-      params: `SequenceParams`.
-      model: name of the model, for error messages.
-
-    Returns:
-      list of `ReadSequence`.
 
     Raises:
       UserError: the spec has no sequence, or not the selected one; the message names it.

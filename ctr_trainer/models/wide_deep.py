@@ -15,11 +15,6 @@ def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams)
 
     Advice: the one to take if the embeddings have several dims.
 
-    Example:
-      >>> spec = model_fn(features, None, "infer", ModelParams(hidden_units=(64, 32)))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
-
     Source: Cheng et al., Wide & Deep Learning for Recommender Systems, DLRS 2016, section 3.
     """
     deep = tower(flat_inputs(features), mode, params)

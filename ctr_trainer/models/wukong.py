@@ -1,41 +1,36 @@
 """WuKong: a stack of layers that join factorization machines with linear maps of vectors."""
 
 import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.inputs import all_field_embeddings, flat
-from ctr_trainer.models.layers.mlp import dense
-from ctr_trainer.models.layers.tokens import wukong_layer
+from ctr_trainer.models.layers.mlp import dense, mlp
+from ctr_trainer.models.layers.normalization import layer_norm
+from ctr_trainer.models.layers.weights import glorot
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import tower
+from ctr_trainer.settings.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """The params of WuKong.
+    """The params of WuKong."""
 
-    Attributes:
-      interaction_layers: number of layers; each doubles the degree of the interactions.
-      products: vectors per layer that are made of products.
-      combinations: vectors per layer that are linear combinations.
-      rank: products that each vector takes part in, after compression.
-      product_units: widths of the hidden layers behind the products.
-      layer_norm: whether the products and the outputs of each layer are normalised, as in the paper.
-    """
-
-    interaction_layers: int = 2
-    products: int = 8
-    combinations: int = 8
-    rank: int = 8
-    product_units: tuple[int, ...] = (64,)
-    layer_norm: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_at_least(1, "interaction_layers", "products", "combinations", "rank")
-        self.require_widths("product_units")
+    interaction_layers: int = setting(2, "layers; each doubles the degree of the interactions", minimum=1)
+    products: int = setting(8, "vectors per layer that are made of products", minimum=1)
+    combinations: int = setting(8, "vectors per layer that are linear combinations", minimum=1)
+    rank: int = setting(8, "products that each vector takes part in, after compression", minimum=1)
+    product_units: tuple[int, ...] = setting(
+        (64,), "widths of the hidden layers behind the products", minimum=1, fewest=1
+    )
+    layer_norm: bool = setting(
+        False, "whether the products and the outputs of each layer are normalised, as in the paper"
+    )
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
@@ -43,15 +38,10 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
 
     Advice: scale it by layers, vectors and rank together; try `layer_norm=true` with more than three layers.
 
-    Example:
-      >>> spec = model_fn(features, None, "infer", Params(interaction_layers=1))
-      >>> spec.predictions["probabilities"].shape
-      TensorShape([32])
-
     Source: Zhang et al., Wukong: Towards a Scaling Law for Large-Scale Recommendation, ICML 2024. A dense feature has a
     learned vector that its value multiplies; in the paper a network makes vectors of all dense features. The paper has
     layer normalization; it is an option here, because on MovieLens, which has many rare ids, predictions are better
-    without it.
+    without it: it scales the short vector of a rare id, which is mostly noise, to the length of the others.
     """
     vectors = all_field_embeddings(features, "wukong")
     for index in range(params.interaction_layers):
@@ -66,3 +56,37 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
         )
     logits = dense(tower(flat(vectors), mode, params), 1, "logits", bias=params.base_logit())
     return binary_head(features, labels, mode, params, logits)
+
+
+def wukong_layer(
+    inputs: tf.Tensor,
+    products: int,
+    combinations: int,
+    rank: int,
+    hidden_units: Sequence[int],
+    normalize: bool = False,
+    name: str = "wukong",
+) -> tf.Tensor:
+    """Computes new vectors from pairwise products and from linear combinations; each layer doubles the degree.
+
+        Y = norm([F; L] + R X),   F = mlp(norm(X X' P)) W + b,   L = C X
+
+    `inputs` is X, float32[B, n, dim]; Y is float32[B, products + combinations, dim]. X X' P are the dot products of all
+    pairs of vectors, compressed with P, float32[n, rank]; X' P is computed first. R is the identity if the numbers of
+    new and old vectors are equal. norm is layer normalization of each vector, as in FuxiCTR, if `normalize` is true.
+    """
+    _, count, dim = inputs.shape.as_list()
+    with tf.compat.v1.variable_scope(name):
+        compressed = _combined(inputs, rank, "projection")
+        pairs = tf.reshape(tf.matmul(inputs, compressed, transpose_b=True), [-1, count * rank])
+        hidden = mlp(layer_norm(pairs, name="pairs_norm") if normalize else pairs, hidden_units)
+        of_products = tf.reshape(dense(hidden, products * dim, "products"), [-1, products, dim])
+        both = tf.concat([of_products, _combined(inputs, combinations, "combinations")], 1)
+        residual = inputs if count == products + combinations else _combined(inputs, both.shape[1], "residual")
+        return layer_norm(both + residual) if normalize else both + residual
+
+
+def _combined(inputs: tf.Tensor, count: int, name: str) -> tf.Tensor:
+    """Returns float32[B, count, dim], linear combinations of float32[B, n, dim]."""
+    kernel = glorot(name, [inputs.shape.as_list()[1], count], inputs.shape.as_list()[1], count)
+    return tf.einsum("bnd,nk->bkd", inputs, kernel)

@@ -37,6 +37,7 @@ class Setting:
       hints: what to use instead, by the name of a kind that does not exist.
       of: the choices of another setting for which this setting exists; () for all of them.
       minimum, maximum, above, below: bounds of a number, or of each number of a tuple; None for no bound.
+      fewest: smallest number of values of a tuple.
       flag: name of the flag; "" for the default, see `flag_of`; None if the setting has no flag.
       example: value of a tuple, as the help shows it.
       alike: whether all ranks of a job need the same value.
@@ -52,6 +53,7 @@ class Setting:
     maximum: float | None = None
     above: float | None = None
     below: float | None = None
+    fewest: int = 0
     flag: str | None = ""
     example: tuple[Any, ...] = ()
     alike: bool = True
@@ -69,6 +71,8 @@ class Setting:
             (each,) = set(typing.get_args(kind)) - {Ellipsis}
             if not isinstance(value, tuple) or not all(_is(each, part) for part in value):
                 return f": expected {_EXPECTED[each].removeprefix('an ').removeprefix('a ')}s"
+            if len(value) < self.fewest:
+                return f": expected {self.fewest} or more, each {self._bounds()}"
             return "" if each is str or all(map(self._is_within, value)) else f" must each be {self._bounds()}"
         kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
         number = next((each for each in kinds if each in (int, float)), None)
@@ -169,13 +173,14 @@ class _Spelled:
     def __format__(self, spec: str) -> str:
         if self.dashes and isinstance(self.value, bool):
             return f"--{'' if self.value or spec else 'no'}{self.name}"
-        return f"{self.dashes}{self.name}" if spec else f"{self.dashes}{self.name}={_text(self.value)}"
+        separator = ":" if "=" in self.name else ","
+        return f"{self.dashes}{self.name}" if spec else f"{self.dashes}{self.name}={_text(self.value, separator)}"
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, separator: str = ",") -> str:
     """Returns a value as a user writes it, on the command line or as an argument."""
     if isinstance(value, tuple):
-        return ",".join(map(_text, value))
+        return separator.join(map(_text, value))
     if dataclasses.is_dataclass(value):  # An instance of one of several kinds, which have names.
         kind: Any = value
         return kind.name
@@ -233,6 +238,11 @@ class Settings(NamedArguments):
         """
         return _refused(text, self._spelled(), others)
 
+    @classmethod
+    def name_in_messages(cls, field: dataclasses.Field[Any]) -> str:
+        """Returns the name of a setting after the dashes in messages for the command line."""
+        return flag_of(cls, field) or field.name
+
     def _spelled(self) -> dict[str, tuple[str, object]]:
         """Returns (flag, value) by the names of these settings and of the `Settings` in them."""
         own: dict[str, tuple[str, object]] = {}
@@ -240,7 +250,7 @@ class Settings(NamedArguments):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if declared(field):
-                own[field.name] = (flag_of(type(self), field) or field.name, value)
+                own[field.name] = (self.name_in_messages(field), value)
             elif isinstance(value, Settings):
                 inner |= value._spelled()
         return inner | own

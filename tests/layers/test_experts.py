@@ -5,9 +5,13 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.models.layers.experts import experts, extraction, mixture, towers
-from ctr_trainer.models.layers.mlp import batch_ensemble, mlp
-from tests.layers.graph import run
+from ctr_trainer.models.estimator_spec import ModeKeys
+from ctr_trainer.models.layers.experts import experts, mixture
+from ctr_trainer.models.layers.mlp import mlp
+from ctr_trainer.models.ple import extraction
+from ctr_trainer.models.shared import TaskParams, task_logits
+from ctr_trainer.models.tabm import Params, batch_ensemble
+from tests.layers.run import run
 
 NETWORK = functools.partial(mlp, hidden_units=(5,))
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
@@ -60,28 +64,31 @@ def test_the_last_extraction_makes_no_shared_gate_that_nobody_would_train():
     assert not any(name.startswith("shared_gate") for name in values)
 
 
-def test_a_tower_is_an_mlp_and_a_logit():
-    logits, values = run(lambda x: towers({"click now": x, "buy": x}, NETWORK), X)
-    for index, name in enumerate(("click now", "buy")):
-        hidden = _mlp(X, values, f"tower_{index}/mlp")
-        np.testing.assert_allclose(logits[name], _dense(hidden, values, f"tower_{index}/logits"), atol=1e-5)
+def test_a_tower_is_an_mlp_and_a_logit_or_a_logit_alone():
+    def make(x, units):
+        return task_logits({"click now": x, "buy": x}, ModeKeys.EVAL, TaskParams(tower_units=units))
 
-
-def test_a_tower_without_hidden_units_is_a_logit():
-    logits, values = run(lambda x: towers({"buy": x}), X)
-    np.testing.assert_allclose(logits["buy"], _dense(X, values, "tower_0/logits"), atol=1e-6)
+    for units in ((5,), ()):
+        logits, values = run(lambda x: make(x, units), X)  # noqa: B023
+        for index, name in enumerate(("click now", "buy")):
+            hidden = _mlp(X, values, f"tower_{index}/mlp") if units else X
+            np.testing.assert_allclose(logits[name], _dense(hidden, values, f"tower_{index}/logits"), atol=1e-5)
 
 
 tf1 = tf.compat.v1
 INPUTS = np.float32([[1, -2, 0.5], [0, 3, -1]])
 
 
+def _ensemble(x, units, members, mode=ModeKeys.EVAL, **params):
+    return batch_ensemble(x, members, mode, Params(hidden_units=units, **params))
+
+
 def test_each_member_is_the_perceptron_that_its_vectors_say():
-    found, values = run(lambda x: batch_ensemble(x, (4, 2), members=3, name="e"), INPUTS)
+    found, values = run(lambda x: _ensemble(x, (4, 2), 3), INPUTS)
     assert found.shape == (2, 3, 2)
     for member in range(3):
         x = INPUTS
-        for layer in ("e/layer_0", "e/layer_1"):
+        for layer in ("ensemble/layer_0", "ensemble/layer_1"):
             into, out, bias = (values[f"{layer}/{name}"][member] for name in ("scale_in", "scale_out", "bias"))
             x = np.maximum(((x * into) @ values[f"{layer}/kernel"]) * out + bias, 0)
         np.testing.assert_allclose(found[:, member], x, rtol=1e-5, atol=1e-6)
@@ -89,18 +96,18 @@ def test_each_member_is_the_perceptron_that_its_vectors_say():
 
 def test_members_begin_with_different_input_signs_and_equal_later_factors():
     with tf.Graph().as_default(), tf1.Session() as session:
-        batch_ensemble(tf.constant(INPUTS), (4, 2), members=8, name="e")
+        _ensemble(tf.constant(INPUTS), (4, 2), 8)
         session.run(tf1.global_variables_initializer())
         values = {v.op.name: session.run(v) for v in tf1.global_variables()}
-    signs = values["e/layer_0/scale_in"]
+    signs = values["ensemble/layer_0/scale_in"]
     assert set(np.unique(signs)) == {-1, 1} and len(np.unique(signs, axis=0)) > 1
     for name in ("layer_0/scale_out", "layer_1/scale_in", "layer_1/scale_out"):
-        np.testing.assert_array_equal(values[f"e/{name}"], 1)
+        np.testing.assert_array_equal(values[f"ensemble/{name}"], 1)
 
 
 def test_dropout_applies_while_training_only():
-    def outputs(training):
-        return run(lambda x: batch_ensemble(x, (64,), members=2, dropout=0.5, training=training, name="e"), INPUTS)[0]
+    def outputs(mode):
+        return run(lambda x: _ensemble(x, (64,), 2, mode, dropout=0.5), INPUTS)[0]
 
-    assert not np.array_equal(outputs(True), outputs(False))
-    np.testing.assert_array_equal(outputs(False), outputs(False))
+    assert not np.array_equal(outputs(ModeKeys.TRAIN), outputs(ModeKeys.EVAL))
+    np.testing.assert_array_equal(outputs(ModeKeys.EVAL), outputs(ModeKeys.EVAL))

@@ -5,10 +5,15 @@ import pytest
 import tensorflow as tf
 from scipy.special import erf, expit
 
-from ctr_trainer.models.layers.gates import fusion, gated, mask_block, senet
-from ctr_trainer.models.layers.normalization import layer_norm, rms_norm
-from ctr_trainer.models.layers.tokens import rank_mixer_block, tokens_of, wukong_layer
-from tests.layers.run import assert_equal, run, vectors
+from ctr_trainer.models.fibinet import senet
+from ctr_trainer.models.final_mlp import fusion
+from ctr_trainer.models.layers.mlp import gated
+from ctr_trainer.models.layers.normalization import layer_norm
+from ctr_trainer.models.masknet import mask_block
+from ctr_trainer.models.onetrans import rms_norm
+from ctr_trainer.models.rank_mixer import rank_mixer_block, tokens_of
+from ctr_trainer.models.wukong import wukong_layer
+from tests.layers.run import assert_equal, run, vectors, with_gradients
 
 
 def _dense(x, variables, name):
@@ -21,7 +26,7 @@ def _normalized(x):
 
 def test_senet_weighs_each_field_by_all_fields_means():
     e = vectors(5, 4, 3)
-    output, variables, _ = run(lambda x: senet(x, reduction=2), e, seed=5)
+    output, variables = run(lambda x: senet(x, reduction=2), e)
     assert variables["senet/w1"].shape == (4, 2)
     weights = np.maximum(np.maximum(e.mean(2) @ variables["senet/w1"], 0) @ variables["senet/w2"], 0)
     assert (weights > 0).any()
@@ -30,14 +35,14 @@ def test_senet_weighs_each_field_by_all_fields_means():
 
 def test_rms_norm_by_hand():
     """The mean square of [1, 7] is 25, and of [0, 0] it is 0."""
-    output, variables, _ = run(lambda x: rms_norm(x, epsilon=11.0), [[1, 7], [0, 0]])
+    output, variables = run(lambda x: rms_norm(x, epsilon=11.0), [[1, 7], [0, 0]])
     np.testing.assert_allclose(output, [[1 / 6, 7 / 6], [0, 0]], rtol=1e-6)
     assert not variables
 
 
 def test_layer_norm_by_hand():
     # (1, 3) has mean 2 and variance 1: (-1, 1), then gamma and beta
-    output, variables, _ = run(layer_norm, [[1, 3]])
+    output, variables = run(layer_norm, [[1, 3]])
     expected = np.array([[-1, 1]]) * variables["layer_norm/gamma"] + variables["layer_norm/beta"]
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
@@ -45,7 +50,7 @@ def test_layer_norm_by_hand():
 @pytest.mark.parametrize(("shared", "shape"), [(True, (3,)), (False, (4, 3))])
 def test_layer_norm_of_the_fields_of_an_example(shared, shape):
     e = vectors(5, 4, 3)
-    output, variables, _ = run(lambda x: layer_norm(x, shared), e)
+    output, variables = run(lambda x: layer_norm(x, shared), e)
     assert variables["layer_norm/gamma"].shape == shape
     expected = _normalized(e) * variables["layer_norm/gamma"] + variables["layer_norm/beta"]
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
@@ -61,14 +66,14 @@ def test_layer_norms_gradient_is_that_of_automatic_differentiation():
 
 
 def test_a_row_of_equal_values_is_normalised_to_zero_with_a_finite_gradient():
-    output, variables, (gradient,) = run(layer_norm, np.ones((1, 4)))
+    (output, (gradient,)), variables = run(with_gradients(layer_norm), np.ones((1, 4)))
     np.testing.assert_allclose(output[0], variables["layer_norm/beta"])
     assert np.isfinite(gradient).all()
 
 
 def test_a_mask_block_multiplies_its_inputs_by_a_mask_of_the_context():
     x, context = vectors(5, 4), vectors(5, 6, seed=2)
-    output, variables, _ = run(lambda a, b: mask_block(a, b, units=3, reduction=2.0, name="block"), x, context)
+    output, variables = run(lambda a, b: mask_block(a, b, units=3, reduction=2.0, name="block"), x, context)
     hidden = np.maximum(_dense(context, variables, "block/aggregation"), 0)
     assert hidden.shape == (5, 8)
     masked = x * _dense(hidden, variables, "block/projection")
@@ -80,7 +85,7 @@ def test_a_mask_block_multiplies_its_inputs_by_a_mask_of_the_context():
 @pytest.mark.parametrize("rows", [5, 1])
 def test_a_gate_weighs_features_between_0_and_2(rows):
     x, context = vectors(5, 4), vectors(rows, 2, seed=2)
-    output, variables, _ = run(lambda a, b: gated(a, b, units=3, name="g"), x, context)
+    output, variables = run(lambda a, b: gated(a, b, units=3, name="g"), x, context)
     hidden = np.maximum(_dense(context, variables, "g/hidden"), 0)
     np.testing.assert_allclose(output, 2 * expit(_dense(hidden, variables, "g/gate")) * x, rtol=1e-4, atol=1e-5)
 
@@ -88,7 +93,7 @@ def test_a_gate_weighs_features_between_0_and_2(rows):
 @pytest.mark.parametrize("heads", [1, 2])
 def test_fusion_is_linear_in_both_streams_and_bilinear_in_equal_parts(heads):
     a, b = vectors(5, 4), vectors(5, 6, seed=2)
-    output, variables, _ = run(lambda x, y: fusion(x, y, heads), a, b)
+    output, variables = run(lambda x, y: fusion(x, y, heads), a, b)
     linear = a @ variables["fusion/linear/kernel_0"] + b @ variables["fusion/linear/kernel_1"]
     parts = zip(np.split(a, heads, 1), np.split(b, heads, 1), variables["fusion/kernel"], strict=True)
     bilinear = sum(((x @ w) * y).sum(1, keepdims=True) for x, y, w in parts)
@@ -106,7 +111,7 @@ def _norm(x, variables, name):
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("combinations", [2, 3])
 def test_a_wukong_layer_joins_products_of_pairs_and_combinations(combinations, normalize):
-    output, v, _ = run(lambda x: wukong_layer(x, 3, combinations, rank=2, hidden_units=(6,), normalize=normalize), X)
+    output, v = run(lambda x: wukong_layer(x, 3, combinations, rank=2, hidden_units=(6,), normalize=normalize), X)
     assert ("wukong/residual" in v) == (combinations == 3)
     norm = _norm if normalize else lambda x, *_: x
     for x, found in zip(X, output, strict=True):
@@ -120,7 +125,7 @@ def test_a_wukong_layer_joins_products_of_pairs_and_combinations(combinations, n
 
 def test_tokens_are_projections_of_equal_parts():
     inputs = X.reshape(3, 20)[:, :7]
-    output, v, _ = run(lambda x: tokens_of(x, tokens=4, dim=8), inputs)
+    output, v = run(lambda x: tokens_of(x, tokens=4, dim=8), inputs)
     padded = np.pad(inputs, ((0, 0), (0, 1)))
     for token in range(4):
         part = padded[:, 2 * token : 2 * token + 2]
@@ -130,7 +135,7 @@ def test_tokens_are_projections_of_equal_parts():
 
 def test_a_rank_mixer_block_swaps_heads_and_has_a_network_for_each_token():
     inputs = vectors(2, 3, 4)
-    output, v, _ = run(lambda x: rank_mixer_block(x, expansion=3), inputs)
+    output, v = run(lambda x: rank_mixer_block(x, expansion=3), inputs)
     for example in range(3):
         x = inputs[:, example]
         for token in range(2):

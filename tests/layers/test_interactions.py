@@ -6,23 +6,32 @@ import tensorflow as tf
 from scipy.special import softmax
 
 from ctr_trainer.features.ranked import RankedBlock, RankedColumns
-from ctr_trainer.models.layers.cross import cin, cross, gated_cross, masked_cross, outer
-from ctr_trainer.models.layers.gates import factorized_interaction, quadratic
-from ctr_trainer.models.layers.interactions import bilinear, ffm, fm, interacting, pair_dots, pair_products
-from tests.layers.run import assert_equal, run, vectors
+from ctr_trainer.models.autoint import interacting
+from ctr_trainer.models.estimator_spec import ModeKeys
+from ctr_trainer.models.fcn import masked_cross
+from ctr_trainer.models.ffm import ffm
+from ctr_trainer.models.fibinet import bilinear, pair_products
+from ctr_trainer.models.final_net import factorized_interaction
+from ctr_trainer.models.gdcn import gated_cross
+from ctr_trainer.models.layers.cross import cross
+from ctr_trainer.models.layers.interactions import fm, pair_dots
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.qnn import quadratic
+from ctr_trainer.models.xdeepfm import cin, outer
+from tests.layers.run import assert_equal, run, vectors, with_gradients
 
 PAIRS = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
 
 
 def test_dots_of_three_vectors():
     # <(1,2),(3,4)>, <(1,2),(5,6)>, <(3,4),(5,6)>; the gradient of 1, 2 and 3 times them
-    output, _, (gradient,) = run(pair_dots, [[[1, 2], [3, 4], [5, 6]]])
+    (output, (gradient,)), _ = run(with_gradients(pair_dots), [[[1, 2], [3, 4], [5, 6]]])
     np.testing.assert_allclose(output, [[11, 17, 39]])
     np.testing.assert_allclose(gradient, [[[3 + 10, 4 + 12], [1 + 15, 2 + 18], [2 + 9, 4 + 12]]])
 
 
 def test_products_of_three_vectors():
-    output, _, _ = run(pair_products, [[[1, 2], [3, 4], [5, 6]]], [[[10, 1], [20, 2], [30, 3]]])
+    output, _ = run(pair_products, [[[1, 2], [3, 4], [5, 6]]], [[[10, 1], [20, 2], [30, 3]]])
     np.testing.assert_allclose(output, [[[20, 4], [30, 6], [90, 12]]])
 
 
@@ -44,7 +53,7 @@ def test_gradients_are_those_of_automatic_differentiation(fields):
 def test_field_aware_vectors_of_three_fields():
     # v_01 . v_10 + v_02 . v_20 + v_12 . v_21 with v_ij = 10 i + j, one float each; v_ii takes no part
     v = np.array([[[0, 1, 2], [10, 11, 12], [20, 21, 22]]])[..., None]
-    output, _, (gradient,) = run(ffm, v)
+    (output, (gradient,)), _ = run(with_gradients(ffm), v)
     np.testing.assert_allclose(output, [[1 * 10 + 2 * 20 + 12 * 21]])
     np.testing.assert_allclose(gradient[0, :, :, 0], [[0, 10, 20], [1, 0, 21], [2, 12, 0]])
 
@@ -60,7 +69,7 @@ def test_field_aware_gradients_are_those_of_automatic_differentiation():
 @pytest.mark.parametrize("kind", ["all", "each", "interaction"])
 def test_bilinear_interactions_are_v_i_w_times_v_j(kind):
     e = vectors(5, 4, 3)
-    output, variables, _ = run(lambda x: bilinear(x, kind), e)
+    output, variables = run(lambda x: bilinear(x, kind), e)
     matrices = {
         "all": lambda i, j: variables["bilinear/kernel"],
         "each": lambda i, j: variables["bilinear/kernel"][i],
@@ -72,7 +81,7 @@ def test_bilinear_interactions_are_v_i_w_times_v_j(kind):
 
 def test_each_layers_maps_weigh_the_products_of_its_inputs_with_the_embeddings():
     e = vectors(3, 4, 2)
-    output, variables, _ = run(lambda x: cin(x, (5, 6)), e)
+    output, variables = run(lambda x: cin(x, (5, 6)), e)
     first = np.einsum("bid,bjd,ijh->bhd", e, e, variables["cin/kernel_0"].reshape(4, 4, 5))
     second = np.einsum("bid,bjd,ijh->bhd", first, e, variables["cin/kernel_1"].reshape(5, 4, 6))
     expected = np.concatenate([first.sum(2), second.sum(2)], 1)
@@ -85,7 +94,7 @@ def test_the_outer_products_gradients_are_those_of_automatic_differentiation():
 
 def test_each_field_is_mixed_from_all_by_similarity_in_each_head():
     e = vectors(5, 4, 3)
-    output, variables, _ = run(lambda x: interacting(x, heads=2, head_dim=2, name="layer"), e)
+    output, variables = run(lambda x: interacting(x, heads=2, head_dim=2, name="layer"), e)
     query, key, value, residual = (e @ variables[f"layer/{name}"] for name in ("query", "key", "value", "residual"))
     heads = []
     for columns in (slice(0, 2), slice(2, 4)):
@@ -106,7 +115,7 @@ X = vectors(5, 4)
 
 
 def test_a_full_layer_by_hand():
-    output, variables, _ = run(lambda x: cross(x, 1), [[1, 2]])
+    output, variables = run(lambda x: cross(x, 1), [[1, 2]])
     (a, b), (c, d) = variables["cross/layer_0/w/kernel"]
     e, f = variables["cross/layer_0/w/bias"]
     np.testing.assert_allclose(output, [[1 * (a + 2 * c + e) + 1, 2 * (b + 2 * d + f) + 2]], rtol=1e-5)
@@ -120,13 +129,13 @@ def _full(x, variables, layers):
 
 
 def test_full_layers():
-    output, variables, _ = run(lambda x: cross(x, 2), X)
+    output, variables = run(lambda x: cross(x, 2), X)
     expected = _full(X, variables, ["cross/layer_0/w", "cross/layer_1/w"])
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_low_rank_layers():
-    output, variables, _ = run(lambda x: cross(x, 2, rank=2), X)
+    output, variables = run(lambda x: cross(x, 2, rank=2), X)
     x = X
     for layer in ("cross/layer_0", "cross/layer_1"):
         x = X * (x @ variables[f"{layer}/v"] @ variables[f"{layer}/u/kernel"] + variables[f"{layer}/u/bias"]) + x
@@ -135,7 +144,7 @@ def test_low_rank_layers():
 
 
 def test_a_gate_mixes_experts_with_a_non_linearity():
-    output, variables, _ = run(lambda x: cross(x, 1, rank=2, experts=3), X)
+    output, variables = run(lambda x: cross(x, 1, rank=2, experts=3), X)
     v, c, u, bias, gate_kernel, gate_bias = (
         variables[f"cross/layer_0/{name}"] for name in ("v", "c", "u/kernel", "u/bias", "gate/kernel", "gate/bias")
     )
@@ -152,7 +161,7 @@ def _sigmoid(x):
 
 
 def test_a_gate_filters_each_cross_layer():
-    output, variables, _ = run(lambda x: gated_cross(x, 2), X)
+    output, variables = run(lambda x: gated_cross(x, 2), X)
     x = X
     for layer in ("gated_cross/layer_0", "gated_cross/layer_1"):
         linear = x @ variables[f"{layer}/w/kernel"] + variables[f"{layer}/w/bias"]
@@ -162,7 +171,7 @@ def test_a_gate_filters_each_cross_layer():
 
 def test_factorized_interactions_join_the_linear_part_or_are_added_to_it():
     for residual in ("concat", "sum"):
-        output, variables, _ = run(lambda x: factorized_interaction(x, 6, residual), X)  # noqa: B023
+        output, variables = run(lambda x: factorized_interaction(x, 6, residual), X)  # noqa: B023
         a, c = np.split(X @ variables["factorized/kernel"] + variables["factorized/bias"], 2, axis=1)
         expected = np.concatenate([a, a * c], 1) if residual == "concat" else a + a * c
         assert output.shape == (5, 6)
@@ -170,7 +179,7 @@ def test_factorized_interactions_join_the_linear_part_or_are_added_to_it():
 
 
 def test_a_quadratic_layer_multiplies_the_input_by_rectified_rows():
-    output, variables, _ = run(lambda x: quadratic(x, rows=3), X)
+    output, variables = run(lambda x: quadratic(x, rows=3), X)
     rows = np.maximum(X @ variables["quadratic/kernel"] + variables["quadratic/bias"], 0).reshape(5, 3, 4)
     np.testing.assert_allclose(output, np.einsum("bn,brn->bn", X, rows) + X, rtol=1e-4, atol=1e-5)
 
@@ -179,7 +188,7 @@ def test_a_quadratic_layer_multiplies_the_input_by_rectified_rows():
 @pytest.mark.parametrize("width", [4, 3])
 def test_a_masked_cross_meets_each_second_column_with_the_masked_copy(exponential, width):
     inputs = X[:, :width]
-    output, variables, _ = run(lambda x: masked_cross(x, 2, exponential), inputs)
+    output, variables = run(lambda x: masked_cross(x, 2, ModeKeys.EVAL, ModelParams(), exponential), inputs)
     x = inputs
     for layer in ("masked_cross/layer_0", "masked_cross/layer_1"):
         c = x @ variables[f"{layer}/kernel"]

@@ -6,7 +6,7 @@ from ctr_trainer.models.layers.interactions import fm
 from ctr_trainer.models.layers.linear import linear
 from ctr_trainer.models.layers.mlp import dense, mlp
 from ctr_trainer.models.layers.weights import glorot
-from tests.layers.run import run
+from tests.layers.run import run, with_gradients
 
 tf1 = tf.compat.v1
 
@@ -19,7 +19,7 @@ def _run(tensor):
 
 def test_fm_is_the_sum_of_the_dot_products_of_all_pairs():
     # <(1,2),(3,4)> + <(1,2),(5,6)> + <(3,4),(5,6)> = 11 + 17 + 39, here twice
-    result, _, (gradient,) = run(lambda vectors: 2.0 * fm(vectors), [[[1, 2], [3, 4], [5, 6]]])
+    (result, (gradient,)), _ = run(with_gradients(lambda v: 2.0 * fm(v)), [[[1, 2], [3, 4], [5, 6]]])
     np.testing.assert_allclose(result, [[2 * 67.0]])
     np.testing.assert_allclose(gradient, [[[16.0, 20.0], [12.0, 16.0], [8.0, 12.0]]])
 

@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.features.behaviours import Behaviours
-from ctr_trainer.models.layers import signatures as module
-from ctr_trainer.models.layers.attention import sampled_attention
-from ctr_trainer.models.layers.tokens import onetrans_block
-from tests.layers.graph import check_gradients, run
+from ctr_trainer.models import sdim
+from ctr_trainer.models.onetrans import onetrans_block
+from ctr_trainer.models.sdim import sampled_attention
+from tests.layers.run import check_gradients, run
 
 RNG = np.random.default_rng(1)
 TARGET = RNG.normal(size=(3, 4)).astype(np.float32)
@@ -18,7 +18,7 @@ MASK = (np.arange(9) < np.array([[9], [4], [0]])).astype(np.float32)
 
 def _by_hand(signatures, bits, normalize):
     """The layer in plain loops: the sums of the behaviours that are on the target's side of all planes."""
-    planes = np.random.default_rng(module._SEED).normal(size=(bits, 4, signatures)).astype(np.float32)
+    planes = np.random.default_rng(sdim._SEED).normal(size=(bits, 4, signatures)).astype(np.float32)
     pooled = np.zeros((3, 4))
     for example in range(3):
         for signature in range(signatures):

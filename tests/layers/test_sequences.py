@@ -5,12 +5,14 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.features import tensors
-from ctr_trainer.models.layers.attention import ACTIVATIONS, attention_pooling, self_attention, transformer_block
+from ctr_trainer.models import bst
+from ctr_trainer.models.din import ACTIVATIONS, attention_pooling
+from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.layers.dice import dice, prelu
 from ctr_trainer.models.layers.gru import Packed, gru, next_behaviour_loss
 from ctr_trainer.models.layers.masks import Present, masked_mean, masked_softmax
 from ctr_trainer.models.layers.normalization import batch_statistics
-from tests.layers.graph import check_gradients, run
+from tests.layers.run import check_gradients, run
 
 tf1 = tf.compat.v1
 RNG = np.random.default_rng(0)
@@ -54,24 +56,17 @@ class TestDice:
             expected = [[0], [1], [4 * _sigmoid(2 / np.sqrt(8 / 3))]]
             np.testing.assert_allclose(session.run(output), expected, rtol=1e-5)
 
-    def test_the_statistics_leave_padding_out(self):
-        x = np.float32([[[0], [2]], [[4], [100]]])
-        mask = np.float32([[1, 1], [1, 0]])
-        (output, moments), _ = run(lambda x, m: _dice_and_moments(x, m, steps=1), x, mask)
-        alpha = output[1, 1, 0] / 100  # far above the mean the gate is open: f(x) = x
-        assert alpha == pytest.approx(1, abs=1e-4)
+    @pytest.mark.parametrize("steps", [1, 3])
+    def test_the_statistics_leave_padding_out_and_are_unbiased_from_the_first_step_on(self, steps):
+        x, mask = np.float32([[[0], [2]], [[4], [100]]]), np.float32([[1, 1], [1, 0]])
+        (moments,), _ = run(lambda x, m: [_dice_moments(x, m, steps)], x, mask)
         np.testing.assert_allclose(moments[:, 0], [2, 8 / 3], rtol=1e-5)
-
-    def test_the_moving_statistics_are_an_unbiased_mean_from_the_first_step_on(self):
-        x, mask = np.float32([[[1], [3]]]), np.ones((1, 2), np.float32)
-        (_, moments), _ = run(lambda x, m: _dice_and_moments(x, m, steps=3), x, mask)
-        np.testing.assert_allclose(moments[:, 0], [2, 1], rtol=1e-5)
 
     def test_a_batch_of_padding_only_changes_no_statistic_and_has_finite_gradients(self):
         with tf.Graph().as_default(), tf1.Session() as session:
-            x = tf.constant([[[1.0], [2.0]]])
-            output = dice(x, tf.zeros([1, 2]), training=True)
-            gradients = tf.gradients(output, [x])
+            tensors.record_weights(tf.zeros([2]))
+            x = tf.constant([[1.0], [2.0]])
+            gradients = tf.gradients(dice(x, training=True), [x])
             (statistic,) = batch_statistics()
             session.run(tf1.global_variables_initializer())
             assert np.isfinite(session.run(gradients)).all()
@@ -95,7 +90,8 @@ class TestDice:
         for (x, mask, of_examples), weight in zip(batches, weights, strict=True):
             with tf.Graph().as_default(), tf1.Session() as session:
                 tensors.record_weights(tf.constant(of_examples, tf.float32))
-                dice(tf.constant(x, tf.float32)[..., None], tf.constant(mask, tf.float32), training=True)
+                present = Present.of(tf.constant(mask, tf.float32))
+                dice(present.pack(tf.constant(x, tf.float32)[..., None]), present, training=True)
                 (statistic,) = batch_statistics()
                 session.run(tf1.global_variables_initializer())
                 sums = sums + weight * session.run(statistic.value)
@@ -107,15 +103,16 @@ class TestDice:
         assert total == pytest.approx(0.01)
 
 
-def _dice_and_moments(x, mask, steps):
-    output = dice(x, mask, training=True)
+def _dice_moments(x, mask, steps):
+    present = Present.of(mask)
+    dice(present.pack(x), present, training=True)
     (statistic,) = batch_statistics()
     updated = []
     for _ in range(steps):
         with tf.control_dependencies(updated):
             updated = [statistic.update(statistic.value, 1.0)]
     with tf.control_dependencies(updated):
-        return output, statistic.moments.read_value() / statistic.weight.read_value()
+        return statistic.moments.read_value() / statistic.weight.read_value()
 
 
 def _attention_by_hand(target, history, mask, values, softmax):
@@ -168,7 +165,8 @@ def test_dice_and_its_gradients_follow_the_equation_also_with_padding():
     weights = (draw.random(40) < 0.7).astype(np.float32)
     with tf.Graph().as_default(), tf1.Session() as session:
         x, mask = tf.constant(values), tf.constant(weights)
-        own = dice(x, mask, training=True)
+        tensors.record_weights(mask)
+        own = dice(x, training=True)
         (alpha,) = tf1.trainable_variables()
         session.run(tf1.global_variables_initializer())
         alpha.load(draw.normal(size=7), session)
@@ -225,15 +223,25 @@ def _gru_by_hand(inputs, mask, values, attention):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gru_follows_its_equations_and_padding_keeps_the_state(weighted):
     attention = RNG.random((3, 5)).astype(np.float32) if weighted else np.ones((3, 5), np.float32)
-    states, values = run(lambda x, m, a: gru(x, m, 6, a if weighted else None), HISTORY, MASK, attention)
-    np.testing.assert_allclose(states, _gru_by_hand(HISTORY, MASK, values, attention), atol=1e-5)
-    np.testing.assert_array_equal(states[1, 1], states[1, 4])
-    assert not states[2].any()
+    (states, last, examples, steps), values = run(
+        lambda x, m, a: _gru(x, m, 6, a if weighted else None), HISTORY, MASK, attention
+    )
+    expected = _gru_by_hand(HISTORY, MASK, values, attention)
+    np.testing.assert_allclose(states, expected[examples, steps], atol=1e-5)
+    np.testing.assert_allclose(last, expected[:, -1], atol=1e-5)
+    assert len(states) == MASK.sum() and not last[2].any()
+
+
+def _gru(inputs, mask, units, attention=None):
+    packed = Packed.of(mask)
+    scales = None if attention is None else packed.pack(attention[..., None])
+    states = gru(packed.pack(inputs), packed, units, scales)
+    return states, packed.last(states), packed.examples, packed.steps
 
 
 def test_gru_has_right_gradients():
     attention = RNG.random((3, 5)).astype(np.float32)
-    check_gradients(lambda x, a: gru(x, tf.constant(MASK), 3, a), HISTORY, attention)
+    check_gradients(lambda x, a: tf.ensure_shape(_gru(x, tf.constant(MASK), 3, a)[0], [7, 3]), HISTORY, attention)
 
 
 def _layer_norm(x, values, name):
@@ -244,7 +252,7 @@ def _layer_norm(x, values, name):
 def test_self_attention_is_that_of_the_paper_for_each_head():
     mask = MASK.copy()
     mask[2, 0] = 1
-    output, values = run(lambda x, m: self_attention(x, m, heads=2), HISTORY, mask)
+    output, values = run(_attended, HISTORY, mask)
     projected = HISTORY @ values["attention/projection/kernel"] + values["attention/projection/bias"]
     queries, keys, states = np.split(projected, 3, -1)
     joined = np.zeros_like(HISTORY)
@@ -258,7 +266,7 @@ def test_self_attention_is_that_of_the_paper_for_each_head():
 
 
 def test_transformer_block_adds_and_normalises_twice():
-    (output, attended), values = run(lambda x, m: (transformer_block(x, m, 2, 7), _again(x, m)), HISTORY, MASK)
+    (output, attended), values = run(lambda x, m: (_block(x, m, 7), _again(x, m)), HISTORY, MASK)
     middle = _layer_norm(HISTORY + attended, values, "transformer/attention_norm")
     hidden = middle @ values["transformer/hidden/kernel"] + values["transformer/hidden/bias"]
     hidden = np.where(hidden > 0, hidden, 0.2 * hidden)
@@ -269,12 +277,21 @@ def test_transformer_block_adds_and_normalises_twice():
 
 def _again(x, mask):
     with tf1.variable_scope("transformer", reuse=True):
-        return self_attention(x, mask, 2)
+        return _attended(x, mask)
+
+
+def _attended(x, mask):
+    present = Present.of(mask)
+    return present.unpack(bst.self_attention(present.pack(x), present, mask, heads=2))
+
+
+def _block(x, mask, units):
+    return bst.transformer_block(x, mask, ModeKeys.EVAL, bst.Params(heads=2, feed_forward_units=units))
 
 
 def test_transformer_block_has_right_gradients():
     mask = np.float32([[1, 1, 1, 0, 0]] * 3)
-    check_gradients(lambda x: transformer_block(x, tf.constant(mask), 2, 5), 3 * HISTORY, tolerance=1e-2)
+    check_gradients(lambda x: _block(x, tf.constant(mask), 5), 3 * HISTORY, tolerance=1e-2)
 
 
 def _next_behaviour_loss(states, history, mask, weight):

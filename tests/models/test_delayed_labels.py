@@ -16,7 +16,7 @@ from ctr_trainer.models.head import binary_head, multi_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
-from tests.layers.graph import run
+from tests.layers.run import run
 from tests.stream.test_redis_streams import server  # noqa: F401, a fixture
 
 tf1 = tf.compat.v1

@@ -18,7 +18,7 @@ from ctr_trainer.models.head import binary_head, multi_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.system.messages.errors import UserError
 from tests import golden
-from tests.layers.graph import run
+from tests.layers.run import run
 from tests.models import every
 
 A, B = np.float32([[1.5], [-2.0], [0.25]]), np.float32([[0.5], [3.0], [-1.0]])

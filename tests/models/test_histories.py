@@ -9,11 +9,10 @@ import tensorflow as tf
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.models import bst, dien, din, onetrans, sdim
 from ctr_trainer.models.estimator_spec import ModeKeys
-from ctr_trainer.models.layers.attention import attention_pooling
 from ctr_trainer.models.params import HistoryParams
 from ctr_trainer.models.shared import histories
 from ctr_trainer.system.messages.errors import UserError
-from tests.layers.graph import run
+from tests.layers.run import run
 
 tf1 = tf.compat.v1
 MODELS = {"din": din, "dien": dien, "bst": bst, "onetrans": onetrans, "sdim": sdim}
@@ -182,7 +181,7 @@ def test_dins_wide_part_has_the_products_of_the_interest_and_every_vector():
                 params = _params("din", wide=wide, attention_softmax=True)
                 logits[wide] = din.model_fn(features, None, ModeKeys.PREDICT, params).predictions["logits"]
             args = (features["feature/item"], history, mask, params.attention_units, "dice", True)
-            interest = attention_pooling(*args, name="attention_0")
+            interest = din.attention_pooling(*args, name="attention_0")
         together = tf.reduce_sum(interest * tf.reduce_sum(embedding, 1), 1)
         of_fields = tf.reduce_sum(tf.reduce_prod(embedding, 1), 1)
         return logits["fm"] - logits["linear"], together + of_fields

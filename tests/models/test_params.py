@@ -1,5 +1,4 @@
 import dataclasses
-from typing import Literal
 
 import pytest
 
@@ -7,7 +6,7 @@ from ctr_trainer import cli
 from ctr_trainer.models import lr, param_texts
 from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import MODELS, find_model
-from ctr_trainer.settings.setting import declared
+from ctr_trainer.settings.setting import declared, setting
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
 
@@ -19,22 +18,12 @@ import tensorflow as tf
 from ctr_trainer.models.layers.linear import linear
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.settings.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    '''Of a scaled linear model.
-
-    Attributes:
-      scale: what the logits are
-        multiplied by.
-    '''
-
-    scale: float = 2.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.require_at_least(0, "scale")
+    scale: float = setting(2.0, "factor that multiplies the logits", minimum=0.0)
 
 
 def model_fn(features, labels, mode, params):
@@ -44,26 +33,15 @@ def model_fn(features, labels, mode, params):
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """Of every type.
+    """Of every type."""
 
-    Attributes:
-      layers: how many
-        layers there are.
-      shape: how they stand.
-    """
-
-    layers: int = 3
+    layers: int = setting(3, "number of layers", minimum=1)
     rate: float = 0.5
     share: bool = False
-    shape: Literal["stacked", "parallel"] = "stacked"
-    widths: tuple[int, ...] = (8, 4)
+    shape: str = setting("stacked", "order of the layers", choices=("stacked", "parallel"))
+    widths: tuple[int, ...] = setting((8, 4), "widths", minimum=1, fewest=1)
     names: tuple[str, ...] = ()
     note: str = ""
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.require_at_least(1, "layers")
-        self.require_widths("widths")
 
 
 def _parse(*texts):
@@ -92,7 +70,8 @@ def test_the_last_of_a_name_counts():
         ("share=maybe", "expected true or false"),
         ("shape=round", "choose one of stacked, parallel"),
         ("widths=8:wide", "expected integers as in 128:64"),
-        ("widths=8:0", "one width or more, each at least 1"),
+        ("widths=8:0", "must each be at least 1"),
+        ("widths=", "expected 1 or more, each at least 1"),
         ("dropout=0.1", "dropout is a flag of its own, --dropout"),
     ],
 )
@@ -100,11 +79,11 @@ def test_a_wrong_one_is_refused_with_the_list_of_what_is_accepted(text, problem)
     with pytest.raises(UserError) as error:
         _parse(text)
     lines = str(error.value).splitlines()
-    assert lines[0].startswith(f"--model_params={text}: ")
+    assert lines[0].startswith(f"--model_params={text}")
     assert problem in lines[0]
     assert lines[1:] == ["made takes --model_params=name=value,name=value of", *param_texts.accepted(Params)[1:]]
-    assert lines[2].split(maxsplit=1) == ["layers", "how many layers there are [an integer]; default 3"]
-    assert lines[5].split(maxsplit=1) == ["shape", "how they stand [stacked|parallel]; default stacked"]
+    assert lines[2].split(maxsplit=1) == ["layers", "number of layers [an integer]; default 3"]
+    assert lines[5].split(maxsplit=1) == ["shape", "order of the layers [stacked|parallel]; default stacked"]
     assert lines[6].endswith("[integers as in 128:64]; default 8:4")
 
 
@@ -144,13 +123,10 @@ def test_what_is_no_model_is_refused(tmp_path, monkeypatch, name, problem):
         find_model(name)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_param_of_every_model_has_its_help(name):
-    params_class = find_model(name).params_class
-    for field in dataclasses.fields(params_class):
-        if field.name not in SHARED:
-            text = declared(field).help if declared(field) else param_texts.help_of(params_class, field.name)
-            assert text, field.name
+def test_every_param_of_every_model_has_its_help():
+    for name in MODELS:
+        for field in dataclasses.fields(find_model(name).params_class):
+            assert field.name in SHARED or declared(field).help, (name, field.name)
 
 
 def test_the_help_lists_the_models_and_a_models_params(capsys):
@@ -171,8 +147,8 @@ def test_a_users_own_model_has_its_own_params(tmp_path, monkeypatch, capsys):
     train = ["train", f"--flagfile={tmp_path / 'flags'}", f"--model_dir={tmp_path / 'model'}", "--threads=1"]
     assert cli.main([*train, "--model_params=scale=-1"]) == 1  # the command line's counts, not the flagfile's
     error = capsys.readouterr().err
-    assert "--model_params=scale=-1.0: must be at least 0\nscaled:model_fn takes --model_params" in error
-    assert "scale                     what the logits are multiplied by [a number]; default 2\n" in error
+    assert "--model_params=scale=-1 must be at least 0\nscaled:model_fn takes --model_params" in error
+    assert "scale                     factor that multiplies the logits [a number]; default 2\n" in error
     assert not (tmp_path / "model").exists()
     assert cli.main([*train, "--model_params=scale=3", "--batch_size=16"]) == 0
     assert (tmp_path / "model" / "train_summary.json").exists()

@@ -5,10 +5,12 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.models.estimator_spec import ModeKeys
+from ctr_trainer.models.fcn import tri_bce
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.shared import logit_of_mean, mean_of_losses, self_distillation, tri_bce
-from tests.layers.graph import run
+from ctr_trainer.models.shared import logit_of_mean, self_distillation
+from ctr_trainer.models.tabm import mean_of_losses
+from tests.layers.run import run
 
 LOGITS = np.float32([[0.5], [-1.0], [0.2]])
 STREAMS = [np.float32([[-0.5], [1.0], [-0.2]]), np.float32([[1.5], [-3.0], [-0.1]])]

@@ -13,20 +13,7 @@ tf1 = tf.compat.v1
 
 
 def prelu(inputs: tf.Tensor, name: str = "prelu") -> tf.Tensor:
-    """Computes `max(x, 0) + alpha * min(x, 0)`; alpha is learned for each channel and starts at 0.25.
-
-    Args:
-      inputs: x, float32[..., n].
-      name: prefix of the variable's name.
-
-    Returns:
-      float32[..., n].
-
-    Advice: use it if the batches are too small for the statistics of `dice`.
-
-    Example:
-      >>> prelu(tf.ones([2, 8])).shape
-      TensorShape([2, 8])
+    """Computes `max(x, 0) + alpha * min(x, 0)` of x, float32[..., n]; each channel learns its alpha, at first 0.25.
 
     Source: He et al., Delving Deep into Rectifiers, ICCV 2015, section 2.1.
     """
@@ -36,42 +23,29 @@ def prelu(inputs: tf.Tensor, name: str = "prelu") -> tf.Tensor:
 
 def dice(
     inputs: tf.Tensor,
-    mask: tf.Tensor | None = None,
+    present: Present | None = None,
     training: bool = False,
-    momentum: float | None = None,
     epsilon: float = 1e-6,
     name: str = "dice",
-    present: Present | None = None,
 ) -> tf.Tensor:
     """Computes a PReLU whose corner is at the mean of the data, and whose transition is as wide as the data.
 
         f(x) = p x + (1 - p) alpha x,   p = sigmoid((x - E[x]) / sqrt(Var[x] + epsilon))
 
-    alpha is learned for each channel and starts at 0. During training, E and Var are computed over this worker's batch.
-    Otherwise they are moving averages, corrected for their start (see `MovingMoments`). Like the averages of
-    `batch_norm`, these are updated once per optimizer step, towards the mean over all workers' batches, and are equal
-    on all ranks. Var is the biased estimate sum_i (x_i - E)^2 / N over the N vectors, not the one with N - 1.
+    alpha is learned for each channel and starts at 0. During training, E and Var are computed over this worker's batch,
+    weighted by the weights of the examples. Otherwise they are moving averages, corrected for their start (see
+    `MovingMoments`). Like the averages of `batch_norm`, these are updated once per optimizer step, towards the mean
+    over all workers' batches, and are equal on all ranks. Var is the biased estimate sum_i (x_i - E)^2 / N over the N
+    vectors, not the one with N - 1.
 
     Args:
-      inputs: x, float32[B, ..., n].
-      mask: float32[B, ...], the weight of each vector in E and Var, multiplied by its example's weight; None for 1.
-        Padding must have the weight 0.
+      inputs: x, float32[N, n]; the result has the same shape.
+      present: positions of the N values in sequences; None if each example has one value.
       training: whether E and Var are computed over the batch.
-      momentum: the fraction of the moving averages that an optimizer step keeps; None for `default_momentum`.
       epsilon: added to the variance.
       name: name of the variable scope.
-      present: positions of the N values of sequences if x is float32[N, n], see `Present`.
-
-    Returns:
-      float32[B, ..., n].
 
     Caveat: with a `train_op` that is not made by `TrainOp`, the moving averages stay at E = 0 and Var = 1.
-
-    Advice: use it in the activation units of `attention_pooling`; elsewhere relu is faster.
-
-    Example:
-      >>> dice(tf.ones([2, 5, 8]), mask=tf.ones([2, 5]), training=True).shape
-      TensorShape([2, 5, 8])
 
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 5.3.
     """
@@ -80,11 +54,15 @@ def dice(
         alpha = tf1.get_variable("alpha", [channels], initializer=tf1.zeros_initializer())
         moving = MovingMoments.make(channels)
     if training:
-        flat, weights = tf.reshape(inputs, [-1, channels]), _weights(inputs, mask, present)
-        row = tf.ones_like(flat[:, 0]) if weights is None else tf.reshape(weights, [-1])
-        output, mean, variance = _of_batch(flat, alpha, row, epsilon)
-        moving.keep(mean, variance, _share(tf.reduce_sum(row), inputs, present), momentum)
-        return tf.reshape(output, tf.shape(inputs))
+        weights = tensors.current_weights()
+        if weights is None:
+            row, total = tf.ones_like(inputs[:, 0]), tf.shape(inputs)[0] if present is None else present.count
+        else:
+            row, total = weights if present is None else tf.gather(weights, present.examples), tf.reduce_sum(weights)
+        output, mean, variance = _of_batch(inputs, alpha, row, epsilon)
+        per_example = tf.math.divide_no_nan(tf.reduce_sum(row), tf.cast(total, tf.float32))
+        moving.keep(mean, variance, per_example, momentum=None)
+        return output
     mean, variance = moving.mean_and_variance()
     gate = tf.sigmoid((inputs - mean) * tf.math.rsqrt(variance + epsilon))
     return inputs * (alpha + (1.0 - alpha) * gate)
@@ -125,23 +103,3 @@ def _of_batch(
         return (x * slope, mean, variance), gradients
 
     return apply(inputs, alpha, weights)
-
-
-def _weights(inputs: tf.Tensor, mask: tf.Tensor | None, present: Present | None) -> tf.Tensor | None:
-    """Returns float32[B, ...], the weight of each vector of `inputs`; None if all weights are 1."""
-    weights = tensors.current_weights()
-    if weights is None:
-        return mask
-    if present is not None:
-        return tf.gather(weights, present.examples)
-    weights = tf.reshape(weights, [-1] + [1] * (inputs.shape.ndims - 2))
-    return weights * (tf.ones_like(inputs[..., 0]) if mask is None else mask)
-
-
-def _share(count: tf.Tensor, inputs: tf.Tensor, present: Present | None) -> tf.Tensor:
-    """Returns float32[], the weighted number of vectors per example."""
-    weights = tensors.current_weights()
-    if weights is not None:
-        return tf.math.divide_no_nan(count, tf.reduce_sum(weights))
-    number = tf.shape(inputs)[0] if present is None else present.count
-    return tf.math.divide_no_nan(count, tf.cast(number, tf.float32))

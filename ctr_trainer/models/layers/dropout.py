@@ -18,20 +18,9 @@ def dropout(inputs: tf.Tensor, rate: float) -> tf.Tensor:
     the layer. So a run that was interrupted and resumes draws the same masks as an uninterrupted run, and no two steps,
     workers or layers have the same masks.
 
-    Args:
-      inputs: float tensor of any shape.
-      rate: the share, at least 0 and below 1; 0 returns the inputs.
-
-    Returns:
-      tensor with the shape and dtype of the inputs.
+    `rate` is at least 0 and below 1; 0 returns the inputs, a float tensor of any shape.
 
     Caveat: the masks repeat if no operation of the graph increments the global step, which is created if it is missing.
-
-    Advice: apply it after the activation of hidden layers, with 0.1 to 0.5; the fewer the examples, the more.
-
-    Example:
-      >>> dropout(tf.ones([2, 8]), 0.5).shape
-      TensorShape([2, 8])
 
     Source: Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting, JMLR 2014.
     """

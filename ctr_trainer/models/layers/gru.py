@@ -9,46 +9,6 @@ from ctr_trainer.models.layers.weights import glorot
 tf1 = tf.compat.v1
 
 
-def gru(
-    inputs: tf.Tensor, mask: tf.Tensor, units: int, attention: tf.Tensor | None = None, name: str = "gru"
-) -> tf.Tensor:
-    """Runs gated recurrent units over a history, from left to right; with `attention`, DIEN's AUGRU.
-
-        u, r = sigmoid(x_t W_u + h U_u + b_u), sigmoid(x_t W_r + h U_r + b_r)
-        c    = tanh(x_t W_c + r * (h U_c + d_c) + b_c)
-        h_t  = (1 - s_t u) h + s_t u c,   s_t = mask_t, times a_t with attention
-
-    Padding and inputs with attention 0 do not change the state. The reset gate acts on `h U_c + d_c`, as in cuDNN and
-    Keras, not on h, which takes one matrix product per step. A single product with the inputs serves all steps. The
-    steps are unrolled, so the graph grows with L; for the histories of click models (tens of inputs) this is faster
-    than a loop.
-
-    Args:
-      inputs: x, float32[B, L, n].
-      mask: float32[B, L], 1 for an input and 0 for the padding at the end.
-      units: width of the state, which starts at 0.
-      attention: a, float32[B, L]; None for a plain GRU.
-      name: name of the variable scope.
-
-    Returns:
-      float32[B, L, units], the state after each step. The state at the last position is the state after the whole
-      history, also if the position is padding.
-
-    Advice: limit histories to the newest tens of inputs, because the steps are sequential and each is a matrix product.
-
-    Example:
-      >>> states = gru(tf.ones([2, 5, 4]), tf.ones([2, 5]), units=3)
-      >>> states[:, -1].shape  # After the whole history.
-      TensorShape([2, 3])
-
-    Source: Cho et al., Learning Phrase Representations, EMNLP 2014, section 2.3; Zhou et al., Deep Interest Evolution
-    Network for Click-Through Rate Prediction, AAAI 2019, section 3.4.
-    """
-    packed = Packed.of(mask)
-    scales = None if attention is None else packed.pack(attention[..., None])
-    return packed.unpack(gru_of_packed(packed.pack(inputs), packed, units, scales, name))
-
-
 @dataclasses.dataclass(frozen=True)
 class Packed:
     """The row of each input if histories of different lengths are stored by time, without padding.
@@ -65,7 +25,7 @@ class Packed:
       places: int32[B], the row of each example within each of its steps.
       lengths: int32[B], the length of each history.
 
-    Advice: use it for recurrent networks; `Present` keeps the values of an example together.
+    `Present` keeps the values of an example together instead.
 
     Example:
       >>> packed = Packed.of(tf.constant([[1.0, 0.0], [1.0, 1.0]]))
@@ -105,14 +65,11 @@ class Packed:
         _, length, width = values.shape.as_list()
         return tf.gather(tf.reshape(values, [-1, width]), self.examples * length + self.steps)
 
-    def unpack(self, states: tf.Tensor) -> tf.Tensor:
-        """Converts float32[N, n] to float32[B, L, n]; padding repeats the last vector, or is 0 in an empty history."""
-        number = tf.range(self.sizes.shape.as_list()[0])
-        return self._at(states, tf.minimum(number[None], self.lengths[:, None] - 1), self.places[:, None])
-
     def last(self, states: tf.Tensor) -> tf.Tensor:
         """Returns float32[B, n], the last vector of each history in float32[N, n]; zeros for an empty history."""
-        return self._at(states, self.lengths - 1, self.places)
+        rows = tf.gather(self.starts, tf.maximum(self.lengths - 1, 0)) + self.places + 1
+        with_zeros = tf.pad(states, [[1, 0], [0, 0]])
+        return tf.gather(with_zeros, tf.where(self.lengths < 1, tf.zeros_like(rows), rows))
 
     def softmax(self, scores: tf.Tensor) -> tf.Tensor:
         """Computes the softmax over each history of float32[N]."""
@@ -121,33 +78,32 @@ class Packed:
         powers = tf.exp(scores - tf.gather(highest, self.examples))
         return powers / tf.gather(tf.math.unsorted_segment_sum(powers, self.examples, count), self.examples)
 
-    def _at(self, states: tf.Tensor, steps: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Gathers rows by step and place; zeros for steps below 0."""
-        rows = tf.gather(self.starts, tf.maximum(steps, 0)) + places + 1
-        with_zeros = tf.pad(states, [[1, 0], [0, 0]])
-        return tf.gather(with_zeros, tf.where(steps < 0, tf.zeros_like(rows), rows))
 
-
-def gru_of_packed(
+def gru(
     inputs: tf.Tensor, packed: Packed, units: int, attention: tf.Tensor | None = None, name: str = "gru"
 ) -> tf.Tensor:
-    """Runs `gru` over packed inputs, without any computation for padding.
+    """Runs gated recurrent units over histories, from left to right; with `attention`, DIEN's AUGRU.
+
+        u, r = sigmoid(x_t W_u + h U_u + b_u), sigmoid(x_t W_r + h U_r + b_r)
+        c    = tanh(x_t W_c + r * (h U_c + d_c) + b_c)
+        h_t  = (1 - s_t u) h + s_t u c,   s_t = a_t with attention, else 1
+
+    The reset gate acts on `h U_c + d_c`, as in cuDNN and Keras, not on h, which takes one matrix product per step. A
+    single product with the inputs serves all steps. The steps are unrolled, so the graph grows with L; for the
+    histories of click models (tens of inputs) this is faster than a loop.
 
     Args:
       inputs: x, float32[N, n].
-      packed: the order of the inputs.
-      units, name: see `gru`.
+      packed: the order of the N inputs.
+      units: width of the state, which starts at 0.
       attention: a, float32[N, 1]; None for a plain GRU.
+      name: name of the variable scope.
 
     Returns:
-      float32[N, units], the state after each input.
+      float32[N, units], the state after each input; `packed.last` returns the state after a whole history.
 
-    Advice: use it if the next layer needs no states at padding; `packed.last` returns the state after a whole history.
-
-    Example:
-      >>> packed = Packed.of(tf.constant([[1.0, 0.0], [1.0, 1.0]]))
-      >>> gru_of_packed(packed.pack(tf.ones([2, 2, 4])), packed, units=3).shape
-      TensorShape([3, 3])
+    Source: Cho et al., Learning Phrase Representations, EMNLP 2014, section 2.3; Zhou et al., Deep Interest Evolution
+    Network for Click-Through Rate Prediction, AAAI 2019, section 3.4.
     """
     width, length = inputs.shape.as_list()[1], packed.sizes.shape.as_list()[0]
     with tf1.variable_scope(name):
@@ -190,14 +146,8 @@ def next_behaviour_loss(states: tf.Tensor, history: tf.Tensor, packed: Packed, w
     Returns:
       scalar; 0 if no t counts.
 
-    Caveat: in a batch of one example, e' is the example's own next behaviour.
-
-    Advice: shuffle the data, because the negatives are taken from the previous example of the batch.
-
-    Example:
-      >>> packed = Packed.of(tf.ones([2, 5]))
-      >>> next_behaviour_loss(tf.ones([10, 4]), tf.ones([10, 4]), packed, tf.ones([2])).shape
-      TensorShape([])
+    Caveat: in a batch of one example, e' is the example's own next behaviour. Shuffle the data, so that the previous
+    example is another user's.
 
     Source: Zhou et al., Deep Interest Evolution Network for Click-Through Rate Prediction, AAAI 2019, section 3.3.
     """

@@ -11,20 +11,10 @@ from ctr_trainer.system.messages.errors import UserError
 
 
 def flat_embeddings(features: Mapping[str, tf.Tensor]) -> list[Columns]:
-    """Reads the flattened embeddings of all sparse features.
+    """Reads the flattened embeddings of all sparse features: a list of float32[B, F * dim], one per table.
 
-    Args:
-      features: `features.tensors.Features`, or a dict with `embedding` or `embedding/<table>`, float32[B, F, dim].
-
-    Returns:
-      list of float32[B, F * dim], one per table, with the concatenated vectors of its features; [] if there are none.
-
-    Advice: pass the list to `mlp` directly, which saves the copy of a concatenation.
-
-    Example:
-      >>> features = {"embedding/dim4": tf.ones([2, 3, 4]), "embedding/dim8": tf.ones([2, 1, 8])}
-      >>> [x.shape for x in flat_embeddings(features)]
-      [TensorShape([2, 12]), TensorShape([2, 8])]
+    `features` are `features.tensors.Features`, or a dict with `embedding` or `embedding/<table>`, float32[B, F, dim].
+    Pass the list to `mlp` directly, which saves the copy of a concatenation.
     """
     tables = [name for name in features if name.startswith(f"{EMBEDDING}/")]
     names = tables or [name for name in features if name == EMBEDDING]
@@ -50,24 +40,15 @@ def flat(embeddings: tf.Tensor) -> tf.Tensor:
 
 
 def field_embeddings(features: Mapping[str, tf.Tensor], model: str, fields: int = 1) -> tf.Tensor:
-    """Reads one vector per sparse feature, for models that compare the vectors and therefore need a single dim.
+    """Reads one vector per sparse feature, float32[B, F, dim], for models that compare vectors and need a single dim.
 
     Args:
       features: see `flat_embeddings`.
       model: the model's name, for the errors.
       fields: the minimum number of sparse features that the model needs.
 
-    Returns:
-      float32[B, F, dim].
-
     Raises:
       UserError: the feature spec has several dims, or fewer sparse features; the message names the features.
-
-    Advice: pass the model's name, so that the error for a spec with several dims is clear to its user.
-
-    Example:
-      >>> field_embeddings({"embedding": tf.ones([2, 3, 4])}, "mine", fields=2).shape
-      TensorShape([2, 3, 4])
     """
     if EMBEDDING not in features:
         spec = features.spec  # type: ignore[attr-defined]  # Only the features of a spec can have several tables.
@@ -94,41 +75,21 @@ def field_embeddings(features: Mapping[str, tf.Tensor], model: str, fields: int 
 def field_columns(features: Mapping[str, tf.Tensor], model: str) -> Columns:
     """Reads `field_embeddings`; for a ranking request, the vectors of the context and of the candidates separately.
 
-    Args:
-      features, model: see `field_embeddings`.
-
-    Returns:
-      float32[B, F, dim], or `RankedColumns`.
-
-    Advice: use it for `fm`, which then sums the vectors of the context only once for all candidates.
-
-    Example:
-      >>> field_columns({"embedding": tf.ones([2, 3, 4])}, "mine").shape
-      TensorShape([2, 3, 4])
+    The result is float32[B, F, dim], or `RankedColumns`, of which `fm` sums the context once for all candidates.
     """
     ranked = features.ranked(EMBEDDING) if isinstance(features, Features) and EMBEDDING in features else None
     return field_embeddings(features, model) if ranked is None else ranked
 
 
 def all_field_embeddings(features: Mapping[str, tf.Tensor], model: str) -> tf.Tensor:
-    """Reads one vector per sparse feature, then one per dense feature: x_m v_m, its value times a learned vector.
+    """Reads one vector per sparse feature, then one per dense feature, float32[B, F + n, dim].
 
-    The vector of a `piecewise_linear` feature is the sum of its columns, each times a learned vector.
-
-    Args:
-      features, model: see `field_embeddings`.
-
-    Returns:
-      float32[B, F + n, dim].
+    The vector of a dense feature is x_m v_m, its value times a learned vector, and that of a `piecewise_linear` feature
+    the sum of its columns, each times a learned vector. Scale numbers with a `transform` in the feature spec; otherwise
+    a field of large values dominates.
 
     Raises:
-      UserError: as `field_embeddings`.
-
-    Advice: scale numbers with a `transform` in the feature spec; otherwise a field of large values dominates.
-
-    Example:
-      >>> all_field_embeddings({"embedding": tf.ones([2, 3, 4]), "dense": tf.ones([2, 2])}, "mine").shape
-      TensorShape([2, 5, 4])
+      UserError: see `field_embeddings`.
 
     Source: Song et al., AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks, CIKM 2019,
     equation 4.
@@ -146,25 +107,10 @@ def all_field_embeddings(features: Mapping[str, tf.Tensor], model: str) -> tf.Te
 
 
 def named_embeddings(features: Mapping[str, tf.Tensor], names: Sequence[str], model: str) -> list[tf.Tensor]:
-    """Reads the embeddings of some sparse features.
-
-    Args:
-      features: see `flat_embeddings`.
-      names: names of the sparse features.
-      model: the model's name, for the errors.
-
-    Returns:
-      list of float32[B, dim], in the order of `names`.
+    """Reads the embeddings of the named sparse features, a list of float32[B, dim]; each costs a copy.
 
     Raises:
       UserError: the feature spec has no such feature, or the feature is dense or a sequence.
-
-    Advice: use it for the few features that a model treats separately; slicing each out of its table costs a copy.
-
-    Example:
-      >>> features = {"feature/user": tf.ones([2, 4]), "feature/item": tf.ones([2, 4])}
-      >>> [x.shape for x in named_embeddings(features, ("item",), "mine")]
-      [TensorShape([2, 4])]
     """
     there_are = [name.partition("/")[2] for name in features if name.startswith(f"{FEATURE}/")]
     for name in names:

@@ -10,7 +10,7 @@ from ctr_trainer.models.layers.weights import zeros
 
 
 def linear(features: Mapping[str, tf.Tensor], name: str = "linear", bias: float = 0.0) -> tf.Tensor:
-    """Computes `sum_f w_f + v . x + b`: a weight per sparse feature value, one per dense feature, and a bias.
+    """Computes `sum_f w_f + v . x + b`, float32[B, 1]: a weight per sparse value and per dense feature, and a bias.
 
     All weights except b are 0 before training. A random v would add noise of the size of x to each logit, and a
     training on small data would end before the model has unlearned it.
@@ -19,15 +19,6 @@ def linear(features: Mapping[str, tf.Tensor], name: str = "linear", bias: float 
       features: dict with `linear`, float32[B, F, 1], and `dense`, float32[B, n]; one of them may be missing.
       name: name of the variable scope.
       bias: initial value of b, such as `ModelParams.base_logit()`.
-
-    Returns:
-      logits, float32[B, 1].
-
-    Advice: add it to a deep network: a single weight learns a rare value sooner than a vector does.
-
-    Example:
-      >>> linear({"linear": tf.ones([2, 3, 1]), "dense": tf.ones([2, 4])}).shape
-      TensorShape([2, 1])
     """
     if "linear" not in features:
         return dense(features["dense"], 1, name, zeros, bias)

@@ -9,16 +9,9 @@ _FAR_BELOW = -1e9
 
 
 def masked_softmax(scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Computes `exp(s_t) / sum_u exp(s_u)` over the positions of the last axis whose mask is 1.
+    """Computes `exp(s_t) / sum_u exp(s_u)` over the positions of the last axis whose mask is 1; 0 at the others.
 
-    Args:
-      scores: s, float32[..., L].
-      mask: float32, 0 or 1, of a shape that broadcasts to that of the scores.
-
-    Returns:
-      float32[..., L]; 0 at positions with mask 0.
-
-    Advice: pass the scores unscaled: the function subtracts the largest, so that none overflows.
+    `scores` is s, float32[..., L]; the shape of `mask`, float32, 0 or 1, broadcasts to it.
 
     Example:
       >>> masked_softmax(tf.constant([[1.0, 1.0, 9.0]]), tf.constant([[1.0, 1.0, 0.0]])).eval()
@@ -37,16 +30,7 @@ def masked_softmax(scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 
 def masked_mean(inputs: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Averages the vectors whose mask is 1.
-
-    Args:
-      inputs: float32[B, L, n].
-      mask: float32[B, L], 0 or 1.
-
-    Returns:
-      float32[B, n]; zeros for an example without a vector whose mask is 1.
-
-    Advice: try it first for a history, before any attention.
+    """Averages the vectors of float32[B, L, n] whose mask, float32[B, L], is 1; zeros for an example without any.
 
     Example:
       >>> masked_mean(tf.constant([[[1.0], [3.0], [9.0]]]), tf.constant([[1.0, 1.0, 0.0]])).eval()
@@ -60,7 +44,8 @@ def masked_mean(inputs: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 class Present:
     """The positions with values in a batch of sequences.
 
-    Computations on packed values skip the padding, which is often more than half of a batch.
+    Computations on packed values skip the padding, which is often more than half of a batch. A layer that compares
+    behaviours needs `unpack`.
 
     Attributes:
       places: int64[N], the indices of the values among the B * L positions, in ascending order.
@@ -68,8 +53,6 @@ class Present:
       rows: int64[B * L], the number of the value at each position, counted from 1; 0 for padding.
       count: int32[], B.
       length: L.
-
-    Advice: use it for computations on single behaviours; a layer that compares behaviours needs `unpack`.
 
     Example:
       >>> present = Present.of(tf.constant([[1.0, 0.0], [1.0, 1.0]]))

@@ -1,4 +1,4 @@
-"""Layer, RMS and batch normalization; the training operation updates the moving statistics of batch normalization."""
+"""Layer and batch normalization; the training operation updates the moving statistics of batch normalization."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,19 +18,11 @@ def layer_norm(inputs: tf.Tensor, shared: bool = True, epsilon: float = 1e-5, na
     """Normalises the last axis: `gamma * (x - mean(x)) / sqrt(var(x) + epsilon) + beta`.
 
     Args:
-      inputs: x, float32[B, n] or float32[B, F, n].
-      shared: whether the F vectors of an example share gamma and beta, float32[n]; otherwise each has its own.
+      inputs: x, float32[B, n] or float32[B, F, n]; the result has the same shape.
+      shared: whether the F vectors of an example share gamma and beta, float32[n]; otherwise each has its own, which
+        suits embeddings, because fields differ in scale.
       epsilon: added to the variance, so that a vector of equal values stays finite.
       name: name of the variable scope.
-
-    Returns:
-      float32 of the shape of `inputs`.
-
-    Advice: normalise embeddings with `shared=False`, because fields differ in scale.
-
-    Example:
-      >>> layer_norm(tf.ones([2, 5, 4]), shared=False).shape
-      TensorShape([2, 5, 4])
 
     Source: Ba et al., Layer Normalization, arXiv 1607.06450, section 3.
     """
@@ -58,38 +50,6 @@ def _normalized(inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
     return normalized(inputs)
 
 
-def rms_norm(inputs: tf.Tensor, epsilon: float = 1e-3) -> tf.Tensor:
-    """Scales the last axis to a mean square of at most 1: `x / sqrt(mean(x^2) + epsilon)`.
-
-    It has no weights, because the matrix of the next layer can scale each column.
-
-    Args:
-      inputs: x, float32[..., n].
-      epsilon: added to the mean square. Vectors that are small compared with its root stay small, such as the rows of
-        rare values, which are still close to their random initial values.
-
-    Returns:
-      float32 of the shape of `inputs`.
-
-    Advice: for embeddings, use an epsilon above the mean square of new rows.
-
-    Example:
-      >>> rms_norm(tf.constant([[3.0, 4.0]]), epsilon=0.0).eval()
-      array([[0.84852815, 1.1313709 ]], dtype=float32)
-
-    Source: Zhang and Sennrich, Root Mean Square Layer Normalization, NeurIPS 2019, section 3.
-    """
-
-    @tf.custom_gradient
-    def normalized(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        """The gradient is `(g - y mean(g y)) / sqrt(mean(x^2) + epsilon)`, where y is the output."""
-        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + epsilon)
-        output = x * scale
-        return output, lambda g: scale * (g - output * tf.reduce_mean(g * output, -1, keepdims=True))
-
-    return normalized(inputs)
-
-
 @dataclasses.dataclass(frozen=True)
 class MovingMoments:
     """Moving mean and variance of each channel, unbiased from the first step.
@@ -105,14 +65,6 @@ class MovingMoments:
     Attributes:
       moments: S, variable float32[2, n]; not trainable, but part of checkpoints and of exported graphs.
       weight: w, variable float32[].
-
-    Advice: pass `keep` the number of vectors per example that count, so that padding does not affect the moments.
-
-    Example:
-      >>> moments = MovingMoments.make(8)
-      >>> mean, variance = moments.mean_and_variance()
-      >>> mean.shape, variance.shape
-      (TensorShape([8]), TensorShape([8]))
     """
 
     moments: Any
@@ -189,14 +141,7 @@ def default_momentum(epoch_steps: float | None = None) -> float:
     With a momentum of 0.99 and 50 steps per epoch, the first evaluations would use statistics of weights from much
     earlier steps.
 
-    Args:
-      epoch_steps: optimizer steps per epoch; None if unknown, for which the momentum is 0.99.
-
-    Advice: set the momentum of `batch_norm` only to compare with another library, such as PyTorch, which uses 0.9.
-
-    Example:
-      >>> default_momentum(500.0)
-      0.98
+    `epoch_steps` are the optimizer steps per epoch; None if unknown, for which the momentum is 0.99.
     """
     if epoch_steps is None:
         return 1.0 - 1.0 / _MOST_STEPS
@@ -225,25 +170,15 @@ def batch_norm(
 
         sum_i s_i (x_i - mean)^2 / (1 - sum_i s_i^2),   and sum_i (x_i - mean)^2 / (B - 1) for equal weights.
 
-    Caveat: with a `train_op` that is not made by `TrainOp`, mean and variance stay at 0 and 1. A checkpoint from before
-    this correction has `moving_mean` and `moving_variance`; it is refused because it has no `moments` and `weight`.
+    Caveat: with a `train_op` that is not made by `TrainOp`, mean and variance stay at 0 and 1. With batches of fewer
+    than some hundred examples the statistics are noisy, and `layer_norm` is better.
 
     Args:
-      inputs: x, float32[B, n].
+      inputs: x, float32[B, n]; the result has the same shape.
       training: whether this graph trains.
       momentum: the fraction of the moving statistics that an optimizer step keeps; None for `default_momentum`.
       epsilon: added to the variance.
       name: name of the variable scope.
-
-    Returns:
-      float32[B, n].
-
-    Advice: use it with batches of at least a few hundred examples. With smaller batches the statistics are noisy, and
-    `layer_norm` is better.
-
-    Example:
-      >>> batch_norm(tf.ones([4, 8]), training=True).shape
-      TensorShape([4, 8])
 
     Source: Ioffe and Szegedy, Batch Normalization, ICML 2015, algorithms 1 and 2.
     """

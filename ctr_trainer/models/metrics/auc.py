@@ -79,11 +79,6 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 def copc(labels: float, predictions: float) -> float:
     """Computes clicks divided by predicted clicks, which is 1 if the predictions are calibrated.
 
-    Args:
-      labels: sum or mean of the labels.
-      predictions: sum or mean of the predictions of the same examples.
-
-    Returns:
-      `labels / predictions`; NaN if `predictions` is 0.
+    Both are sums, or both are means, over the same examples; the result is NaN if the predictions are 0.
     """
     return float(labels / predictions) if predictions else float("nan")

@@ -1,6 +1,5 @@
 """All metrics of an evaluation, per label and within groups; the same on any number of workers."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
@@ -36,25 +35,14 @@ class GroupedExamples:
         self._parts: list[list[np.ndarray]] = []
 
     def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> None:
-        """Adds examples.
-
-        Args:
-          logits, labels: float32[B].
-          weights: float32[B]; examples of weight 0 are left out.
-          groups: int64[B], the group of each example.
-        """
+        """Adds examples: float32[B], and int64[B], the group of each; examples of weight 0 are left out."""
         counts = weights != 0
         # The sign of the weight encodes the class, so that an example takes two numbers instead of three.
         signed = np.where(labels > 0.5, weights, -weights)
         self._parts.append([logits[counts].astype(np.float32), signed[counts].astype(np.float32), groups[counts]])
 
     def gather(self, all_gather: Callable[[np.ndarray, str], np.ndarray], name: str) -> None:
-        """Collects the examples of all workers on each worker. A collective.
-
-        Args:
-          all_gather: f(array, name) -> array, the concatenated arrays of the workers.
-          name: name of the collective.
-        """
+        """Collects the examples of all workers on each worker. A collective of this name."""
         names = ("logits", "weights", "groups")
         self._parts = [[all_gather(c, f"{name}.{n}") for c, n in zip(self.columns(), names, strict=True)]]
 
@@ -64,27 +52,10 @@ class GroupedExamples:
         return [np.concatenate(column) for column in zip(empty, *self._parts, strict=True)]
 
 
-@dataclasses.dataclass(frozen=True)
-class GroupedAUC:
-    """The mean of the groups' AUCs, weighted by the groups' sums of example weights.
+def grouped_auc(logits: np.ndarray, signed_weights: np.ndarray, groups: np.ndarray) -> tuple[float, int, int]:
+    """Computes the mean of the groups' AUCs, weighted by the groups' sums of example weights.
 
       GAUC = sum_g w_g AUC_g / sum_g w_g, over the groups g with both classes; w_g is the sum of the weights in g
-
-    Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 6.3.
-
-    Attributes:
-      value: float, the GAUC; NaN if no group has both classes.
-      groups: number of groups with both classes.
-      left_out: number of groups with one class only, which have no AUC.
-    """
-
-    value: float
-    groups: int
-    left_out: int
-
-
-def grouped_auc(logits: np.ndarray, signed_weights: np.ndarray, groups: np.ndarray) -> GroupedAUC:
-    """Computes the AUC within groups.
 
     Args:
       logits: float32[n]; NaN among them makes the value NaN.
@@ -92,12 +63,15 @@ def grouped_auc(logits: np.ndarray, signed_weights: np.ndarray, groups: np.ndarr
       groups: int64[n], the group of each example, in any order.
 
     Returns:
-      `GroupedAUC`.
+      (GAUC, NaN if no group has both classes; the number of groups with both classes; the number of groups with one
+      class only, which have no AUC).
+
+    Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 6.3.
     """
     order = np.lexsort((logits, groups))
     total, weight, both, one = _sum_groups(logits[order], signed_weights[order], groups[order])
     value = total / weight if weight and not np.isnan(logits).any() else float("nan")
-    return GroupedAUC(value, both, one)
+    return value, both, one
 
 
 @numba.njit(nogil=True, cache=True)
@@ -137,16 +111,9 @@ def _sum_groups(logits: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> 
 def normalized_entropy(logloss: float, real_mean: float) -> float:
     """Normalizes the cross entropy. A value below 1 is better than predicting the mean label for every example.
 
-      NE = logloss / -(p log p + (1 - p) log(1 - p)), p the mean label
+      NE = logloss / -(p log p + (1 - p) log(1 - p)), p the mean label; NaN if all labels are of one class
 
     Source: He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, ADKDD 2014, section 3.
-
-    Args:
-      logloss: mean cross entropy of the examples.
-      real_mean: mean label of the examples.
-
-    Returns:
-      float; NaN if all labels are of one class.
     """
     if not 0 < real_mean < 1:
         return math.nan
@@ -172,32 +139,19 @@ class EvaluationMetrics:
     def update(
         self, label: str, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None = None
     ) -> None:
-        """Adds examples.
-
-        Args:
-          label: name of the label.
-          logits, labels: float32[B].
-          weights: float32[B]; examples of weight 0 do not count.
-          groups: int64[B], the group of each example; None without groups.
-        """
+        """Adds examples of a label: float32[B], and int64[B], the group of each; examples of weight 0 do not count."""
         self._labels[label].update(logits, labels, weights, groups)
 
     def merge(self, all_sum: Merge, all_gather: Merge) -> None:
         """Merges the metrics over all workers, so that each worker has the same results. A collective.
 
-        Args:
-          all_sum: f(array, name) -> array, the sum over workers, such as `distributed.all_sum`.
-          all_gather: f(array, name) -> array, the concatenated arrays of the workers.
+        `all_sum(array, name)` returns the sum over workers, `all_gather(array, name)` their concatenated arrays.
         """
         for label, metrics in self._labels.items():
             metrics.merge(all_sum, all_gather, metric_name("metrics", label))
 
     def results(self) -> dict[str, float]:
-        """Computes the metrics.
-
-        Returns:
-          dict of metric name -> float, or int for a count; NaN if a metric is not defined.
-        """
+        """Computes the metrics by name: a float, or an int for a count; NaN if a metric is not defined."""
         results = {label: metrics.results() for label, metrics in self._labels.items()}
         return {metric_name(name, label): value for label, own in results.items() for name, value in own.items()}
 
@@ -245,6 +199,6 @@ class _OneLabel:
             "real_mean": real_mean,
         }
         if self._examples is not None:
-            found = grouped_auc(*self._examples.columns())
-            results.update(gauc=found.value, gauc_groups=found.groups, gauc_groups_left_out=found.left_out)
+            value, groups, left_out = grouped_auc(*self._examples.columns())
+            results.update(gauc=value, gauc_groups=groups, gauc_groups_left_out=left_out)
         return results

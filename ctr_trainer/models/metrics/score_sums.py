@@ -6,7 +6,6 @@ import numba
 import numpy as np
 
 SCORES = 1 << 17
-_EXAMPLES = 1 << 15  # At least so many examples are sorted at once.
 _DIGIT_BITS = 11
 _DIGIT = np.uint32((1 << _DIGIT_BITS) - 1)
 
@@ -25,57 +24,40 @@ class ScoreSums:
 
     Args:
       limit: number of scores and groups that are kept.
+
+    Attributes:
+      sums: float64[S, 4] with S <= `limit`, until more examples are added. The columns are, by ascending score: the
+        score (of a group the mean), the weights of the negative examples, the weights of the positive examples, and
+        weight * label.
     """
 
     def __init__(self, limit: int = SCORES) -> None:
         self._limit = limit
-        self._waiting: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self._count = 0
         self._buffer, self._spare = np.zeros((0, 4)), np.zeros((0, 4))
-        self._sums = self._buffer
+        self.sums = self._buffer
         none = np.zeros(0, np.float32)  # Compiles what an update runs now, because training steps are timed.
-        self.add(_sort(none, none, none))
-        _group(self._sums, 1.0, 0.0)
+        self.update(none, none, none)
+        _group(self.sums, 1.0, 0.0)
 
     def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
-        """Adds examples. Do not write to the arrays afterwards: many examples are sorted at once.
-
-        Args:
-          logits: float32[B].
-          labels: float32[B]; a label above 0.5 is positive.
-          weights: float32[B]; examples of weight 0 do not count.
-        """
-        self._waiting.append((logits, labels, weights))
-        self._count += len(logits)
-        if self._count >= max(_EXAMPLES, len(self._sums)):  # Without a limit, each merge doubles the sums.
-            self._add_waiting()
+        """Adds examples, float32[B]; a label above 0.5 is positive, and examples of weight 0 do not count."""
+        self.add(_sort(logits, labels, weights))
 
     def add(self, sums: np.ndarray) -> None:
         """Adds the `sums` of other examples."""
-        if np.isnan(sums).any() or np.isnan(self._sums).any():
-            self._sums = np.full((1, 4), np.nan)
+        if np.isnan(sums).any() or np.isnan(self.sums).any():
+            self.sums = np.full((1, 4), np.nan)
         else:
-            size = len(self._sums) + len(sums)
+            size = len(self.sums) + len(sums)
             if len(self._spare) < size:
                 self._spare = np.empty((size + size // 2, 4))
             # Two buffers are used in turn: the page faults of new memory would take most of the time.
             spare, self._spare, self._buffer = self._spare, self._buffer, self._spare
-            count = _merge(self._sums, sums, spare)
-            self._sums = spare[: _limited(spare[:count], self._limit)]
-
-    @property
-    def sums(self) -> np.ndarray:
-        """The sums, float64[S, 4] with S <= `limit`, until more examples are added.
-
-        The columns are, by ascending score: the score (of a group the mean), the weights of the negative examples, the
-        weights of the positive examples, and weight * label.
-        """
-        self._add_waiting()
-        return self._sums
+            count = _merge(self.sums, sums, spare)
+            self.sums = spare[: _limited(spare[:count], self._limit)]
 
     def reset(self) -> None:
-        self._sums, self._count = self._buffer[:0], 0
-        self._waiting.clear()
+        self.sums = self._buffer[:0]
 
     def merge(self, all_gather: Callable[[np.ndarray, str], np.ndarray], name: str) -> None:
         """Adds the sums of all workers. A collective.
@@ -88,13 +70,6 @@ class ScoreSums:
         of_all = all_gather(own.reshape(-1), f"{name}.sums").reshape(-1, 4)
         self.reset()
         self.add(of_all[np.argsort(of_all[:, 0])])
-
-    def _add_waiting(self) -> None:
-        if self._waiting:
-            columns = [np.concatenate(column, dtype=np.float32) for column in zip(*self._waiting, strict=True)]
-            self._waiting.clear()
-            self._count = 0
-            self.add(_sort(*columns))
 
 
 def group(sums: np.ndarray, limit: int) -> np.ndarray:
