@@ -73,20 +73,3 @@ class EverySeconds(EverySteps):
 
     def begin(self) -> None:
         self._since = self._clock()
-
-
-class EventClock:
-    """A clock of event time, which returns the seconds from the first event of a run to its newest event.
-
-    Args:
-      event_seconds: f() -> the newest event time, in seconds since 1970; 0 before the first event. None on the ranks
-        that do not know it, where the clock returns 0.
-    """
-
-    def __init__(self, event_seconds: Callable[[], float] | None) -> None:
-        self._event_seconds, self._first = event_seconds, 0.0
-
-    def __call__(self) -> float:
-        now = self._event_seconds() if self._event_seconds is not None else 0.0
-        self._first = self._first or now
-        return now - self._first

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -21,7 +20,7 @@ from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds, observed_phases
 from ctr_trainer.estimator.open_store import open_store
-from ctr_trainer.estimator.periods import EventClock, EverySeconds, EverySteps
+from ctr_trainer.estimator.periods import EverySeconds, EverySteps
 from ctr_trainer.estimator.row_schedule import RowSchedule
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.models.params import params_of_training
@@ -192,7 +191,7 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
             dense=dense,
             rows=RowSchedule(feed.embeddings, store, config, model.step.rows and model.step.rows.learning_rate),
             save=Saving(job, saver, feed, store, model.step.run_length, dense.settle),
-            saves=checkpoint_period(config, feed, model.step),
+            saves=EverySeconds(secs) if (secs := config.save_checkpoints_secs) else EverySteps(config.checkpoint_steps),
             meetings=_meetings(feed, clock),
         )
 
@@ -205,21 +204,6 @@ def _meetings(feed: Feed, clock: Clock) -> Meetings:
     meetings = Meetings(rank, size, all_sum, most_steps, waiting=lambda: clock.within("dense_sync"))
     meetings.meet(0, signal=0, is_over=False)  # Creates the graph and session of this collective before the steps.
     return meetings
-
-
-def checkpoint_period(config: RunConfig, feed: Feed, step: BuiltStep) -> EverySteps:
-    """Returns the period of the checkpoints.
-
-    Raises:
-      UserError: the period is in event time, but the examples do not come from a stream.
-    """
-    if config.save_checkpoints_event_secs and not feed.is_live:
-        raise config.refused("{save_checkpoints_event_secs}: only a stream has event times; choose another period")
-    if seconds := config.save_checkpoints_event_secs:
-        return EverySeconds(seconds, EventClock(feed.event_seconds))
-    if seconds := config.save_checkpoints_secs:
-        return EverySeconds(seconds, time.monotonic)
-    return EverySteps(config.checkpoint_steps)
 
 
 def begin_graph(stack: contextlib.ExitStack, config: RunConfig) -> None:

@@ -24,13 +24,9 @@ EXPECTED: dict[Any, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """A setting on the command line.
+    """A setting on the command line; `name` has no dashes, and `kind` is the type of the value.
 
-    Attributes:
-      name: name without dashes.
-      kind: type of the value.
-      default: default value.
-      takes_params: whether the flag takes several settings as `name=value`; `by_flag` has them as `FLAG=name`.
+    If `takes_params`, the flag takes several settings as `name=value`; `by_flag` has them as `FLAG=name`.
     """
 
     name: str
@@ -40,20 +36,26 @@ class Flag:
     takes_params: bool = False
 
 
+def _parts(settings: Settings) -> Iterator[tuple[str, Setting | None, Any, Any]]:
+    """Yields (name, `Setting`, flag or None, value) of each setting; of inner `Settings` (name, None, None, value)."""
+    for field in dataclasses.fields(settings):
+        found, value = declared(field), getattr(settings, field.name)
+        if found is not None or isinstance(value, Settings):
+            yield field.name, found, found and flag_of(type(settings), field), value
+
+
 def sections(settings: Settings) -> list[tuple[str, list[Flag]]]:
     """Returns (title, flags) of `Settings` and of nested `Settings`, in order; the values are the defaults."""
     own: list[Flag] = []
     inner: list[tuple[str, list[Flag]]] = []
-    for field in dataclasses.fields(settings):
-        found, value = declared(field), getattr(settings, field.name)
-        flag = found and flag_of(type(settings), field)
+    for name, found, flag, value in _parts(settings):
         if found is None:
-            inner += sections(value) if _is_settings(field.type) else []
+            inner += sections(value)
         elif found.kinds is not None:
             chosen = Flag(flag, str, value.name, dataclasses.replace(found, choices=tuple(found.kinds), kinds=None))
             inner.append((type(value).title, [chosen, *_params(found.kinds)]))
         elif flag and "=" not in flag:
-            own.append(Flag(flag, field.type, value, found))
+            own.append(Flag(flag, settings.__dataclass_fields__[name].type, value, found))
     if settings.params_flag:
         own += _params({"": type(settings)})
     return [(settings.title, own), *inner] if own else inner
@@ -82,18 +84,17 @@ def replaced(settings: S, values: Mapping[str, Any]) -> S:
       UserError: a setting is refused; the message names flags.
     """
     taken = {}
-    for field in dataclasses.fields(settings):
-        found, value = declared(field), getattr(settings, field.name)
+    for name, found, flag, value in _parts(settings):
         if found is None:
-            taken[field.name] = replaced(value, values) if _is_settings(field.type) else value
+            taken[name] = replaced(value, values)
         elif found.kinds is not None:
-            taken[field.name] = _of_kind(flag_of(type(settings), field), found, value, values)
+            taken[name] = _of_kind(flag, found, value, values)
         else:
-            taken[field.name] = values.get(flag_of(type(settings), field), value)
+            taken[name] = values.get(flag, value)
     if settings.params_flag:
         taken |= _given_params(type(settings), values, f"--{settings.params_flag}")
     with refusing_by_flags():
-        return type(settings)(**taken)
+        return dataclasses.replace(settings, **taken)
 
 
 def _of_kind(flag: str, found: Setting, old: Any, values: Mapping[str, Any]) -> Any:
@@ -166,11 +167,9 @@ def by_flag(settings: Settings) -> dict[str, Any]:
     A setting that is given as `name=value` has the key `FLAG=name`, such as `optimizer_params=beta1`.
     """
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        found, value = declared(field), getattr(settings, field.name)
-        flag = found and flag_of(type(settings), field)
+    for _, found, flag, value in _parts(settings):
         if found is None:
-            values |= by_flag(value) if _is_settings(field.type) else {}
+            values |= by_flag(value)
         elif found.kinds is not None:
             values |= {flag: value.name, **by_flag(value)}
         elif flag:
@@ -192,15 +191,13 @@ def changed(settings: Settings, usual: Settings | None = None) -> dict[str, Any]
     """
     usual = usual or type(settings)()
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        found, value, default = declared(field), getattr(settings, field.name), getattr(usual, field.name)
-        flag = found and flag_of(type(settings), field)
+    for name, found, flag, value in _parts(settings):
+        default = getattr(usual, name)
         if found is None:
-            values |= changed(value, default) if _is_settings(field.type) else {}
+            values |= changed(value, default)
         elif found.kinds is not None:
             is_other = value.name != default.name
-            values |= {flag: value.name} if is_other else {}
-            values |= changed(value, None if is_other else default)
+            values |= ({flag: value.name} if is_other else {}) | changed(value, None if is_other else default)
         elif flag and value != default:
             values[flag] = value
     return values
@@ -212,7 +209,3 @@ def require(settings: Settings, *names: str) -> None:
         if not getattr(settings, name):
             field = settings.__dataclass_fields__[name]
             raise UserError(f"--{flag_of(type(settings), field)} is missing: {declared(field).help}")
-
-
-def _is_settings(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Settings)

@@ -31,19 +31,8 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
     up to `sync_steps` steps. With `RunConfig.deterministic`, syncs are collectives, and a lookup sees all pushes of the
     previous window.
 
-    Attributes:
-      service: location of the rows: `auto`, `shared` (see `LocalStore`), or the addresses of a running service.
-      optimizer: a `RowOptimizer`, or its name.
-      learning_rate: learning rate of the rows; `TrainOp` has the one of the dense variables. `embedding.worker.merging`
-        describes how the number of workers changes the updates.
-      stddev: standard deviation of the initial weights, which are uniform; linear weights start at 0.
-      row_copies: the group of workers that trains one copy of the rows: `host` or `worker`; see `RowCopies`.
-      sync_steps: steps between two syncs; a row may lack the updates that other copies made since the last sync.
-        `embedding.worker.merging` describes how the changes are merged.
-      sync_compression: encoding of the rows that are sent: `none` or `fp16`, see `row_codec`.
-      service_shards: number of shards. Increase it if one core cannot merge the pushes of all workers; see
-        `docs/embedding_service.md`.
-      security: `SecurityFiles`.
+    `embedding.worker.merging` describes how the changes of several copies are merged, and how the number of workers
+    changes the updates. The initial weights are uniform; linear weights start at 0.
 
     Raises:
       UserError: a setting is out of its range, or settings exclude each other.

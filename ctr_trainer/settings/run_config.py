@@ -11,7 +11,6 @@ from ctr_trainer.settings.training_configs import PublishConfig
 
 PLAIN_NAMES, GRAPH_NAMES = "plain", "graph"
 LOG_NAMES = (PLAIN_NAMES, GRAPH_NAMES)
-_PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_event_secs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,24 +18,13 @@ class RunConfig(Settings, title="Run"):
     """The settings of a run.
 
     Attributes:
-      deterministic: whether identical runs end with bit-identical models; see docs/training.md for its cost.
-      warm_start: source of the initial rows and dense variables, see `warm_start.WarmStart`. It is ignored once the
-        model has a checkpoint.
-      save_checkpoints_steps: steps between checkpoints; None means 1000 if no other period is given.
-      save_checkpoints_secs: seconds between checkpoints, by the clock of rank 0.
-      grace_secs: seconds that a training may take to end after a signal, see `TrainingSteps`.
-      keep_checkpoint_max: number of newest checkpoints to keep, see `retention`.
-      full_checkpoint_every: number of checkpoints from one full checkpoint to the next; 1 always writes all rows. A
-        damaged file damages all checkpoints up to the next full one.
-      summary_steps: steps between TensorBoard summaries. Each point has the figures of the next log line.
-      profile_steps: () or (first, last) step to profile, see `ProfileHook`.
-      progress: whether rank 0 shows a progress line if standard error is a terminal.
-      mixed_precision: precision of the matrix products during training, see `device_config.config_proto`. Evaluation,
-        prediction and exports always use float32.
+      warm_start: see `warm_start.WarmStart`. It is ignored once the model has a checkpoint.
+      grace_secs: see `TrainingSteps`.
+      keep_checkpoint_max: see `retention`.
+      full_checkpoint_every: 1 always writes all rows. A damaged file damages all checkpoints up to the next full one.
+      mixed_precision: see `device_config.config_proto`. Evaluation, prediction and exports always use float32.
       uneven_inputs: `error` raises an error that names the rank and the step; for `pad` see `PaddedInput`.
       equal_inputs: see `EqualBatchesHook`.
-      embedding: `EmbeddingConfig`.
-      publish: `PublishConfig`.
       model_dir: model directory, used if `Estimator` does not get one.
       session_config: `tf.compat.v1.ConfigProto` with the options of each session, or None. `threads`, the GPU of
         `local_rank` and `mixed_precision` override its options.
@@ -77,19 +65,13 @@ class RunConfig(Settings, title="Run"):
     )
     save_checkpoints_steps: int | None = setting(
         None,
-        "steps between checkpoints; 0 saves at the end only. 1000 if no other --save_checkpoints_ flag is given",
+        "steps between checkpoints; 0 saves at the end only. 1000 without --save_checkpoints_secs",
         "steps",
         minimum=0,
     )
     save_checkpoints_secs: float = setting(
         0.0,
-        "seconds between checkpoints, by the clock of rank 0; 0 for another --save_checkpoints_ flag",
-        "seconds",
-        minimum=0.0,
-    )
-    save_checkpoints_event_secs: float = setting(
-        0.0,
-        "seconds of event time between checkpoints when training from a stream; 0 for another --save_checkpoints_ flag",
+        "seconds between checkpoints, by the clock of rank 0; 0 for --save_checkpoints_steps",
         "seconds",
         minimum=0.0,
     )
@@ -174,9 +156,8 @@ class RunConfig(Settings, title="Run"):
     session_config: Any = None
 
     def conflicts(self) -> Iterator[str]:
-        periods = [f"{{{name}}}" for name in _PERIODS if getattr(self, name)]
-        if len(periods) > 1:
-            yield f"{' and '.join(periods)} exclude each other: give one of them"
+        if self.save_checkpoints_steps and self.save_checkpoints_secs:
+            yield "{save_checkpoints_steps} and {save_checkpoints_secs} exclude each other: give one of them"
         steps = self.profile_steps
         if steps and not (len(steps) == 2 and steps[0] < steps[1]):
             yield "{profile_steps}: expected the first and a later last step to profile, as 100,200"
@@ -202,4 +183,4 @@ class RunConfig(Settings, title="Run"):
         """Steps between checkpoints; 0 if the period is not in steps."""
         if self.save_checkpoints_steps is not None:
             return self.save_checkpoints_steps
-        return 0 if any(getattr(self, name) for name in _PERIODS) else 1000
+        return 0 if self.save_checkpoints_secs else 1000

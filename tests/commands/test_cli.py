@@ -255,7 +255,7 @@ def test_commands_show_at_most_135_flags_besides_streams_and_leaderboards():
     shown = [flags.shown(command, is_full=True).values() for command in commands]
     names = {flag.name for sections in shown for section in sections for flag in section}
     streams = {"delayed_labels", "kafka_config", "stream_from", "stream_until", "stream_wait_secs"}
-    streams |= {"save_checkpoints_event_secs", "validation_window_secs"}
+    streams |= {"validation_window_secs"}
     # What other libraries set in their configurations, and --recipe sets in one word.
     of_leaderboards = {"recipe", "shuffle_buffer"}
     search = {"minutes", "budget_rows", "storage", "space"}

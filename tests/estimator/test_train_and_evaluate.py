@@ -200,10 +200,6 @@ def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(t
             dict(save_checkpoints_steps=5, save_checkpoints_secs=60),
             "save_checkpoints_steps=5 and save_checkpoints_secs=60",
         ),
-        (
-            dict(save_checkpoints_secs=60, save_checkpoints_event_secs=1),
-            "save_checkpoints_event_secs=1 exclude each other",
-        ),
         (dict(save_checkpoints_secs=-1), "save_checkpoints_secs=-1 must be at least 0"),
     ],
 )

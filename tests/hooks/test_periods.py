@@ -8,7 +8,7 @@ import tensorflow as tf
 from ctr_trainer.estimator.hooks.log_hooks import StepRate
 from ctr_trainer.estimator.hooks.measuring_hooks import PhaseHook
 from ctr_trainer.estimator.hooks.metrics_hook import LineTaker, MetricsHook
-from ctr_trainer.estimator.periods import EventClock, EveryEpochs, EverySeconds, EverySteps
+from ctr_trainer.estimator.periods import EveryEpochs, EverySeconds, EverySteps
 from ctr_trainer.estimator.run_length import Epochs, RunLength
 from ctr_trainer.system.measuring import clock as clocks
 from ctr_trainer.system.measuring.clock import Clock
@@ -46,13 +46,6 @@ def test_zero_steps_are_never_due():
 def test_an_input_without_epochs_is_refused_with_the_flag_in_steps():
     with pytest.raises(UserError, match="eval_epochs=2: the input does not say .* count in steps, eval_steps"):
         EveryEpochs(2, RunLength(), FLAGS)
-
-
-def test_an_event_clock_starts_at_the_first_event_and_stops_without_times():
-    times = iter([0.0, 1000.0, 1000.0, 1600.0])
-    clock = EventClock(lambda: next(times))
-    assert [clock() for _ in range(4)] == [0.0, 0.0, 0.0, 600.0]
-    assert [EventClock(None)() for _ in range(2)] == [0.0, 0.0]
 
 
 def test_seconds_count_from_the_last_action():
