@@ -2,7 +2,7 @@
 
 The first trial trains the given settings. The others vary the flags of --space, a TOML file, or of the default space.
 Trials are compared by --best_metric, or by log loss if it is not given; bad trials are stopped early. Test data is
-never read. The results in --output are best.flags for `train --flagfile`, trials.csv and search.html.
+never read. The results in --output are best.flags for `train --flagfile` and trials.csv.
 
 The same command continues the search. Several hosts search together if they share one --storage.
 """
@@ -25,9 +25,7 @@ from ctr_trainer.system.processes.child import END_SIGNALS, handling_signals
 
 @dataclasses.dataclass(frozen=True)
 class SearchFlags(Settings, title="Search"):
-    output: str = setting(
-        "search", "directory for best.flags, trials.csv, search.html and the files of the trials", "path"
-    )
+    output: str = setting("search", "directory for best.flags, trials.csv and the files of the trials", "path")
     minutes: float = setting(
         60.0, "duration of the search; 0 for no limit, until --budget_rows", "minutes", minimum=0.0
     )
@@ -117,10 +115,11 @@ def _search(plans: "TrialPlans", flags: SearchFlags) -> None:
         with handling_signals(_interrupt):
             found = search.run()
     except KeyboardInterrupt as error:
-        so_far = search.so_far()
-        text = "interrupted: no trial was evaluated yet"
-        if so_far:
+        try:
+            so_far = search.write()
             text = f"interrupted: the best {so_far.metric} so far is {so_far.value:.6g}, see {so_far.flagfile}"
+        except UserError:
+            text = "interrupted: no trial was evaluated yet"
         number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
         raise StoppedInOrder(f"{text}. The same command continues the search", number) from None
     print("\n".join(search.table()), flush=True)

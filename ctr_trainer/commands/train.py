@@ -17,7 +17,7 @@ from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.export import directory
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks.notices import Placement
-from ctr_trainer.settings.by_flag import by_flag, require
+from ctr_trainer.settings.by_flag import by_flag, replaced, require
 from ctr_trainer.settings.command_flags import ExportFlags
 from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
@@ -124,8 +124,8 @@ def _train(
 
     build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Raises errors early.
     tuning = build.start_workers(experiment)
-    chosen = data_recipe.decide(given, experiment)
-    experiment, evaluation = chosen.applied(experiment, evaluation)
+    chosen, about_chosen = data_recipe.decide(given, experiment)
+    experiment, evaluation = replaced(experiment, chosen), replaced(evaluation, chosen)
     experiment = build.with_label_rates(as_trained(given, experiment))
     eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))
     estimator = build.make_estimator(experiment, services)
@@ -134,14 +134,14 @@ def _train(
 
     if distributed.is_chief():
         everything = by_flag(experiment) | by_flag(evaluation)
-        for line in filter(None, (chosen.line, recipes.line(model.recipe, everything))):
+        for line in filter(None, (about_chosen, recipes.line(model.recipe, everything))):
             _log.info("%s", line)
 
     def train_input_fn(position: Any) -> Any:
         batches = build.training_reader(experiment, position)
         if distributed.is_chief() and batches.steps != 0:
             groups = (experiment, evaluation, metrics, export)
-            (path_of(model.model_dir) / FLAGS_FILE).write_json(_describe(groups, distributed.size(), chosen.values))
+            (path_of(model.model_dir) / FLAGS_FILE).write_json(_describe(groups, distributed.size(), chosen))
         return batches
 
     max_steps, resume_from = data.max_steps or None, model.resume_from or None

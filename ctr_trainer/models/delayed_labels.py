@@ -30,10 +30,8 @@ _EPSILON = 1e-6  # Added to a variance.
 class Correction:
     """What late labels change in the loss of a batch.
 
-    Attributes:
-      importance: float32[B], factor on each record's cross entropy, without a gradient.
-      lateness_loss: scalar, which training adds to the loss; None if no s is learned.
-      hook: session hook that checks the labels.
+    `importance`, float32[B], is a factor on each record's cross entropy, without a gradient. Training adds the scalar
+    `lateness_loss` to the loss, if s is learned. The session hook checks the labels.
     """
 
     importance: tf.Tensor
@@ -44,10 +42,7 @@ class Correction:
 class LateLabelsHook(tf1.train.SessionRunHook):
     """Raises UserError after a batch with a label that is neither 0 nor 1, or with a late record that is not positive.
 
-    Args:
-      name: name of the label, for the error.
-      labels: float32[B].
-      late: float32[B]; None if the data does not say which records are late.
+    `late` is None if the data does not say which records are late.
     """
 
     def __init__(self, name: str, labels: tf.Tensor, late: tf.Tensor | None) -> None:
@@ -78,14 +73,9 @@ def correction(
     params: ModelParams,
     logits: tf.Tensor,
 ) -> Correction | None:
-    """Makes the correction that `params.delayed_labels` asks for.
+    """Makes the correction that `params.delayed_labels` asks for, from the arguments of a `model_fn` and logits of p.
 
-    Args:
-      features, labels, mode, params: arguments of the `model_fn`.
-      logits: float32[B, 1], of p.
-
-    Returns:
-      `Correction`; None if labels are not late, or if the graph does not train.
+    It is None if labels are not late, or if the graph does not train.
 
     Raises:
       UserError: `es_dfm`, and the data has no label `late`.
@@ -118,12 +108,7 @@ def fake_negative_importance(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
         1 + p for a positive record, (1 - p) (1 + p) for a negative one; p without a gradient
 
-    Args:
-      labels: float32[B], 0 or 1.
-      logits: float32[B], of p.
-
-    Returns:
-      float32[B].
+    Labels, logits of p and weights are float32[B].
 
     Source: Ktena et al., Addressing Delayed Feedback for Continuous Training with Neural Networks in CTR Prediction,
     RecSys 2019, section 3.
@@ -139,14 +124,7 @@ def es_dfm_importance(labels: tf.Tensor, logits: tf.Tensor, late_logits: tf.Tens
         p_dp = p s,   p_rn = (1 - p) / (1 - p + p s)
 
     p_dp is the probability that an impression is positive and its label late, p_rn the probability that a negative
-    record is rightly negative.
-
-    Args:
-      labels: float32[B], 0 or 1.
-      logits, late_logits: float32[B], of p and of s.
-
-    Returns:
-      float32[B].
+    record is rightly negative. Labels, logits of p and of s, and weights are float32[B].
 
     Caveat: the authors train a classifier for p_dp and one for p_rn, ahead, on old data whose labels are all known.
     Here both follow from the model's own p and from s, which is learned from the stream itself.
@@ -163,13 +141,7 @@ def es_dfm_importance(labels: tf.Tensor, logits: tf.Tensor, late_logits: tf.Tens
 def lateness_loss(labels: tf.Tensor, late: tf.Tensor, late_logits: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """Computes the cross entropy of `late` over the positive records, of which each positive impression has one.
 
-    Args:
-      labels, late: float32[B], 0 or 1.
-      late_logits: float32[B], of s.
-      weight: float32[B], of the records.
-
-    Returns:
-      scalar, the sum over the positive records over the weight of all records; 0 if no record has a weight.
+    The result is the sum over the positive records over the weight of all records; 0 if no record has a weight.
     """
     losses = labels * tf.nn.sigmoid_cross_entropy_with_logits(labels=late, logits=late_logits)
     return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))

@@ -171,9 +171,9 @@ def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tm
 
 def test_a_stream_and_another_recipe_keep_the_fixed_defaults(tmp_path, data):
     experiment = replaced(Experiment(), {"train_data": "kafka://127.0.0.1:1/clicks"})
-    assert data_recipe.decide(frozenset(), experiment) == data_recipe.Decision()
+    assert data_recipe.decide(frozenset(), experiment) == ({}, "")
     experiment = replaced(Experiment(), {"train_data": str(data), "recipe": "bars"})
-    assert data_recipe.decide(frozenset(), experiment) == data_recipe.Decision()
+    assert data_recipe.decide(frozenset(), experiment) == ({}, "")
 
 
 def test_two_workers_decide_alike(tmp_path, data):

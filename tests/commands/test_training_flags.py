@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from ctr_trainer.commands.experiment import flags
-from ctr_trainer.commands.experiment.build import make_train_op, reader
+from ctr_trainer.commands.experiment.build import reader
 from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.estimator.optimize import TrainOp
@@ -25,7 +25,7 @@ def _experiment(*arguments):
 
 
 def _train_op(*arguments):
-    return make_train_op(_experiment(*arguments))
+    return TrainOp(**vars(_experiment(*arguments).train))
 
 
 @pytest.mark.parametrize("flag", ["--fp16_allreduce", "--overlap_allreduce", "--autotune", "--autotune_log=a.csv"])

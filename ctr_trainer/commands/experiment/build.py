@@ -86,10 +86,7 @@ def _balanced(experiment: Experiment) -> float:
 
 
 def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int = 1) -> str | None:
-    """Starts Horovod for a training, see `distributed.init`.
-
-    Returns:
-      the path of Horovod's autotune log, from `autotune.prepare`, or None.
+    """Starts Horovod for a training. Returns the path of Horovod's autotune log, from `autotune.prepare`, or None.
 
     Raises:
       UserError: see `distributed.init` and `autotune.prepare`.
@@ -119,8 +116,9 @@ def make_estimator(experiment: Experiment, services: LocalServices | None = None
     """
     model, params = experiment.model, experiment.params
     require(model, "model_dir")
-    _quiet_tensorflow()
-    shared = {name: getattr(params, name) for name in SHARED} | {"train_op_fn": make_train_op(experiment)}
+    tf.get_logger().setLevel("INFO")
+    tf.get_logger().addFilter(_is_error_or_of_a_hook)
+    shared = {name: getattr(params, name) for name in SHARED} | {"train_op_fn": TrainOp(**vars(experiment.train))}
     if params.positive_weight == BALANCED:
         shared["positive_weight"] = 1.0
     found = find_model(model.model)
@@ -129,21 +127,8 @@ def make_estimator(experiment: Experiment, services: LocalServices | None = None
     return Estimator(found.model_fn, model.model_dir, own, config, name=model.model, services=services)
 
 
-def make_train_op(experiment: Experiment) -> TrainOp:
-    """Returns the TrainOp of an `Experiment`."""
-    return TrainOp(**vars(experiment.train))
-
-
-def _quiet_tensorflow() -> None:
-    """Limits TensorFlow's log to errors and to the messages of its session hooks.
-
-    This hides warnings about TensorFlow 1 names, which are used on purpose.
-    """
-    tf.get_logger().setLevel("INFO")
-    tf.get_logger().addFilter(_is_error_or_of_a_hook)
-
-
 def _is_error_or_of_a_hook(record: logging.LogRecord) -> bool:
+    """Hides TensorFlow's warnings about TensorFlow 1 names, which are used on purpose."""
     says = record.levelno == logging.INFO and record.module == "basic_session_run_hooks"
     return says or record.levelno >= logging.ERROR
 

@@ -5,7 +5,6 @@ a learning rate of Adagrad, the fixed default. Large data, streams and data with
 fixed defaults. A model that has checkpoints keeps the choices from the beginning of its training.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -18,47 +17,30 @@ from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.by_flag import replaced
-from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import path_of
 
 NAME = "data"
 CHOSEN = "chosen"  # The key of this recipe's choices in flags.json.
 
 
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """The choices of the recipe for a training: values by flag, and a log line, "" for none."""
+def decide(given: frozenset[str], experiment: Experiment) -> tuple[dict[str, Any], str]:
+    """Returns (chosen values by flag, log line, "" for none) for a training with given flags.
 
-    values: dict[str, Any] = dataclasses.field(default_factory=dict)
-    line: str = ""
-
-    def applied(self, experiment: Experiment, evaluation: EvaluationConfig) -> tuple[Experiment, EvaluationConfig]:
-        """Returns the settings with the chosen values."""
-        return replaced(experiment, self.values), replaced(evaluation, self.values)
-
-
-def decide(given: frozenset[str], experiment: Experiment) -> Decision:
-    """Returns the `Decision` for a training with given flags. A collective: rank 0 inspects the model and the data."""
-    if not is_chosen(experiment):
-        return Decision()
+    A collective: rank 0 inspects the model and the data. There are none for another recipe and for a stream.
+    """
     model_dir = experiment.model.model_dir
+    if experiment.model.recipe != NAME or is_stream(experiment.data.train_data):
+        return {}, ""
     kept = distributed.broadcast_object(_kept(model_dir) if distributed.is_chief() else None, "settings_chosen_before")
     if kept is not None:
         values = {name: value for name, value in kept.items() if name not in given}
         line = f"recipe {NAME}: {model_dir} keeps what its training began with: {_shown(values)}"
-        return Decision(values, line if values else "")
+        return values, line if values else ""
     facts = facts_of(experiment)
     chosen = [each for each in choices(facts) if not each.is_replaced(given)]
     values = {name: value for each in chosen for name, value in each.values.items()}
-    if not values:
-        return Decision({}, f"recipe {NAME}: {facts.line()}: {facts.size} data keep the fixed defaults")
-    return Decision(values, f"recipe {NAME}: {facts.line()}: {facts.size} data, so {_shown(values)}")
-
-
-def is_chosen(experiment: Experiment) -> bool:
-    """Returns whether this recipe applies: the experiment uses it, and the data is not a stream."""
-    return experiment.model.recipe == NAME and not is_stream(experiment.data.train_data)
+    what = f"{facts.size} data, so {_shown(values)}" if values else f"{facts.size} data keep the fixed defaults"
+    return values, f"recipe {NAME}: {facts.line()}: {what}"
 
 
 def facts_of(experiment: Experiment) -> Facts:

@@ -19,21 +19,18 @@ Curve = list[tuple[int, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One training run.
+    """One training run; its name is unique among the compared runs.
 
     Attributes:
-      name: name of the run in tables and plots; unique among the compared runs.
-      training: list of dicts of `step` and the figures of the log, by ascending step.
-      evaluations: list of dicts of `step` and metrics, by ascending step.
-      best: dict of `metric`, `direction`, `step` and `value` of the best checkpoint, or None.
-      settings: dict of the values by flag with which the run started, and the number of `workers`.
-      summary: dict that `train` wrote at its end; {} while it runs.
+      training: the figures of the log, with the key `step`, by ascending step.
+      evaluations: the metrics, with the key `step`, by ascending step.
+      settings: the values by flag with which the run started, and the number of `workers`.
+      summary: what `train` wrote at its end; {} while it runs.
     """
 
     name: str
     training: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
-    best: dict[str, Any] | None
     settings: dict[str, Any]
     summary: dict[str, Any]
 
@@ -84,7 +81,7 @@ def _read(path: pathlib.Path, name: str) -> Run:
     # The log of a run that continued after its end has lines beyond its summary.
     if summary and training and summary["global_step"] < training[-1]["step"]:
         summary = {}
-    return Run(name, training, evaluated.get("evaluations", []), evaluated.get("best"), settings, summary)
+    return Run(name, training, evaluated.get("evaluations", []), settings, summary)
 
 
 def _lines(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -26,8 +26,7 @@ _OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "autotune", 
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs")
 # Number of evaluations per epoch if the user does not set it.
 _EVALUATIONS = 2
-# The recipe by which `train` chooses settings for the data. The first trial uses it; the other trials have the fixed
-# defaults instead.
+# The recipe of `train` for the data. The first trial uses it; the other trials have the fixed defaults instead.
 _BY_THE_DATA = "data"
 
 

@@ -24,13 +24,10 @@ _State = optuna.trial.TrialState
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The result of a search; `value` is the best trial's value of `metric`.
+    """The result of a search: the best trial, its value of `metric`, and its settings in `flagfile`.
 
-    Attributes:
-      own_value: value of the metric with the user's settings; None if they were not evaluated.
-      trials, stopped, failed: number of trials that have ended, were stopped early, and failed.
-      rows: number of training examples of all trials.
-      flagfile: path of the flagfile with the settings of the best trial.
+    `own_value` is the value with the user's settings; None if they were not evaluated. `trials`, `stopped` and `failed`
+    count those that have ended, were stopped early, and failed; `rows` are the training examples of all.
     """
 
     metric: str
@@ -132,22 +129,25 @@ def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_di
         rows=sum(each.user_attrs.get(ROWS, 0) for each in trials),
         flagfile=paths[FLAGS],
     )
-    names = [each.flag for each in plans.space.parameters]
-    rows = [_row(trial, names, metric) for trial in trials]
-    durable_file.write_text(paths[TABLE], _csv(rows))
+    rows = [_row(trial, plans) for trial in trials]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    durable_file.write_text(paths[TABLE], file.getvalue())
     return result
 
 
 def table(study: optuna.Study, plans: TrialPlans) -> list[str]:
     """Returns a table of the best trials as lines."""
-    names, metric = [each.flag for each in plans.space.parameters], plans.own.metric
-    rows = [_row(trial, names, metric) for trial in ranked(study)[:_SHOWN]]
+    rows = [_row(trial, plans) for trial in ranked(study)[:_SHOWN]]
     shown = [name for name in rows[0] if name not in ("rows", "failure") and any(row[name] for row in rows)]
     return format_table(shown, [[row[name] for name in shown] for row in rows])
 
 
-def _row(trial: Any, names: list[str], metric: str) -> dict[str, str]:
+def _row(trial: Any, plans: TrialPlans) -> dict[str, str]:
     """Returns the table row of a trial. In the first trial the cells of the parameters are empty."""
+    names, metric = [each.flag for each in plans.space.parameters], plans.own.metric
     attributes, value = trial.user_attrs, value_of(trial)
     metrics = {name: f"{figure:.6g}" for name, figure in attributes.get(METRICS, {}).items() if name != metric}
     return {
@@ -161,11 +161,3 @@ def _row(trial: Any, names: list[str], metric: str) -> dict[str, str]:
         **{name: (attributes.get(TEXTS) or {}).get(name, "") for name in names},
         "failure": failure(trial),
     }
-
-
-def _csv(rows: list[dict[str, str]]) -> str:
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()

@@ -42,16 +42,7 @@ _SCALARS = (str, bool, int, float)
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """A flag that trials vary.
-
-    Attributes:
-      flag: name of the flag, or `model_params=NAME`.
-      low, high: inclusive bounds of a number; None if there are choices.
-      log: whether the range is searched on a logarithmic scale.
-      step: distance between two values; None for any value.
-      choices: the texts to choose from; () if there is a range.
-      start: the value in the second trial; None to leave it to Optuna.
-    """
+    """A flag that trials vary, or `model_params=NAME`: a range, whose bounds are inclusive, or choices; see above."""
 
     flag: str
     low: float | None = None
@@ -105,11 +96,9 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """The parameters of a search, and the fixed settings of all trials except the first.
+    """The parameters of a search, and groups of settings of all trials except the first, as texts by flag.
 
-    Attributes:
-      parameters: the `Parameter` of each flag that is varied.
-      unless_given: groups of texts by flag; a group applies if the user sets none of its flags.
+    A group applies if the user sets none of its flags.
     """
 
     parameters: tuple[Parameter, ...]
@@ -129,10 +118,7 @@ class Space:
 
 
 def load(path: str) -> Space:
-    """Reads a space from a TOML file.
-
-    Args:
-      path: path or URL of the file; "" for the default space.
+    """Reads a space from a TOML file at a path or URL; "" for the default space.
 
     Raises:
       UserError: the file cannot be read, or is not a space; the message names the table and the key.

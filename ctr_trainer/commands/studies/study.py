@@ -10,8 +10,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import tqdm
-
 from ctr_trainer.commands.reports.training_run import Curve, best
 from ctr_trainer.commands.studies import results
 from ctr_trainer.commands.studies.plan import TrialPlans, trial_flags
@@ -73,12 +71,6 @@ class Search:
         if starts and not known:
             self._study.enqueue_trial(starts)
         self._began, self._failures, self._rows = time.monotonic(), 0, 0
-        self._bar = tqdm.tqdm(
-            total=100,
-            bar_format="{desc} |{bar:20}| {n:.0f}% {elapsed}{postfix}",
-            disable=not sys.stderr.isatty(),
-            leave=False,
-        )
 
     def run(self) -> results.Found:
         """Runs trials, updates the result files after each trial, and returns the result.
@@ -90,19 +82,13 @@ class Search:
         finished = sum(each.state.is_finished() for each in trials)
         started = f"continues a search of {finished} trials" if finished else "starts"
         _log.info("%s %s, by %s on the validation data", self._study.study_name, started, self._metric)
-        try:
-            if not self._is_over():
-                self._study.optimize(self._objective, timeout=None, catch=(UserError,), callbacks=[self._ended])
-        finally:
-            self._bar.close()
-        return self._write()
+        if self._spent() < 1:
+            self._study.optimize(self._objective, catch=(UserError,), callbacks=[self._ended])
+        return self.write()
 
-    def so_far(self) -> results.Found | None:
-        """Returns the result so far, after an interruption; None if no trial was evaluated."""
-        try:
-            return self._write()
-        except UserError:
-            return None
+    def write(self) -> results.Found:
+        """Writes the result files, and returns the result so far; raises UserError if no trial was evaluated."""
+        return results.write(self._study, self._plans, self._output, str(self._output / MODEL))
 
     def table(self) -> list[str]:
         """Returns a table of the best trials as lines."""
@@ -117,14 +103,12 @@ class Search:
         parameters = self._given_parameters() if is_own else self._plans.space.parameters
         texts = {each.flag: each.suggest(trial) for each in parameters}
         training = TrialTraining(self._output / TRIALS, trial.number)
-        self._bar.set_description(f"trial {trial.number}")
         began = time.monotonic()
         reported = 0
 
         def watch(curve: Curve) -> bool:
             nonlocal reported
             self._rows = training.rows(curve)
-            self._show()
             for number in range(reported + 1, 1 if is_own else len(curve) + 1):
                 trial.report(self._best(curve[:number]), number)
                 reported = number
@@ -137,7 +121,12 @@ class Search:
             plan = self._plans.of(None if is_own else texts)
             whole = training.run(trial_flags(plan, str(training.model_dir)), self._metric, watch)
             curve = training.curve(self._metric)
-            self._record(trial, training, curve, whole)
+            trial.set_user_attr(results.EVALUATIONS, len(curve))
+            trial.set_user_attr(results.STOPPED, not whole)
+            if found := best(curve, self._direction):
+                metrics = training.evaluation(found[0])
+                kept = {name: metrics[name] for name in (*_KEPT_METRICS, self._metric) if metrics.get(name) is not None}
+                trial.set_user_attr(results.METRICS, {"step": found[0], **kept})
         except KeyboardInterrupt:
             trial.set_user_attr(results.FAILURE, "interrupted; the next run repeats it")
             self._study.enqueue_trial(trial.params, user_attrs={results.OWN: True} if is_own else None)
@@ -152,15 +141,6 @@ class Search:
             trial.set_user_attr(results.ROWS, self._rows)
             self._rows = 0
         return self._value(trial, training, curve, whole, is_own)
-
-    def _record(self, trial: optuna.Trial, training: TrialTraining, curve: Curve, whole: bool) -> None:
-        found = best(curve, self._direction)
-        trial.set_user_attr(results.EVALUATIONS, len(curve))
-        trial.set_user_attr(results.STOPPED, not whole)
-        if found:
-            metrics = training.evaluation(found[0])
-            kept = {name: metrics[name] for name in (*_KEPT_METRICS, self._metric) if metrics.get(name) is not None}
-            trial.set_user_attr(results.METRICS, {"step": found[0], **kept})
 
     def _value(self, trial: optuna.Trial, training: TrialTraining, curve: Curve, whole: bool, is_own: bool) -> float:
         """Returns the value of a trial, and keeps its model if the trial is the best one; raises TrialPruned if pruned.
@@ -191,12 +171,9 @@ class Search:
         if self._failures >= _FAILURES_AT_THE_START:
             raise UserError(f"the first {self._failures} trials failed; the last one: {results.failure(trial)}")
         if results.best_of(study):
-            self._write()
-        if self._is_over():
+            self.write()
+        if self._spent() >= 1:
             study.stop()
-
-    def _write(self) -> results.Found:
-        return results.write(self._study, self._plans, self._output, str(self._output / MODEL))
 
     def _spent(self) -> float:
         """Returns the spent share of the budget; at least 1 if it is exhausted."""
@@ -208,17 +185,6 @@ class Search:
             used = self._rows + sum(each.user_attrs.get(results.ROWS, 0) for each in known)
             shares.append(used / self._budget_rows)
         return max(shares)
-
-    def _is_over(self) -> bool:
-        return self._spent() >= 1
-
-    def _show(self) -> None:
-        if not self._bar.disable:
-            found = results.best_of(self._study)
-            postfix = f"best {self._metric} {found.value:.5f} in trial {found.number}" if found else ""
-            self._bar.set_postfix_str(postfix, refresh=False)
-            self._bar.n = min(100 * self._spent(), 100)
-            self._bar.refresh()
 
 
 def _is_own(trial: Any) -> bool:
