@@ -44,7 +44,7 @@ def _without_numbers(line):
 def test_a_message_of_an_end_or_a_stall_is_in_the_sources(sample):
     """The words of a message that are no name, path or number stand in the sources, three in a row."""
     words, found = 0, 0
-    for part in re.split(r"\S*[\d/]\S*|SIG\w+|host-\w|error:", sample):
+    for part in re.split(r"\S*[\d/]\S*(?: s\b)?|SIG\w+|host-\w|error:", sample):
         part = part.split()
         rows = [part[at : at + 3] for at in range(max(len(part) - 2, 1))] if len(part) > 1 else []
         words += len(rows)
