@@ -29,14 +29,7 @@ MAIN = (
     *("model_dir", "model", "model_params", "embedding_dim", "hidden_units", "dropout"),
     *("train_data", "eval_data", "feature_spec", "batch_size", "epochs", "max_steps"),
     *("optimizer", "learning_rate", "embedding_optimizer", "embedding_learning_rate", "embedding_l2"),
-    *(
-        "embedding_optimizer_params",
-        "lr_schedule_params",
-        "scale_lr",
-        "lr_schedule",
-        "embedding_lr_schedule",
-        "l2",
-    ),
+    *("embedding_optimizer_params", "lr_schedule_params", "scale_lr", "lr_schedule", "embedding_lr_schedule", "l2"),
     *("embedding_service", "sync_steps", "accumulation_steps", "dense_sync_steps", "dense_exchange"),
     *("eval_steps", "eval_epochs", "best_metric", "early_stopping_patience", "save_checkpoints_steps", "warm_start"),
     *("deterministic", "threads", "log_steps", "log_format", "export_dir", "publish"),
@@ -54,11 +47,11 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def services_ahead(experiment: Experiment) -> Iterator[LocalServices]:
-    """Yields the local services of an experiment; rank 0 begins to start them early if the training will use them.
+    """Yields the local services of an experiment; rank 0 starts them now if the training will use them.
 
-    The services start while TensorFlow is imported, which takes longer. This is not a collective: the environment
-    variables of `horovodrun` show whether the training will use them. If the model directory is in a store, the
-    services start later, because its `Staging` first clears the directory of their logs.
+    They start while TensorFlow is imported, which takes longer. This is not a collective: the environment variables of
+    `horovodrun` show whether they are used. If the model directory is in a store, they start later, because its
+    `Staging` first clears the directory of their logs.
     """
     config, model_dir = experiment.run.embedding, experiment.model.model_dir
     place = Placement.of_this_process()

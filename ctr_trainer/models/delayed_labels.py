@@ -9,7 +9,7 @@ impression: p positive ones, and 1 - p + p s negative ones, a share p_rn = (1 - 
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
@@ -26,6 +26,26 @@ _UNITS = (64,)  # Hidden layer of the network for s.
 _EPSILON = 1e-6  # Added to a variance.
 
 
+class LabelsHook(tf1.train.SessionRunHook):
+    """Raises UserError after a batch with wrong labels.
+
+    Args:
+      is_wrong, is_counted: bool[B].
+      text: f(number of wrong labels, number of counted ones) -> the message.
+    """
+
+    def __init__(self, is_wrong: tf.Tensor, is_counted: tf.Tensor, text: Callable[[int, int], str]) -> None:
+        self._counts, self._text = [tf.math.count_nonzero(each) for each in (is_wrong, is_counted)], text
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs:
+        return tf1.train.SessionRunArgs(self._counts)
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        wrong, counted = run_values.results
+        if wrong:
+            raise UserError(self._text(wrong, counted))
+
+
 @dataclasses.dataclass(frozen=True)
 class Correction:
     """What late labels change in the loss of a batch.
@@ -36,34 +56,27 @@ class Correction:
 
     importance: tf.Tensor
     lateness_loss: tf.Tensor | None
-    hook: tf1.train.SessionRunHook
+    hook: LabelsHook
 
 
-class LateLabelsHook(tf1.train.SessionRunHook):
-    """Raises UserError after a batch with a label that is neither 0 nor 1, or with a late record that is not positive.
+def late_labels_hook(name: str, labels: tf.Tensor, late: tf.Tensor | None) -> LabelsHook:
+    """Returns the hook of a batch with a label that is neither 0 nor 1, or with a late record that is not positive.
 
     `late` is None if the data does not say which records are late.
     """
-
-    def __init__(self, name: str, labels: tf.Tensor, late: tf.Tensor | None) -> None:
-        is_wrong = tf.logical_and(tf.not_equal(labels, 0.0), tf.not_equal(labels, 1.0))
-        rule = f"{name or 'the label'} must be 0 or 1"
-        if late is not None:
-            is_wrong = tf.logical_or(is_wrong, tf.logical_and(tf.not_equal(late, 0.0), tf.not_equal(late, labels)))
-            rule += f", and {LATE} must be 0 or, for a positive record, 1"
-        self._rule = rule
-        self._counts = tf.reduce_sum(tf.cast(is_wrong, tf.int32)), tf.size(labels)
-
-    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs:
-        return tf1.train.SessionRunArgs(self._counts)
-
-    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        wrong, size = run_values.results
-        if wrong:
-            raise UserError(
-                f"{wrong} of the {size} labels of a batch on rank {distributed.rank()} are wrong: {self._rule}; "
-                "correct the data, or give the label a `threshold` or `positive` in the feature spec"
-            )
+    is_wrong = tf.logical_and(tf.not_equal(labels, 0.0), tf.not_equal(labels, 1.0))
+    rule = f"{name or 'the label'} must be 0 or 1"
+    if late is not None:
+        is_wrong = tf.logical_or(is_wrong, tf.logical_and(tf.not_equal(late, 0.0), tf.not_equal(late, labels)))
+        rule += f", and {LATE} must be 0 or, for a positive record, 1"
+    return LabelsHook(
+        is_wrong,
+        tf.ones_like(is_wrong),
+        lambda wrong, size: (
+            f"{wrong} of the {size} labels of a batch on rank {distributed.rank()} are wrong: {rule}; "
+            "correct the data, or give the label a `threshold` or `positive` in the feature spec"
+        ),
+    )
 
 
 def correction(
@@ -90,7 +103,7 @@ def correction(
         return None
     late = labels.get(LATE) if isinstance(labels, dict) else None
     own = labels[params.label] if isinstance(labels, dict) else labels
-    logits, hook = tf.squeeze(logits, 1), LateLabelsHook(params.label, own, late)
+    logits, hook = tf.squeeze(logits, 1), late_labels_hook(params.label, own, late)
     if params.delayed_labels != ES_DFM:
         return Correction(fake_negative_importance(own, logits), None, hook)
     if late is None or params.label == LATE:

@@ -3,11 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
-import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.features.tensors import Features
+from ctr_trainer.models.delayed_labels import LabelsHook
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models.head import Labels, multi_head
 from ctr_trainer.models.layers.inputs import flat_inputs
@@ -31,35 +30,6 @@ class Params(ModelParams):
     )
 
 
-class ImpliedLabelHook(tf1.train.SessionRunHook):
-    """Raises UserError after a batch in which a label is 1 where the label that it implies is 0, and counts them.
-
-    Args:
-      model: name of the model, for the error.
-      implied, label: names of the two labels, such as `click` and `conversion`.
-      labels: dict of name -> float32[B].
-    """
-
-    def __init__(self, model: str, implied: str, label: str, labels: dict[str, tf.Tensor]) -> None:
-        self._what = model, implied, label
-        self._labels = labels[implied], labels[label]
-
-    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
-        return tf1.train.SessionRunArgs(self._labels)
-
-    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        implied, label = run_values.results
-        alone = int(np.sum((label > 0) & (implied <= 0)))
-        if alone:
-            model, first, second = self._what
-            raise UserError(
-                f"model={model}: {alone} of {int(np.sum(label > 0))} examples with {second} = 1 have {first} = 0, in "
-                f"a batch of {len(label)} on rank {distributed.rank()}. The model requires that only an example with "
-                f"{first} has {second}: correct the labels, or name the two with "
-                f"model_params=click=NAME,conversion=NAME (now {first} and {second}), or choose mmoe or ple"
-            )
-
-
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`pCTR = sigmoid(mlp_1(x))`, `pCVR = sigmoid(mlp_2(x))`, `pCTCVR = pCTR * pCVR`; x shared by both.
 
@@ -81,8 +51,23 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     if mode == ModeKeys.PREDICT:
         return spec
     assert labels is not None
-    hooks = [ImpliedLabelHook("esmm", click, conversion, labels)]
+    hooks = [_implied_label_hook(click, conversion, labels)]
     return dataclasses.replace(spec, training_hooks=hooks, evaluation_hooks=hooks)
+
+
+def _implied_label_hook(click: str, conversion: str, labels: dict[str, tf.Tensor]) -> LabelsHook:
+    """Returns the hook of a batch in which an example has a conversion and no click."""
+    converted = labels[conversion] > 0
+    return LabelsHook(
+        tf.logical_and(converted, labels[click] <= 0),
+        converted,
+        lambda alone, size: (
+            f"model=esmm: {alone} of {size} examples with {conversion} = 1 have {click} = 0, in a batch on rank "
+            f"{distributed.rank()}. The model requires that only an example with {click} has {conversion}: correct the "
+            f"labels, or name the two with model_params=click=NAME,conversion=NAME (now {click} and {conversion}), or "
+            "choose mmoe or ple"
+        ),
+    )
 
 
 def logit_of_product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

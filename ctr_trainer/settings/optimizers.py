@@ -47,12 +47,6 @@ class DenseOptimizer(Settings, title="Optimizer of the dense variables", params_
     FTRL changes z accordingly: z += lr weight_decay w (sqrt(n) + 2 lr ftrl_l2). Only kernels decay; see
     `estimator.dense_optimizers.is_kernel`. The optimizer state has the names that the `tf.compat.v1` optimizers use,
     except FTRL's z, which is a different quantity.
-
-    Attributes:
-      name: name of the optimizer.
-
-    Raises:
-      UserError: a setting is out of its range.
     """
 
     name: typing.ClassVar[str]
@@ -152,11 +146,8 @@ DENSE_OPTIMIZERS = {kind.name: kind for kind in (Sgd, Momentum, Adagrad, Adam, A
 class RowOptimizer(Settings, title="Optimizer of the embedding rows", params_flag="embedding_optimizer_params"):
     """The base class of the row optimizers; see `embedding.table.optimizer_kernels` for the equations.
 
-    Your own package can add an optimizer with two entry points; see docs/sparse_optimizers.md.
-
-    Attributes:
-      name: name of the optimizer.
-      moves_all_rows: whether every row moves at every step; see `embedding.table.missed_steps`.
+    Your own package can add an optimizer with two entry points; see docs/sparse_optimizers.md. With `moves_all_rows`,
+    every row moves at every step; see `embedding.table.missed_steps`.
     """
 
     name: typing.ClassVar[str]

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ctr_trainer import cli
 from ctr_trainer.models import mmoe
-from ctr_trainer.models.delayed_labels import LateLabelsHook, es_dfm_importance, lateness_loss
+from ctr_trainer.models.delayed_labels import es_dfm_importance, late_labels_hook, lateness_loss
 from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.head import binary_head, multi_head
 from ctr_trainer.models.params import ModelParams
@@ -241,7 +241,7 @@ class TestIsRefused:
         distributed.init()
         with tf.Graph().as_default():
             labels = [tf.constant(each, tf.float32) for each in (click, late) if each]
-            hook = LateLabelsHook("click", labels[0], labels[1] if late else None)
+            hook = late_labels_hook("click", labels[0], labels[1] if late else None)
             with tf1.train.SingularMonitoredSession(hooks=[hook]) as session:
                 if not wrong:
                     session.run(labels[0])

@@ -154,6 +154,6 @@ def test_esmm_ends_at_a_conversion_without_a_click_and_counts_them(data, tmp_pat
     model = every.estimator("esmm", tmp_path / "model")
     params = dataclasses.replace(model.params, click="bought", conversion="clicked")
     turned = Estimator(find_model("esmm").model_fn, tmp_path / "model", params, model.config)
-    message = r"model=esmm: \d+ of \d+ examples with clicked = 1 have bought = 0, in a batch of"
+    message = r"model=esmm: \d+ of \d+ examples with clicked = 1 have bought = 0, in a batch on"
     with pytest.raises(UserError, match=message):
         turned.train(lambda: every.reader("esmm", data[2]), max_steps=5)

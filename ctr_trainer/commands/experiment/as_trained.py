@@ -19,10 +19,9 @@ from ctr_trainer.system.messages.errors import UserError
 def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
     """Returns the `Experiment` with the settings of the model in the model directory instead of the defaults.
 
-    This is a collective: rank 0 reads the directory. If the directory has no checkpoints, or only checkpoints of an
-    earlier version, the defaults stay. The `Estimator` refuses given settings that do not fit the model; only the
-    model's name, `embedding_dim` and the feature spec are checked here. `given` are the names of the flags that the
-    user gave.
+    This is a collective: rank 0 reads the directory. If it has no checkpoints, the defaults stay. The `Estimator`
+    refuses settings of the flags `given` that do not fit the model; only the model's name, `embedding_dim` and the
+    feature spec are checked here.
 
     Raises:
       UserError: --model_dir is missing, or --model, --embedding_dim or --feature_spec contradicts the trained model.

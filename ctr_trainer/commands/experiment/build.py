@@ -139,9 +139,6 @@ def make_eval_spec(
     """Returns the `EvalSpec` of a training's evaluations; None if there are none.
 
     With `at_end`, a training without periodic evaluations is evaluated at its end.
-
-    Raises:
-      UserError: settings exclude each other.
     """
     if not evaluation.evaluates and not at_end:
         return None
@@ -168,9 +165,7 @@ def reader(
 ) -> BatchReader:
     """Returns this rank's batches of a converted or foreign data set, beginning at a position. A collective.
 
-    Args:
-      once: whether to read every row once, in the order of the files, as evaluation does.
-      labels: whether labels are required; False for prediction.
+    With `once`, every row is read once, in the order of the files, as evaluation does. Prediction requires no `labels`.
     """
     data, model = experiment.data, experiment.model
     return BatchReader(

@@ -45,10 +45,9 @@ def open_source(
       path: a directory that `convert` wrote; or Parquet, TFRecords or CSV, as a comma-separated list of files,
         directories, URLs or patterns. TFRecords and text are converted on first use, to MODEL_DIR/data_cache; so is
         Parquet if rows may be left out, because every epoch must have the same rows.
-      labels: whether labels are required. Prediction passes False: then weights are ignored, and a missing or invalid
-        label is NaN.
+      labels: whether labels are required. Without, weights are ignored, and a missing or invalid label is NaN.
       fitted: whether statistics are required; False if only labels are read.
-      warns: whether a conversion warns of columns that leak the label; False for other data than that of training.
+      warns: whether to warn of columns that leak the label; False for other data than that of training.
 
     Raises:
       UserError: the path has no data, or the data does not fit the feature spec.
@@ -106,17 +105,8 @@ def _look(
         refuse_overlap(data_cache, files, [])
         files = [file.path for file in list_files(files)]
         format = "parquet" if is_parquet else _format(files[0])
-        made = converted_cache.converted(
-            files,
-            format,
-            spec,
-            data_cache,
-            labels=labels,
-            advanced=advanced,
-            warns=warns,
-            max_bad_rows=max_bad_rows,
-        )
-        return {"converted": made}
+        how: dict[str, Any] = dict(labels=labels, advanced=advanced, warns=warns, max_bad_rows=max_bad_rows)
+        return {"converted": converted_cache.converted(files, format, spec, data_cache, **how)}
     spec = spec if labels else spec.without_labels()
     layout = parquet.scan(files, spec, advanced=advanced)
     statistics = model[1] if model is not None else {}

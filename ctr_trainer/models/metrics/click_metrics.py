@@ -159,8 +159,7 @@ class WorkerFigures:
 
     Attributes:
       lr: learning rate of the dense variables.
-      sync_ms: duration of the last sync of the rows, in milliseconds; None if another worker of the host makes the
-        syncs.
+      sync_ms: milliseconds of the last sync of the rows; None if another worker of the host makes the syncs.
       sync_wait_ms: milliseconds for which the worker's steps waited for that sync.
       hits, misses: number of keys looked up so far, see `RowTotals`; they add up over workers.
       steps_per_sec, examples_per_sec: rates of this worker since the previous line.
