@@ -83,8 +83,10 @@ def test_ten_kinds_of_lines_are_read_in_the_predecessor_s_log_and_in_ours(tmp_pa
     theirs, others = _kinds(PREDECESSOR)
     assert all(theirs.values()) and not others
     more = ["--log_names=graph", "--embedding_service=auto", "--log_format=json", "--log_steps=2"]
+    more += ["--log_ranks=0"]
     done = launch.run(2, "-m", "ctr_trainer", "train", _flagfile(tmp_path, data, *more))
     lines = [json.loads(line) for line in re.findall(r"^\[\d\]<stderr>:(\{.*\})$", done.stderr, re.MULTILINE)]
+    assert not [line for line in lines if line["rank"] and line["level"] == "INFO"]
     ours, others = _kinds(line["message"] for line in lines if line["rank"] == 0)
     assert [name for name, found in ours.items() if not found] == []
     assert [step for step, *_ in ours["auc"]] == ["2", "4", "5"] and ours["lr"] == [("0.040000",)] * 3
@@ -104,12 +106,6 @@ def test_a_graph_s_means_are_of_the_last_batch_as_the_tensors_they_name(tmp_path
         of_step = r"step (5|10), (xentropy_mean|prob_mean|real_mean)(?::0)? = (\S+)"
         means[name] = sorted(re.findall(of_step, done.stderr))
     assert means["graph"] == means["plain"] and len(means["graph"]) == 6
-
-
-def test_with_log_ranks_0_the_other_ranks_log_warnings_and_errors_only(tmp_path, data):
-    done = launch.run(2, "-m", "ctr_trainer", "train", _flagfile(tmp_path, data, "--log_ranks=0"))
-    lines = re.findall(r"^\[(\d)\]<stderr>:.* - (INFO|WARNING|ERROR) \[", done.stderr, re.MULTILINE)
-    assert ("0", "INFO") in lines and ("1", "INFO") not in lines
 
 
 def test_an_unknown_variable_of_this_package_is_named_with_the_nearest(tmp_path, monkeypatch, caplog):
@@ -422,11 +418,9 @@ for arguments in {_WITHOUT_TENSORFLOW!r}:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [[], ["--version"], ["train", "--help"]], ids=" ".join)
-def test_output_that_nobody_reads_is_no_error(arguments):
-    command = (
-        f'{sys.executable} -c "from ctr_trainer import cli; cli.main({arguments})" | true; exit ${{PIPESTATUS[0]}}'
-    )
+def test_output_that_nobody_reads_is_no_error():
+    program = f"{sys.executable} -c \"from ctr_trainer import cli; cli.main(['train', '--help'])\""
+    command = f"{program} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -12,7 +12,6 @@ from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.recipes import Choice, Facts, choices
 from ctr_trainer.settings.by_flag import by_flag, replaced, text_of
 from ctr_trainer.settings.training_configs import EvaluationConfig
-from tests.parallel import launch
 
 PARAMS = "lr_schedule_params="
 SMALL = Facts(rows=8_000, rarer=80, keys=5_000, has_validation=True)
@@ -174,14 +173,6 @@ def test_a_stream_and_another_recipe_keep_the_fixed_defaults(tmp_path, data):
     assert data_recipe.decide(frozenset(), experiment) == ({}, "")
     experiment = replaced(Experiment(), {"train_data": str(data), "recipe": "bars"})
     assert data_recipe.decide(frozenset(), experiment) == ({}, "")
-
-
-def test_two_workers_decide_alike(tmp_path, data):
-    own = [f"--train_data={data}", f"--model_dir={tmp_path / 'model'}", "--hidden_units=4"]
-    done = launch.run(2, "-m", "ctr_trainer", "train", *own, "--threads=1")
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "model" / "flags.json").read_text())
-    assert found["workers"] == 2 and found["flags"]["batch_size"] == 128 and found["flags"]["epochs"] == 46
 
 
 def _parsed(*arguments):

@@ -58,14 +58,6 @@ def test_field_aware_vectors_of_three_fields():
     np.testing.assert_allclose(gradient[0, :, :, 0], [[0, 10, 20], [1, 0, 21], [2, 12, 0]])
 
 
-def test_field_aware_gradients_are_those_of_automatic_differentiation():
-    def plain(v):
-        pairs = [tf.reduce_sum(v[:, i, j] * v[:, j, i], 1, keepdims=True) for i, j in PAIRS]
-        return tf.add_n(pairs)
-
-    assert_equal(ffm, plain, vectors(3, 4, 4, 2))
-
-
 @pytest.mark.parametrize("kind", ["all", "each", "interaction"])
 def test_bilinear_interactions_are_v_i_w_times_v_j(kind):
     e = vectors(5, 4, 3)
@@ -104,21 +96,7 @@ def test_each_field_is_mixed_from_all_by_similarity_in_each_head():
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_order_of_the_fields_means_nothing():
-    e = vectors(2, 4, 3)
-    layer = lambda x: interacting(x, heads=1, head_dim=2, name="layer")  # noqa: E731
-    there, back = run(layer, e)[0], run(layer, e[:, ::-1])[0]
-    np.testing.assert_allclose(back[:, ::-1], there, rtol=1e-5, atol=1e-6)
-
-
 X = vectors(5, 4)
-
-
-def test_a_full_layer_by_hand():
-    output, variables = run(lambda x: cross(x, 1), [[1, 2]])
-    (a, b), (c, d) = variables["cross/layer_0/w/kernel"]
-    e, f = variables["cross/layer_0/w/bias"]
-    np.testing.assert_allclose(output, [[1 * (a + 2 * c + e) + 1, 2 * (b + 2 * d + f) + 2]], rtol=1e-5)
 
 
 def _full(x, variables, layers):

@@ -239,11 +239,6 @@ def _gru(inputs, mask, units, attention=None):
     return states, packed.last(states), packed.examples, packed.steps
 
 
-def test_gru_has_right_gradients():
-    attention = RNG.random((3, 5)).astype(np.float32)
-    check_gradients(lambda x, a: tf.ensure_shape(_gru(x, tf.constant(MASK), 3, a)[0], [7, 3]), HISTORY, attention)
-
-
 def _layer_norm(x, values, name):
     normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     return normal * values[f"{name}/gamma"] + values[f"{name}/beta"]
