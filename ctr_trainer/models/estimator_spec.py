@@ -75,11 +75,7 @@ class EstimatorSpec(NamedArguments):
 
 
 def session_hooks(hooks: Any, name: str = "hooks") -> tuple[Any, ...]:
-    """Returns a tuple of the session hooks that a program gives as the argument `name`; () for None.
-
-    Raises:
-      UserError: they are not a list of session hooks.
-    """
+    """Returns a tuple of the session hooks that a program gives as the argument `name`; () for None."""
     given = tuple(hooks) if isinstance(hooks, Iterable) else () if hooks is None else None
     if given is None or any(isinstance(each, type) or not hasattr(each, "before_run") for each in given):
         raise UserError(

@@ -101,9 +101,7 @@ class ServiceFlags(Settings, title="Service"):
 class ScoreLimits(Settings, title="Requests"):
     """Limits of the requests that a scoring server accepts, and how it batches them.
 
-    Attributes:
-      max_body_bytes, max_values: limits whose defaults grow with `max_examples`.
-      max_queue: requests beyond it are refused with status 429, so that waiting requests take bounded memory.
+    The defaults of `max_body_bytes` and `max_values` grow with `max_examples`.
     """
 
     max_batch_size: int = setting(

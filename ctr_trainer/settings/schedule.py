@@ -156,10 +156,7 @@ class Schedule(Settings, title="Schedule of the learning rate", params_flag="lr_
 
 
 def check_plateau(patience: int, evaluation: EvaluationConfig | None) -> None:
-    """Raises UserError if the evaluations of a run (None if it has none) can never lower its learning rates.
-
-    `estimator.schedules.Plateau` describes the patience.
-    """
+    """Raises UserError if the evaluations of a run (None if it has none) can never lower its learning rates."""
     if evaluation is None or not evaluation.best_metric:
         missing = "eval_steps and best_metric" if evaluation is None else "best_metric"
         raise UserError(f"lr_schedule=plateau goes by what evaluations find: give {missing}, as best_metric=auc")

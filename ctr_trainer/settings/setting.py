@@ -119,10 +119,7 @@ def setting(default: Any, text: str, unit: str = "", **rest: Any) -> Any:
 
 
 def one_of(default: Any, kinds: Mapping[str, type["Settings"]], text: str, **rest: Any) -> Any:
-    """Returns the dataclass field of a setting that is an instance, or the name, of one of several `Settings` classes.
-
-    `kinds` maps names to classes; the class attribute `name` of each is the same name.
-    """
+    """Returns the field of a setting that is an instance, or the class attribute `name`, of one of several classes."""
     return dataclasses.field(default=default, metadata={_KEY: Setting(text, kinds=kinds, **rest)})
 
 
@@ -150,12 +147,7 @@ def flag_of(owner: type["Settings"], field: dataclasses.Field[Any]) -> Any:
 
 
 class SettingError(UserError):
-    """A setting that is refused.
-
-    Args:
-      text: the message for Python, with `name=value`.
-      by_flags: the message for the command line, with `--flag=value`.
-    """
+    """A setting that is refused; `by_flags` is the message for the command line, with `--flag=value`."""
 
     def __init__(self, text: str, by_flags: str) -> None:
         super().__init__(text)
@@ -229,12 +221,10 @@ class Settings(NamedArguments):
         return "" if found.kinds is not None else found.problem(field.type, field.default, value)
 
     def refused(self, text: str, **others: object) -> SettingError:
-        """Returns the `SettingError` of these settings.
+        """Returns the `SettingError` of these settings, and of the `Settings` in them.
 
-        Args:
-          text: the message, in which `{name}` is replaced by a setting and its value, `{name:name}` by the setting; the
-            settings are those of this object and of the `Settings` in it.
-          **others: further values to insert into the text by name.
+        In the text, `{name}` is replaced by a setting and its value, `{name:name}` by the setting, and the names of
+        `others` by their values.
         """
         return _refused(text, self._spelled(), others)
 

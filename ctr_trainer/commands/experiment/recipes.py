@@ -60,14 +60,9 @@ def text_of(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """The facts that are known before a training begins.
+    """The facts that are known before a training begins; None for a number that is not counted.
 
-    Attributes:
-      rows: number of training examples.
-      rarer: number of examples of the rarer outcome, positive or negative; None if they are not counted.
-      keys: number of distinct keys of all features; None if they are not counted.
-      has_validation: whether --eval_data is given.
-      several_labels: whether the model predicts several labels.
+    `rarer` are the examples of the rarer outcome, `keys` the distinct keys of all features.
     """
 
     rows: int

@@ -71,11 +71,10 @@ def metric_names(runs: Sequence[Run], base: str) -> list[str]:
 
 
 def format_comparison(runs: list[Run]) -> str:
-    """Returns a table of the runs, followed by a table of the settings in which they differ.
+    """Returns a table with a row per run, followed by a table with a row per setting in which they differ.
 
-    The first table has a row per run. The second has a row per setting and a column per run; columns that do not fit
-    on a line are in further tables below. The metrics are from the last and from the best evaluation. For a run without
-    evaluations, they are from the training's log and marked with a `*`.
+    Columns that do not fit on a line are in further tables. The metrics are from the last and from the best evaluation;
+    for a run without evaluations, they are from the training's log and marked with a `*`.
     """
     columns = [("run", [run.name for run in runs]), ("steps", [f"{run.steps:,}" for run in runs])]
     rates = [run.examples_per_sec for run in runs]

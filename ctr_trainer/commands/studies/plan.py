@@ -90,10 +90,9 @@ class TrialPlan:
 
 @dataclasses.dataclass(frozen=True)
 class TrialPlans:
-    """The plans of all trials of a search.
+    """The plans of all trials: the first trains the user's own settings, the others train settings from the space.
 
-    The first trial trains the user's own settings, and the others train settings from the space. `epoch_rows` is the
-    number of training examples.
+    `epoch_rows` is the number of training examples.
     """
 
     own: TrialPlan

@@ -134,71 +134,55 @@ class EvaluationMetrics:
     """
 
     def __init__(self, labels: Iterable[str], exact_auc: bool = False, grouped: bool = False) -> None:
-        self._labels = {label: _OneLabel(exact_auc, grouped) for label in labels}
+        limit = np.iinfo(np.int64).max if exact_auc else SCORES
+        self._clicks = {label: ClickMetrics(limit) for label in labels}
+        self._briers = {label: Mean() for label in self._clicks}
+        self._examples = {label: GroupedExamples() for label in self._clicks} if grouped else {}
 
     def update(
         self, label: str, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None = None
     ) -> None:
         """Adds examples of a label: float32[B], and int64[B], the group of each; examples of weight 0 do not count."""
-        self._labels[label].update(logits, labels, weights, groups)
+        self._clicks[label].update(logits, labels, weights)
+        self._briers[label].update((sigmoid(logits) - labels) ** 2, weights)
+        if self._examples and groups is not None:
+            self._examples[label].update(logits, labels, weights, groups)
 
     def merge(self, all_sum: Merge, all_gather: Merge) -> None:
         """Merges the metrics over all workers, so that each worker has the same results. A collective.
 
         `all_sum(array, name)` returns the sum over workers, `all_gather(array, name)` their concatenated arrays.
         """
-        for label, metrics in self._labels.items():
-            metrics.merge(all_sum, all_gather, metric_name("metrics", label))
+        for label, click in self._clicks.items():
+            name, means = metric_name("metrics", label), [*click.means.values(), self._briers[label]]
+            for mean, state in zip(means, all_sum(np.stack([mean.state for mean in means]), name), strict=True):
+                mean.state[:] = state
+            click.scores.merge(all_gather, name)
+            if self._examples:
+                self._examples[label].gather(all_gather, name)
 
     def results(self) -> dict[str, float]:
         """Computes the metrics by name: a float, or an int for a count; NaN if a metric is not defined."""
-        results = {label: metrics.results() for label, metrics in self._labels.items()}
-        return {metric_name(name, label): value for label, own in results.items() for name, value in own.items()}
+        found = {}
+        for label, click in self._clicks.items():
+            means = click.results()
+            own = {
+                "auc": means["auc"],
+                "auc_pr": average_precision(*click.scores.sums.T[1:3]),
+                "accuracy": means["accuracy"],
+                "logloss": means["xentropy_mean"],
+                "normalized_entropy": normalized_entropy(means["xentropy_mean"], means["real_mean"]),
+                "brier": self._briers[label].result(),
+                "copc": copc(means["real_mean"], means["prob_mean"]),
+                "prob_mean": means["prob_mean"],
+                "real_mean": means["real_mean"],
+            }
+            if self._examples:
+                gauc = grouped_auc(*self._examples[label].columns())
+                own |= zip(("gauc", "gauc_groups", "gauc_groups_left_out"), gauc, strict=True)
+            found |= {metric_name(name, label): value for name, value in own.items()}
+        return found
 
     def reliability(self) -> dict[str, list[dict[str, float]]]:
         """Returns a dict of label name -> the rows of `deciles`."""
-        return {label: metrics.reliability() for label, metrics in self._labels.items()}
-
-
-class _OneLabel:
-    """The metrics of one label."""
-
-    def __init__(self, exact_auc: bool, grouped: bool) -> None:
-        self._click, self._brier = ClickMetrics(np.iinfo(np.int64).max if exact_auc else SCORES), Mean()
-        self._examples = GroupedExamples() if grouped else None
-
-    def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None) -> None:
-        self._click.update(logits, labels, weights)
-        self._brier.update((sigmoid(logits) - labels) ** 2, weights)
-        if self._examples is not None and groups is not None:
-            self._examples.update(logits, labels, weights, groups)
-
-    def merge(self, all_sum: Merge, all_gather: Merge, name: str) -> None:
-        means = [*self._click.means.values(), self._brier]
-        for mean, state in zip(means, all_sum(np.stack([mean.state for mean in means]), name), strict=True):
-            mean.state[:] = state
-        self._click.scores.merge(all_gather, name)
-        if self._examples is not None:
-            self._examples.gather(all_gather, name)
-
-    def reliability(self) -> list[dict[str, float]]:
-        return deciles(self._click.scores.sums)
-
-    def results(self) -> dict[str, float]:
-        click = self._click.results()
-        logloss, prob_mean, real_mean = (click[name] for name in ("xentropy_mean", "prob_mean", "real_mean"))
-        results = {
-            "auc": click["auc"],
-            "auc_pr": average_precision(*self._click.scores.sums.T[1:3]),
-            "accuracy": click["accuracy"],
-            "logloss": logloss,
-            "normalized_entropy": normalized_entropy(logloss, real_mean),
-            "brier": self._brier.result(),
-            "copc": copc(real_mean, prob_mean),
-            "prob_mean": prob_mean,
-            "real_mean": real_mean,
-        }
-        if self._examples is not None:
-            value, groups, left_out = grouped_auc(*self._examples.columns())
-            results.update(gauc=value, gauc_groups=groups, gauc_groups_left_out=left_out)
-        return results
+        return {label: deciles(click.scores.sums) for label, click in self._clicks.items()}
