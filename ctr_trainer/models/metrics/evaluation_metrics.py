@@ -163,7 +163,7 @@ class EvaluationMetrics:
 
     def results(self) -> dict[str, float]:
         """Computes the metrics by name: a float, or an int for a count; NaN if a metric is not defined."""
-        found = {}
+        found: dict[str, float] = {}
         for label, click in self._clicks.items():
             means = click.results()
             own = {
