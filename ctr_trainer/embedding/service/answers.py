@@ -51,13 +51,9 @@ def _meant(address: str, error: flight.FlightServerError) -> Exception:
 
 
 class Silence:
-    """Reports a service in the log while it does not answer, and totals the time without answers.
+    """Reports a service in the log while it does not answer, and totals in `seconds` the time without answers.
 
-    To a worker whose requests wait, at most `timeout` seconds each, a service that hangs (stopped, swapped out, on a
-    hanging host) otherwise looks like slow input or slow syncs.
-
-    Attributes:
-      seconds: the total time in which at least one request had waited for longer than the limit.
+    To a worker whose requests wait, a service that hangs otherwise looks like slow input or slow syncs.
     """
 
     def __init__(self, address: str, timeout: float) -> None:

@@ -55,13 +55,10 @@ class ServiceClient(Store):
           lease: `Owner` of the lease; None to only read.
           ended: for each service, a function that returns None, or a text if its process has ended; then requests fail
             at once. () if this is not known.
-          host_memory: see `Store`.
-          by_socket: whether large requests use the socket even if the service could read them from shared memory, see
-            `SentColumns`.
+          by_socket: whether large requests use the socket even if shared memory is possible, see `SentColumns`.
 
-        Raises:
-          UserError: a service does not answer, refuses the token, is another shard for another worker, or is used by
-            another training; the message names the service.
+        Raises UserError, which names the service, if it does not answer, refuses the token, is another shard for
+        another worker, or is used by another training.
         """
         if not addresses:
             raise UserError("no address of an embedding service was given")
@@ -161,7 +158,11 @@ class ServiceClient(Store):
 
     def copy(self, path: AnyPath) -> list[FileEntry]:
         """Writes all rows into the directory `path`, replacing no files; needs no lease. Returns the same as `save`."""
-        return [file for files in self._on_all(lambda shard: shard.copy(_absolute(path))) for file in files]
+        return [
+            file
+            for files in self._on_all(lambda shard: shard.action("copy", {"path": _absolute(path)}))
+            for file in files
+        ]
 
     def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         body = {"path": _absolute(path), "files": list(files)}
@@ -241,7 +242,7 @@ class ServiceClient(Store):
     def _ask(
         self, request: dict[str, Any], columns: list[np.ndarray], read: Callable[..., Any]
     ) -> list[tuple[Any, Any]]:
-        """Sends each shard its part of a request's columns, the first of which is the keys.
+        """Sends each shard its part of the columns, the first of which is the keys.
 
         Returns [(own, read(results, part of the columns)) for each shard]; `own` are the positions of the shard's keys.
         """

@@ -62,8 +62,7 @@ class Incarnation:
     def replaced(self, why: str) -> Iterator[None]:
         """Runs the block, which replaces the rows, when no request runs and no other block replaces rows.
 
-        `why` tells clients that request the former rows why they were replaced. Raises Lost if a request runs for too
-        long.
+        `why` tells clients of the former rows the reason. Raises Lost if a request runs for too long.
         """
         with self._changed:
             self._replacing, self._why = self._replacing + 1, why

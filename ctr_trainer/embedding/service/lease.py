@@ -14,12 +14,8 @@ LEASE_SECONDS = 20.0
 
 
 class ServicePlace:
-    """The shards of a service as the place of a lease that all workers of a training share.
-
-    Its first process returns it explicitly (`ServiceClient.release`), because the other workers may end later.
-
-    Args:
-      shards: objects with the methods `hello`, which takes the lease, and `renew`.
+    """The shards of a service as the place of a lease that all workers of a training share; `ServiceClient.release`
+    returns it.
     """
 
     def __init__(self, shards: Sequence[Any]) -> None:
@@ -39,12 +35,8 @@ class ServicePlace:
 
 
 class LeaseHeld(Exception):
-    """Another training holds the lease.
-
-    Attributes:
-      holder: the `Owner` that holds it, as text.
-      heard: the time of the holder's last request by the shard's monotonic clock.
-      left: seconds until another training may take the lease, if the holder sends no further request.
+    """Another training, `holder`, holds the lease: `heard` from at this monotonic time, for `left` more seconds if it
+    stays silent.
     """
 
     def __init__(self, holder: str, heard: float, left: float) -> None:
@@ -53,10 +45,8 @@ class LeaseHeld(Exception):
 
 
 class LeaseBook:
-    """The lease of a shard. This class is thread-safe.
-
-    Each request of the holder renews the lease. A holder that was silent for too long keeps the lease if no other
-    training has taken it.
+    """The lease of a shard. Each request of the holder renews it; a silent holder keeps it until another training takes
+    it.
     """
 
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:
@@ -70,9 +60,8 @@ class LeaseBook:
         return self._owner
 
     def take(self, owner: Owner) -> bool:
-        """Gives the lease of this shard to `owner`, or renews it. Returns whether the lease is new to the shard.
-
-        Raises LeaseHeld if another training holds the shard's lease.
+        """Gives the lease to `owner`, or renews it. Returns whether it is new to the shard. Raises LeaseHeld if another
+        training holds it.
         """
         with self._lock:
             now, before = time.monotonic(), self._owner
@@ -84,9 +73,8 @@ class LeaseBook:
             return is_new
 
     def renew(self, token: str | None, what: str) -> None:
-        """Renews the lease for the holder; `what` is the operation, for the error message.
-
-        Raises UserError if `token`, None for a client that only reads, is not the token of the lease.
+        """Renews the lease for the holder of `token`; raises UserError, which names the operation `what`, for any other
+        client.
         """
         with self._lock:
             if token is None or self._owner is None or token != self._owner.token:

@@ -35,19 +35,8 @@ class LocalServices:
     """Starts the shards of one training in parallel, and starts new ones for each block that needs them.
 
     A service takes a second to start. `start` begins this in the background, for example while this process imports
-    TensorFlow, and `running` waits for the rest.
-
-    Example:
-        services = LocalServices(1, "models/ctr", timeout=60)
-        services.start()
-        import tensorflow
-        with services.running() as (service,):
-            print(service.address)
-
-    Args:
-      data_dir: directory of the snapshots, or its URL. The logs `service.log`, `service-1.log`, ... are written there,
-        or for a URL into its `local_directory`.
-      timeout: maximum idle seconds of each service while it starts, see `LocalService`.
+    TensorFlow, and `running` waits for the rest. The logs `service.log`, `service-1.log`, ... are in `data_dir`, or, if
+    that is a URL, in its `local_directory`.
     """
 
     def __init__(self, count: int, data_dir: str | os.PathLike, timeout: float) -> None:
@@ -59,9 +48,8 @@ class LocalServices:
         return cls(config.service_shards, model_dir, config.service_timeout)
 
     def start(self, file_cores: set[int] | None = None) -> None:
-        """Starts the services in the background, unless they are starting already.
-
-        `file_cores` are the cores on which they write files of rows; None for all cores of this process.
+        """Starts the services in the background, unless they are starting already; they write files of rows on
+        `file_cores`, None for all.
         """
         if self._starting:
             return
@@ -80,8 +68,8 @@ class LocalServices:
     ) -> Iterator[list[LocalService]]:
         """Returns a context manager of the list of ready `LocalService`; it stops them at the end of the block.
 
-        The services may use `cores`; None for all cores of this process when they started. `file_cores` applies if
-        `start` was not called, see there. Raises UserError if a service did not start.
+        The services may use `cores`; None for all cores of this process when they started. Raises UserError if one did
+        not start.
         """
         self.start(file_cores)
         with contextlib.ExitStack() as stack:
@@ -106,10 +94,7 @@ class LocalServices:
 
 
 class Watch:
-    """Reports the end of a service on this host to processes that did not start it.
-
-    Caveat: on a kernel without process file descriptors (before Linux 5.3), it never reports the end.
-    """
+    """Reports the end of a service on this host to processes that did not start it (Linux 5.3 or later)."""
 
     def __init__(self, pid: int, log_file: str | os.PathLike) -> None:
         self._pid, self._log_file = pid, log_file
@@ -132,12 +117,9 @@ class Watch:
 class LocalService(Child):
     """An embedding service in a child process, which ends when this process ends, even if this process is killed.
 
-    As a context manager, it stops the service at the end of the block. The service runs on this machine, but no other
-    user of the machine can use it: its clients need the token, which the child reads from its standard input, so it is
-    in no file, environment variable or command line.
-
-    Attributes:
-      address: `host:port`.
+    As a context manager, it stops the service at the end of the block. No other user of the machine can use it: its
+    clients need the token, which the child reads from its standard input. Its clients connect to `address`,
+    `host:port`.
     """
 
     def __init__(
@@ -148,19 +130,17 @@ class LocalService(Child):
         token: str | None = None,
         file_cores: set[int] | None = None,
     ) -> None:
-        """Starts the service and waits until it answers.
+        """Starts the service, which appends its output to `log_file`, and waits until it answers.
 
         Args:
           data_dir: the directory of its snapshots, or its URL.
-          log_file: the file to which its output is appended.
           timeout: maximum idle seconds while the service starts. Time in which it works, such as compiling kernels on a
             busy machine, does not count, up to ten times `timeout` in CPU time.
           token: token of its clients; None for a random one.
           file_cores: the cores on which it writes files of rows; None for all cores of this process.
 
-        Raises:
-          Lost: the service was killed or did not answer in time; the message shows the end of its log.
-          UserError: the service ended by itself; the message shows the end of its log.
+        Raises Lost if the service was killed or did not answer in time, and UserError if it ended by itself; the
+        message shows the end of its log.
         """
         self.token = token or secrets.token_hex()
         with temporary_directory() as directory:

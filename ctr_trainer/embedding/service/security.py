@@ -43,9 +43,8 @@ class ServerSecurity:
     def read(
         token_file: str = "", cert_file: str = "", key_file: str = "", client_ca_file: str = "", token_fd: int = -1
     ) -> ServerSecurity:
-        """Reads the named files, and the token from the first line of the open descriptor `token_fd` unless that is -1.
-
-        Raises UserError if a file is missing or empty, or if the arguments do not match.
+        """Reads the named files, and the token from the first line of the descriptor `token_fd` unless that is -1.
+        Raises UserError.
         """
         if token_file and token_fd >= 0:
             raise UserError("token_file and token_fd both name the token: give one")
@@ -57,10 +56,7 @@ class ServerSecurity:
         return ServerSecurity(_first_line(token_fd) if token_fd >= 0 else token, *pem)
 
     def refuse_open_door(self, host: str) -> None:
-        """Warns if clients of other machines would send the token unencrypted.
-
-        Raises UserError if other machines could connect without a token.
-        """
+        """Raises UserError if other machines could connect without a token; warns if they would send it unencrypted."""
         if is_loopback(host):
             return
         if self.token is None:
@@ -101,10 +97,7 @@ class ClientSecurity:
 
     @staticmethod
     def read(token_file: str = "", ca_file: str = "", cert_file: str = "") -> ClientSecurity:
-        """Reads the named files, of which `cert_file` has a certificate and its key.
-
-        Raises UserError if one is missing or empty, or if the arguments do not match.
-        """
+        """Reads the named files, of which `cert_file` has a certificate and its key. Raises UserError."""
         if cert_file and not ca_file:
             raise UserError("service_cert is part of TLS: give the service_ca that the service is known by as well")
         token, ca, cert = _read_all(token_file, ca_file, cert_file)
@@ -127,9 +120,8 @@ class ClientSecurity:
         )
 
     def what_is_wrong(self, address: str) -> str | None:
-        """Checks, over a separate connection, whether TLS is the reason that a service does not answer.
-
-        Returns the problem and its solution; None if there is no problem or the service cannot be reached.
+        """Returns, from a separate connection, why TLS keeps a service from answering and what to do; None if it is not
+        TLS.
         """
         try:
             if self.ca is None:
@@ -175,9 +167,8 @@ def _shake_hands(address: str, context: ssl.SSLContext) -> bool:
 
 
 def token_refusal(header: str, token: str | None, cure: str = "give token_file") -> str:
-    """Returns the reason to refuse a call with the `authorization` header `header`, or "" to accept it.
-
-    Calls must have the `token`, unless it is None. `header` is "" if the call has none; `cure` is the advice for that.
+    """Returns why to refuse a call with this `authorization` header, or ""; `cure` is the advice for a call without
+    one.
     """
     if token is None:
         return ""

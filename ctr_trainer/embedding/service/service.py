@@ -41,8 +41,8 @@ class Service(flight.FlightServerBase):
 
     The answer to an invalid request is INVALID_ARGUMENT, and the request changes nothing. A request that changes or
     saves rows needs the lease that this service has given to one training. The headers of each answer contain the
-    service's incarnation, and a request may name the incarnation that it expects. So a client detects when its
-    rows no longer exist: after a restart, a `restore`, or when another training has taken the lease.
+    service's incarnation, and a request may name the one that it expects. So a client detects when its rows no longer
+    exist: after a restart, a `restore`, or when another training has taken the lease.
 
     Any Flight client may read: `list_flights` lists the tables, and `do_get` streams the table that its ticket names.
     """
@@ -61,8 +61,7 @@ class Service(flight.FlightServerBase):
         Args:
           data_dir: the only directory to which snapshots are written and from which they are read.
           file_cores: the cores on which files of rows are written, at a lower priority than requests and workers; None
-            for all cores of the process. If two workers and the service share two cores and the service writes a
-            checkpoint on one of them, both workers wait for the worker on that core.
+            for all. All workers of a step wait for a worker on whose core a checkpoint is written.
         """
         self.incarnation = Incarnation()
         self._leases = leases or LeaseBook()
@@ -195,9 +194,8 @@ class Service(flight.FlightServerBase):
             self._directory_lock.close()
 
     def save_exit(self) -> Path | None:
-        """Writes all rows, then a manifest, into a directory for `restore_exit`, and returns the directory.
-
-        Returns None if the service has no tables.
+        """Writes all rows, then a manifest, for `restore_exit`. Returns the directory; None if the service has no
+        tables.
         """
         if not self._store.tables:
             return None
@@ -210,9 +208,8 @@ class Service(flight.FlightServerBase):
         return path
 
     def restore_exit(self, path: AnyPath) -> None:
-        """Restores the rows that `save_exit` wrote into `path`, and takes the number of the shard that wrote them.
-
-        Raises UserError, which names the file, if the snapshot is missing, incomplete, or of another kind.
+        """Restores the rows that `save_exit` wrote into `path`, as the same shard. Raises UserError, which names a bad
+        file.
         """
         manifest = path_of(path) / _MANIFEST
         try:

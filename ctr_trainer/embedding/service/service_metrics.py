@@ -2,15 +2,12 @@
 
 import contextlib
 import re
-import socket
-import socketserver
 import threading
 import time
-import wsgiref.simple_server
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, make_wsgi_app
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 
 from ctr_trainer.system.measuring.latency import Latency
@@ -23,6 +20,7 @@ PS_NAMES = ("PsEmbeddingLookup", "PsPushGrad")
 # A worker's name ends with an id that is new at each start and not part of the label.
 _START = re.compile(r"-[0-9a-f]{32}$")
 _MOST_WORKERS = 4096
+_SILENT_SECONDS = 5.0  # Until the connection of a silent HTTP client is closed.
 
 
 class ServiceMetrics:
@@ -130,43 +128,9 @@ class ServiceMetrics:
         Raises UserError if the port is taken.
         """
         try:
-            server = _HttpServer((host.strip("[]"), port), _HttpHandler)
+            server, _ = start_http_server(port, host.strip("[]"), self._registry)
         except OSError as error:
             raise UserError(f"metrics_port={port}: {error.strerror}; name a free port") from None
-        server.set_app(make_wsgi_app(self._registry))
-        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        handler: Any = server.RequestHandlerClass
+        server.RequestHandlerClass = type("_Handler", (handler,), {"timeout": _SILENT_SECONDS})
         return server.server_port
-
-
-class _HttpHandler(wsgiref.simple_server.WSGIRequestHandler):
-    """Answers one request, unless it pauses for longer than `timeout` seconds."""
-
-    timeout = 5.0
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing."""
-
-
-class _HttpServer(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
-    """A server with few connections. A new connection closes the oldest, so that silent clients do not block others."""
-
-    daemon_threads = True
-    most_connections = 8
-
-    def __init__(self, address: tuple[str, int], handler: type) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._connections: dict[socket.socket, None] = {}
-        super().__init__(address, handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        while len(self._connections) >= self.most_connections:
-            oldest = next(iter(self._connections))
-            self._connections.pop(oldest, None)
-            with contextlib.suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)
-        self._connections[request] = None
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._connections.pop(request, None)
-        super().shutdown_request(request)

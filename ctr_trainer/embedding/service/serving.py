@@ -45,19 +45,16 @@ def serve(
     SIGTERM to all processes, and a training still needs its service to save.
 
     Args:
-      bind: `host:port`; port 0 picks a free one.
+      bind: `host:port`; port 0 picks a free one. An address that is not loopback needs a token.
       data_dir: directory of the snapshots, or its URL; made if it does not exist.
-      security: it needs a token if `bind` is not a loopback address.
       port_file: file to which `host:port` is written, by rename, once the service answers.
-      exit_with_stdin: whether to end also when stdin closes, that is, when the parent process ends.
-      save_at_exit: whether to save at a signal; nothing is saved when stdin closes.
+      exit_with_stdin: whether to end, without saving, also when stdin closes, that is, when the parent process ends.
+      save_at_exit: whether to save at a signal.
       restore: directory, or its URL, of such a save from which to start.
       metrics_port: port for Prometheus, on the host of `bind`; None for none.
       file_cores: see `Service`.
 
-    Raises:
-      UserError: the address cannot be bound, it is not a loopback address and there is no token, or `restore` is
-        incomplete.
+    Raises UserError if the address cannot be bound, if it needs a token, or if `restore` is incomplete.
     """
     log_lines.install(log_lines.installed_form())
     host, port = _split(bind)

@@ -87,10 +87,10 @@ class Shard:
         return self._silence.seconds
 
     def hello(self) -> None:
-        """Sends the service its shard number, takes or presents the lease, and gets the service's incarnation.
+        """Takes or presents the lease, and gets the service's incarnation.
 
-        If the holder of a lease died without returning it, this call waits until the lease expires. If the holder
-        lives, this raises UserError.
+        If the holder of a lease died without returning it, this waits until the lease expires; if it lives, this raises
+        UserError.
         """
         lease = self._lease and dataclasses.asdict(self._lease)
         body, first_heard = {"shard": self.number, "shards": self._shards, "lease": lease}, None
@@ -131,9 +131,6 @@ class Shard:
         """Calls `restore`, and continues with the new rows."""
         self._incarnation = self.action("restore", body)["incarnation"]
 
-    def copy(self, path: str) -> list[FileEntry]:
-        return self.action("copy", {"path": path})
-
     def look(self) -> None:
         """Raises ServiceLost if the process of the service is known to have ended."""
         if ending := self._ended and self._ended():
@@ -153,8 +150,8 @@ class Shard:
     def begin_save(self, body: dict[str, Any]) -> tuple[str | None, Callable[[], list[FileEntry]]]:
         """Makes the service capture its rows, which it then writes.
 
-        Returns (the base snapshot of the delta, or None; a function that waits until the files are written and returns
-        them). Both raise ServiceLost if the service or the connection to it ends.
+        Returns (the delta's base snapshot or None, a function that waits for the files and returns them). Both may
+        raise ServiceLost.
         """
 
         def begin(options: flight.FlightCallOptions) -> tuple[Any, Iterator[flight.Result]]:

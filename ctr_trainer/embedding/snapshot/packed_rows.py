@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.embedding.snapshot.snapshot import CONFIG, KEY, FileEntry, config_to_json, key_array
-from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
-from ctr_trainer.embedding.table.published_rows import Taking
+from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file, blocks_of
+from ctr_trainer.embedding.table.changes import Capture
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -85,7 +85,7 @@ def _batches(path: AnyPath, expected: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def write(
     path: AnyPath,
-    taking: Taking,
+    capture: Capture,
     table: Table,
     dtype: str,
     epoch: int,
@@ -99,7 +99,7 @@ def write(
     Raises:
       UserError: a file cannot be written, or a row is not finite; the message names the file, or the table and a key.
     """
-    config = taking.config
+    config = capture.config
     entries = []
 
     @contextlib.contextmanager
@@ -109,32 +109,20 @@ def write(
             yield file
             entries.append(dict(file=name, table=config.name, kind=kind, **file.finish()))
 
-    blocks = _blocks(taking, table)
+    blocks = blocks_of(capture, table)
     first = next(blocks, None)
     if first is not None:
         with writing(ROWS) as file:
-            for keys, rows in itertools.chain([first], blocks):
-                _refuse_not_finite(config.name, epoch, keys, rows)
+            for keys, rows, _ in itertools.chain([first], blocks):
+                bad = first_not_finite(rows)
+                if bad >= 0:
+                    what = f"table {config.name}, epoch {epoch} of the publication"
+                    raise diverged(f"{what}: the row of key {keys[bad]} is not finite")
                 file.write([key_array(keys), value_array(pack(rows, config, dtype, epoch))])
-    if len(taking.removed):
+    if len(capture.removed):
         with writing(REMOVED) as file:
-            file.write([key_array(taking.removed)])
+            file.write([key_array(capture.removed)])
     return entries
-
-
-def _blocks(taking: Taking, table: Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    while True:
-        with table.lock.alone():
-            block = taking.read(table)
-        if block is None:
-            return
-        yield block
-
-
-def _refuse_not_finite(table: str, epoch: int, keys: np.ndarray, rows: np.ndarray) -> None:
-    first = first_not_finite(rows)
-    if first >= 0:
-        raise diverged(f"table {table}, epoch {epoch} of the publication: the row of key {keys[first]} is not finite")
 
 
 def value_bytes(config: TableConfig, dtype: str) -> int:

@@ -130,9 +130,9 @@ def write(
         entries: list[FileEntry] = []
         rows_file = begin(kind, f"{name}{delta}.arrow")
         use_file = begin("use", f"{name}{of_step}.use.arrow") if config.evicts else None
-        removed = capture.removed()
+        removed = np.unique(capture.removed)
         gone = np.ones(len(removed), np.bool_)
-        for keys, rows, use in _finite(_blocks(capture, table), config.name, step):
+        for keys, rows, use in _finite(blocks_of(capture, table), config.name, step):
             rows_file.write([key_array(keys), row_array(rows)])
             if use_file and use is not None:
                 use_file.write([key_array(keys), *map(pa.array, use)])
@@ -162,7 +162,8 @@ def write_blocks(
     return dict(file=file, kind="full", table=config.name, snapshot=identity, since=None, **written)
 
 
-def _blocks(capture: Capture, table: Table) -> Iterator[Block]:
+def blocks_of(capture: Capture, table: Table) -> Iterator[Block]:
+    """Yields the blocks of a capture; holds the table's lock for one block at a time."""
     while True:
         with table.lock.alone():
             block = capture.read(table)

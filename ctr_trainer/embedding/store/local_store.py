@@ -36,14 +36,11 @@ _BLOCK_BYTES = 16 << 20  # Bytes of rows that are copied at once under the table
 class LocalStore(Store):
     """A Store in this process. It is thread-safe, because it uses each table under its lock.
 
-    Rows may change while their files are written.
-
     With `memory`, the workers of a host share the tables, each through its own store, and train them together.
     Staleness: none. A lookup sees every step that another worker has finished. While another worker's step runs, a
-    lookup may see some rows before the step and some rows after it, as in Hogwild. Unlike in Hogwild, no update is
-    lost, because workers update rows one after the other. The order of the workers' steps differs between two runs.
-
-    Source: Niu et al., Hogwild: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent, NeurIPS 2011.
+    lookup may see some rows before the step and some rows after it, as in Hogwild (Niu et al., NeurIPS 2011). Unlike in
+    Hogwild, no update is lost, because workers update rows one after the other. The order of the workers' steps differs
+    between two runs.
 
     Args:
       memory: the memory of the tables, whose owner must make each table first; None for this process's own.
@@ -146,8 +143,7 @@ class LocalStore(Store):
     ) -> Generator[Any, None, None]:
         """Yields the delta's base (None for a full snapshot) once all rows are captured, then the result of `save`.
 
-        `identity` is the name of this snapshot, the same in all shards; None makes one. For the other arguments see
-        `Store.save`.
+        `identity` is the name of this snapshot, the same in all shards; None makes one.
         """
         directory = path_of(path)
         with self._alone("save"):
@@ -186,7 +182,7 @@ class LocalStore(Store):
                 takings = []
                 for table in self._tables:
                     with table.lock.alone():
-                        takings.append((table, table.keep_published().begin(table, epoch, after)))
+                        takings.append((table, table.keep_published().begin_epoch(table, epoch, after)))
                 files = []
                 for table, taking in takings:
                     files += packed_rows.write(directory, taking, table, dtype, epoch, *self._tables.place)
@@ -197,9 +193,8 @@ class LocalStore(Store):
     def restore(
         self, path: AnyPath, files: Sequence[FileEntry], replacing: AbstractContextManager[None] = _NOTHING
     ) -> None:
-        """Replaces all rows as `Store.restore` does, but keeps only the rows that belong to this shard.
-
-        `replacing` is entered after all files are checked, and the rows are replaced inside it.
+        """Restores, as `Store.restore` does, the rows that belong to this shard; replaces them inside `replacing`,
+        after all files are checked.
         """
         with self._alone("restore"):
             snapshot.check_chain(files)
@@ -231,7 +226,6 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[Table]:
-        """Returns a context manager that holds a table's lock and returns the table."""
         table = self._tables[name]
         with table.lock.alone():
             yield table

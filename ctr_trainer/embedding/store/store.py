@@ -44,46 +44,35 @@ class Store(abc.ABC):
         """Makes an empty table. A table that exists with the same TableConfig is not changed."""
 
     def worker_rows(self, config: TableConfig, copies: MakeCopies) -> WorkerRows:
-        """Returns the `WorkerRows` of a table that `create_table` made: a worker's copies of its rows.
-
-        Args:
-          copies: makes the copies. A store in this process does not call it, because its workers train the store's own
-            rows.
+        """Returns the `WorkerRows` of a table that `create_table` made; `copies` makes the copies of rows of a remote
+        store.
         """
         return copies(self, config)
 
     @abc.abstractmethod
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        """Returns the rows of `keys`, float32[U, width], and creates no rows.
-
-        A key without a row reads its initial row, or zeros if `missing` is `zeros`.
+        """Returns the rows of `keys`, float32[U, width], and creates none; a key without a row reads its initial row,
+        or zeros if `missing` is `zeros`.
         """
 
     @abc.abstractmethod
     def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
-        """Returns `ChangedRows`: the rows whose version differs from the caller's, encoded by `codec`.
-
-        `versions` are the versions that the caller has, uint32[U].
+        """Returns `ChangedRows`, encoded by `codec`: the rows whose version differs from the caller's `versions`,
+        uint32[U].
         """
 
     @abc.abstractmethod
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
-        """Adds deltas to rows. A missing row is created with its initial values first.
+        """Adds deltas, float32[U, width], to rows. A missing row is created with its initial values first.
 
-        A push is applied exactly once: it does nothing if `sequence` is not greater than the worker's last `sequence`
-        for the table.
-
-        Args:
-          deltas: float32[U, width].
-          worker: a name that is unique to each start of a worker.
-          sequence: a number that increases with each push of this worker to this table.
+        A push is applied exactly once: it does nothing if `sequence` is not greater than the last one of `worker`, a
+        name that is unique to each start of a worker, for the table.
         """
 
     @abc.abstractmethod
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
-        """Overwrites rows of a table without limits. Use it for rows that only one host changes.
-
-        Like a `push`, a put is applied exactly once, and never after a later put.
+        """Overwrites rows of a table without limits, which only one host changes. It is applied exactly once, as a push
+        is, and never after a later put.
         """
 
     @abc.abstractmethod
@@ -97,16 +86,10 @@ class Store(abc.ABC):
         versions: np.ndarray | None = None,
         codec: RowCodec = PLAIN,
     ) -> ChangedRows:
-        """Pushes deltas and returns the rows that others changed, in one round trip.
+        """Pushes deltas, encoded by `codec`, and returns the rows that others changed, in one round trip.
 
-        Args:
-          deltas: float32[U, width], encoded by `codec`.
-          versions: uint32[U], the worker's version of each row; None returns all rows.
-          codec: encodes the deltas and the rows of the answer.
-
-        Returns:
-          `ChangedRows`: the rows whose version differed from the worker's, with `deltas` added. Each other row equals,
-            bit by bit, the worker's row plus its delta. A repeated sync returns all rows.
+        Returns `ChangedRows`: the rows whose version differs from `versions`, uint32[U], with `deltas` added; all rows
+        for None or for a repeated sync. Each other row equals, bit by bit, the worker's row plus its delta.
         """
 
     @abc.abstractmethod
@@ -116,60 +99,47 @@ class Store(abc.ABC):
     def save(self, path: AnyPath, step: int, since: str | None = None) -> list[FileEntry]:
         """Writes every table, in its state at the call, into the directory `path`; pulls and pushes continue.
 
-        Args:
-          path: the directory; made if it does not exist.
-          step: the global step, which is part of the names of a delta's files.
-          since: the `snapshot` of the last `save` or `restore` of this store, to write only the rows that changed since
-            then. If it is None or another snapshot, all rows are written.
+        `step` is part of the names of a delta's files. `since` is the `snapshot` of the last `save` or `restore` of
+        this store, to write only the rows that changed since then; if it is another one or None, all rows are written.
 
-        Returns:
-          the file entries that `restore` takes. Their `since` is None if all rows were written.
+        Returns the file entries that `restore` takes. Their `since` is None if all rows were written.
         """
         return self.begin_save(path, step, since)()
 
     @abc.abstractmethod
     def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
-        """Saves in two parts: captures the current state of all rows, which may change after this returns.
+        """Captures the state of all rows, which may change after this returns, and returns a function that completes
+        `save`.
 
-        A store in this process writes the rows before this returns, because training changes its rows without a lock.
-
-        Returns:
-          a function that waits until all files are written and returns the result of `save`; any thread may call it.
+        The function waits until all files are written; any thread may call it. A store in this process writes the rows
+        before this returns, because training changes its rows without a lock.
         """
 
     @abc.abstractmethod
     def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
-        """Writes the rows that changed since an epoch of a publication into the directory `path`; rows may change.
+        """Writes the rows that changed since an epoch of a publication into the directory `path`, each in its state at
+        the call or later.
 
-        Each row is consistent and has its state at the call or later.
+        `dtype` is one of `packed_rows`. `after` is the last published epoch, whose files of this store exist; None
+        writes all rows. The next epoch contains the rows that were not written.
 
-        Args:
-          path: the directory; made if it does not exist.
-          epoch: the number of the epoch to write.
-          dtype: the type of the packed rows, see `packed_rows`.
-          after: the last published epoch, which contains this store's files of it; None writes all rows.
-
-        Raises:
-          UserError: the files cannot be written, or the store does not know which rows changed since `after`; then
-            publish all rows. The next epoch contains the rows that were not written.
+        Raises UserError if the files cannot be written, or if the store does not know which rows changed since `after`;
+        then publish all rows.
         """
 
     @abc.abstractmethod
     def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
-        """Replaces all rows with the rows of a chain of snapshots, which any number of shards may have written.
+        """Replaces all rows with those of a chain of snapshots, which any number of shards may have written into
+        `path`.
 
-        If a file is invalid, the rows do not change.
-
-        Args:
-          path: the directory with all files of the chain.
-          files: the result of `save` for a full snapshot, followed by its result for each delta.
+        `files` are the result of `save` for a full snapshot, followed by its result for each delta. If a file is
+        invalid, the rows do not change.
         """
 
     def reopen(self) -> None:
-        """Continues with the current rows.
+        """Continues with the current rows, after another client of the store has called `restore`.
 
-        When one client of a store calls `restore`, each other client must discard its copies and call
-        `reopen`. Until then, a service refuses that client's requests with ServiceLost.
+        Until then, a service refuses this client's requests with ServiceLost. Discard all copies of rows first.
         """
         return
 
@@ -179,14 +149,12 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def stats(self) -> dict[str, Any]:
-        """Returns the counters of `Table` for each table.
-
-        Returns:
-          {"tables": {name: {"rows", "bytes", "created", "restored", "admitted", "evicted", "refused": int}}, ...}
+        """Returns {"tables": {name: {"rows", "bytes", "created", "restored", "admitted", "evicted", "refused": int}},
+        ...}.
         """
 
     def close(self) -> None:
-        """Closes the store."""
+        """Ends all use of the store."""
         return
 
 

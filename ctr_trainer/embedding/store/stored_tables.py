@@ -47,9 +47,8 @@ class StoredTables:
             )
 
     def create_restored(self, config: TableConfig, path: AnyPath) -> None:
-        """Makes a table, as `create` does, whose rows are in a snapshot in `path`.
-
-        Its limits and optimizer settings may differ from the saved ones, but not the layout of its rows.
+        """Makes a table whose rows are in a snapshot in `path`; its limits and optimizer settings may differ from the
+        saved ones.
         """
         different = self._created(config).config.differs(config, but=(*LIMITS, "settings"))
         if different:
@@ -72,7 +71,6 @@ class StoredTables:
         }
 
     def _created(self, config: TableConfig) -> Table:
-        """Returns the Table with the name of `config`; makes it if it does not exist."""
         if not _TABLE_NAME.fullmatch(config.name):
             raise UserError(
                 f"table name {config.name!r}: expected up to 100 characters, each a letter, a digit or one of _ . -"

@@ -29,9 +29,8 @@ class RowStep:
 class StepHistory:
     """The optimizer steps of a training: their number so far, their learning rates, and the factor of L2.
 
-    A process knows only the learning rates of its own steps. If a row is first read after a resume, its missed steps
-    from before the resume use the first known rate. `first` is the global step at which the process starts, and `l2` is
-    the factor in l2 / 2 * sum w^2 over the whole table.
+    A process knows only the rates of its own steps, so steps missed before a resume use the first known rate. `first`
+    is the global step at which the process starts, and `l2` is the factor in l2 / 2 * sum w^2 over the whole table.
     """
 
     def __init__(self, first: int, l2: float) -> None:
@@ -54,13 +53,9 @@ class StepHistory:
         self._count += 1
 
     def catch_up(self, config: TableConfig, rows: np.ndarray, slots: np.ndarray, taken: int) -> None:
-        """Applies the steps that rows missed.
+        """Applies the steps that the rows at `slots`, distinct int64[U], missed, in place; -1 is skipped.
 
-        Args:
-          config: the TableConfig of a table with a dense optimizer.
-          rows: float32[n, width], changed in place.
-          slots: int64[U], distinct; -1 is skipped.
-          taken: the rows' new number of steps; one more than `steps` if the caller then applies a step to them.
+        `taken` is the rows' new number of steps; one more than `steps` if the caller then applies a step to them.
         """
         if not self._knows_rate:
             return  # The first step of a process applies the steps that its rows missed.
@@ -75,11 +70,10 @@ def weighed(gradient: np.ndarray, weight: float, share: float, merge_factor: flo
     """Returns merge_factor * share * weight * gradient, a micro-batch's contribution to the step of its rows.
 
     Args:
-      gradient: float32 array, the gradient of the mean loss of the micro-batch's examples.
+      gradient: the gradient of the mean loss of the micro-batch's examples.
       weight: the sum of the micro-batch's example weights; 1 if the micro-batch is the worker's whole step.
-      share: number of workers / sum of the example weights over the step's micro-batches of all workers. If the workers
-        do not exchange gradients in each step, 1 / sum of this worker's weights. 1 if the micro-batch is the whole
-        step.
+      share: number of workers / sum of the example weights of the step, or 1 / sum of this worker's weights if the
+        workers do not exchange gradients in each step. 1 if the micro-batch is the whole step.
       merge_factor: the result of `merging.gradient_factor`, which scales each worker's gradient.
     """
     return times(gradient, merge_factor * share * weight)
@@ -139,11 +133,9 @@ class WorkerRows(abc.ABC):
 
     @abc.abstractmethod
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        """Returns int64[U] slots; a key without a row gets its initial row.
+        """Returns int64[U] slots of distinct keys; a key without a row gets its initial row.
 
-        Args:
-          keys: int64[U], distinct.
-          since: the result of `RowCopies.pull_ahead` for these keys; None if their rows were not pulled ahead.
+        `since` is the result of `RowCopies.pull_ahead` for these keys; None if their rows were not pulled ahead.
         """
 
     @abc.abstractmethod
@@ -155,11 +147,8 @@ class WorkerRows(abc.ABC):
         return
 
     def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Returns int64[U], the current slots of keys looked up earlier in this step; -1 if a row was removed since.
-
-        Args:
-          keys: int64[U].
-          slots: int64[U], the results of these lookups.
+        """Returns the current slots, int64[U], of keys whose lookups in this step returned `slots`; -1 if a row was
+        removed since.
         """
         return slots
 
@@ -169,7 +158,7 @@ class WorkerRows(abc.ABC):
 
     @property
     def asks(self) -> bool:
-        """Whether the store may have rows that this worker lacks, so that pulling them ahead is worth its time."""
+        """Whether the store may have rows that this worker lacks."""
         return False
 
     def totals(self) -> RowTotals:
@@ -177,9 +166,8 @@ class WorkerRows(abc.ABC):
 
 
 class TableRows(WorkerRows):
-    """A `Table`'s own rows. Each step changes the rows that all users of the table read, so nothing has to be synced.
-
-    Lookups and steps hold the table's lock, so that other threads and the other workers of the host can use the table.
+    """A `Table`'s own rows, which need no sync. Lookups and steps hold the table's lock, so that other threads and
+    workers can use it.
     """
 
     def __init__(self, table: Table) -> None:

@@ -1,24 +1,23 @@
-"""Tracks the changes of a table since its last snapshot."""
+"""Tracks the changes of a table since its last snapshot, and since the last epoch of its publication."""
+
+from __future__ import annotations
 
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.table.row_space import Bits
 from ctr_trainer.embedding.table.row_watcher import RowWatcher, WatchedTable
+from ctr_trainer.system.messages.errors import UserError
 
-# The size of a block, which is copied while the table's lock is held. It is small, because a thread may lose its core
-# while it holds the lock.
+# The size of a block, whose rows are copied while the table's lock is held: a step waits for at most one block. It is
+# small, because a thread may lose its core while it holds the lock.
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 20, 1 << 16
-
 
 Block = tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None]  # Keys, rows, and (last_used, frequency).
 
 
 class RemovedKeys:
-    """A list of removed keys that a snapshot takes without a copy.
-
-    There are two arrays: one grows while a snapshot reads the other.
-    """
+    """A list of removed keys that is taken without a copy: one array grows while a reader uses the other."""
 
     def __init__(self, memory: TableMemory) -> None:
         self._arrays, self._memory = [memory.array(f"removed{turn}", np.int64) for turn in range(2)], memory
@@ -42,24 +41,24 @@ class RemovedKeys:
         return self._arrays[turn].array[: self._numbers[turn]]
 
     def clear(self) -> None:
-        """Forgets all keys."""
         self._numbers[self._numbers[2]] = 0
 
 
 class Changes(RowWatcher):
     """Tracks, in three bits per row, which rows the next snapshot must contain and which keys it must remove.
 
-    A key that was added and removed between two snapshots is in neither of them. So at most as many removals are kept
-    as the last snapshot has rows. The table announces each change before it makes it. If a snapshot is being taken, it
-    then copies the unchanged row, so that the whole snapshot shows the table at the moment when the snapshot began.
+    The bits are: changed since the last snapshot began; taken by the last snapshot; known from any snapshot. A key that
+    was added and removed between two snapshots is in neither of them. So at most as many removals are kept as rows are
+    known. The table announces each change before it makes it. If a snapshot is being taken, it then copies the
+    unchanged row, so that the whole snapshot shows the table at the moment when the snapshot began.
 
-    Caveat: use it only under the table's lock.
+    Caveat: use it only under the table's lock. The bits and removed keys lie in `memory`, but the state of a running
+    snapshot is local to its process.
     """
 
     def __init__(self, memory: TableMemory) -> None:
-        """The bits and removed keys lie in `memory`; the state of a running snapshot is local to its process."""
-        self._present, self._changed, self._saved = self._sets = [
-            Bits(memory.array(name, np.uint8)) for name in ("present", "changed", "saved")
+        self._changed, self._taken, self._known = self._sets = [
+            Bits(memory.array(name, np.uint8)) for name in ("changed", "taken", "known")
         ]
         self._removed = RemovedKeys(memory)
         self._capture: Capture | None = None
@@ -73,96 +72,144 @@ class Changes(RowWatcher):
     def created(self, slots: np.ndarray, size: int) -> None:
         for each in self._sets:
             each.reserve(size)
-        self._present.add(slots)
+            each.remove(slots)  # If all rows were taken, free slots were taken too.
         self._changed.add(slots)
 
     def before_removal(self, table: WatchedTable, slots: np.ndarray) -> None:
         if self._capture is not None:
             self._capture.keep(table, slots)
         self._reserve(table)
-        self._removed.add(table.keys[slots[self._saved.among(slots)]])
+        self._removed.add(table.keys[slots[self._known.among(slots)]])
         for each in self._sets:
             each.remove(slots)
 
     def before_clear(self, table: WatchedTable) -> None:
-        # The next snapshot must be a full one.
         self._reserve(table)
         for each in self._sets:
             each.clear()
+        self._reserve(table)
         self._removed.clear()
         self._capture = None
 
     def restored(self, table: WatchedTable) -> None:
         """Records that the table is now equal to its last snapshot."""
-        self._reserve(table)
+        self._take(table, full=False)
         self._removed.clear()
-        self._changed.clear()
-        self._reserve(table)
-        self._saved.become(self._present)
 
-    def begin(self, table: WatchedTable, full: bool) -> "Capture":
+    def begin(self, table: WatchedTable, full: bool) -> Capture:
         """Begins a snapshot of the current table: all rows if `full`, else the changed rows."""
-        self._reserve(table)
-        pending = self._present.copy() if full else self._changed.copy()
-        self._saved.become(self._present)
+        self._take(table, full)
         removed = self._removed.take()
+        self._capture = Capture(table, self._taken, removed[:0] if full else removed, table.config.width)
+        return self._capture
+
+    def end(self) -> None:
+        self._capture = None
+
+    def _take(self, table: WatchedTable, full: bool) -> None:
+        """Makes the changed rows, or all rows, the taken rows."""
+        self._reserve(table)
+        if full:
+            self._changed.fill(len(table.keys))  # Includes free slots, which `Capture.read` skips.
+        self._taken.become(self._changed)
+        self._known.update(self._changed)
         self._changed.clear()
         self._reserve(table)
-        self._capture = capture = Capture(table, pending, removed[:0] if full else removed)
-        return capture
 
     def _reserve(self, table: WatchedTable) -> None:
         """Makes room for all slots of the table, because another process may have created some of them."""
         for each in self._sets:
             each.reserve(len(table.keys))
 
-    def end(self) -> None:
-        self._capture = None
+
+class PublishedRows(Changes):
+    """Tracks in the same way which rows the next epoch of a publication must contain and which keys it must remove.
+
+    Unlike a snapshot, an epoch does not show the table at one moment. It contains the rows that changed before it
+    began, each with its weights when its block is read. Later changes go into the next epoch.
+
+    The rows and removals of an epoch are kept until the next epoch begins. The call that begins it names the last
+    published epoch. If that is an earlier epoch than the last one taken, the new epoch repeats the rows and removals of
+    the unpublished epoch. So nothing is lost if an epoch cannot be written, or if only some shards have written it.
+
+    Caveat: use it only under the table's lock. Several processes may announce changes, but only one may take epochs.
+    """
+
+    def __init__(self, memory: TableMemory) -> None:
+        super().__init__(memory.under("published"))
+        self._removed_taken = np.empty(0, np.int64)
+        self._epoch: int | None = None
+        self._after: int | None = None
+
+    def before_clear(self, table: WatchedTable) -> None:
+        super().before_clear(table)
+        self._removed_taken = np.empty(0, np.int64)
+        self._epoch = self._after = None
+
+    def begin_epoch(self, table: WatchedTable, epoch: int, after: int | None) -> Capture:
+        """Begins epoch `epoch`; `after` is the last published epoch, or None to take all rows.
+
+        Raises:
+          UserError: the changes since epoch `after` are not known.
+        """
+        if after is None:
+            self.before_clear(table)
+        elif after not in (self._epoch, self._after) or self._epoch is None:
+            raise UserError(
+                f"table {table.config.name}: what changed since epoch {after} is not known, the last epoch taken is "
+                f"{self._epoch}: publish all rows"
+            )
+        elif after != self._epoch:
+            self._reserve(table)
+            self._changed.update(self._taken)
+            self._removed.add(self._removed_taken)
+        self._epoch, self._after = epoch, after
+        self._take(table, full=after is None)
+        removed = np.unique(self._removed.take())
+        # A key that was added again has changed, so this epoch or an earlier one contains its row.
+        self._removed_taken = removed[table.find_and_count(removed)[0] < 0]
+        return Capture(table, self._taken, self._removed_taken, table.config.weights)
 
 
 class Capture:
-    """The rows of a table at the moment when a snapshot began, read in blocks while the table changes.
+    """The rows of a snapshot or an epoch, read in blocks while the table changes.
 
     Attributes:
       config: the TableConfig.
       counts: the result of `Admission.counts`; None if the table has no counting filter.
+      removed: int64[n], the keys removed since the last snapshot or epoch; valid until the next one begins. The keys of
+        an epoch are ascending, and no key is both in a block and in them.
     """
 
-    def __init__(self, table: WatchedTable, pending: Bits, removed: np.ndarray) -> None:
-        """Captures the slots `pending`; `removed`, int64[n], is valid until the next snapshot begins."""
-        self.config = table.config
-        self.counts = table.admission_counts()
-        self._pending = pending
-        self._removed = removed
+    def __init__(self, table: WatchedTable, taken: Bits, removed: np.ndarray, columns: int) -> None:
+        """Reads the first `columns` floats of the rows `taken`, from which the table removes each removed row."""
+        self.config, self.counts, self.removed = table.config, table.admission_counts(), removed
+        self._taken, self._columns, self._cursor = taken, columns, 0
         self._kept: list[Block] = []
-        self._cursor = 0
-
-    def removed(self) -> np.ndarray:
-        """Returns int64[n], ascending: the keys removed since the last snapshot, including keys that were added again.
-
-        Caveat: the time grows with the number of these keys, so call it without the table's lock.
-        """
-        return np.unique(self._removed)
 
     def keep(self, table: WatchedTable, slots: np.ndarray) -> None:
         """Copies those rows at `slots` that were not read yet. Call it under the table's lock."""
-        slots = slots[self._pending.among(slots)]
+        slots = slots[self._taken.among(slots) & (slots >= self._cursor)]
         if len(slots):
-            self._kept.append(_copy(table, slots))
-            self._pending.remove(slots)
+            self._kept.append(self._copy(table, slots))
+            self._taken.remove(slots)
 
     def read(self, table: WatchedTable) -> Block | None:
         """Copies the next block; returns None at the end. Call it under the table's lock.
 
-        A block is (keys int64[n], rows float32[n, width], use). `use` is (last_used uint32[n], frequency uint32[n]), or
-        None for a table that evicts no rows.
+        A block is (keys int64[n], rows float32[n, columns], use). `use` is (last_used uint32[n], frequency uint32[n]),
+        or None for a table that evicts no rows.
         """
         if self._kept:
             return self._kept.pop()
-        most = max(min(_BLOCK_BYTES // (self.config.width * 4 + 8), _BLOCK_ROWS), 1)
-        slots, self._cursor = self._pending.pop(self._cursor, most, remove=True)
-        return _copy(table, slots) if len(slots) else None
+        most = max(min(_BLOCK_BYTES // (self._columns * 4 + 8), _BLOCK_ROWS), 1)
+        while True:
+            slots, self._cursor = self._taken.next(self._cursor, most)
+            if not len(slots):
+                return None
+            slots = slots[table.keys[slots] != 0]
+            if len(slots):
+                return self._copy(table, slots)
 
-
-def _copy(table: WatchedTable, slots: np.ndarray) -> Block:
-    return table.keys[slots], table.take(slots), table.use_of(slots)
+    def _copy(self, table: WatchedTable, slots: np.ndarray) -> Block:
+        return table.keys[slots], table.take(slots, self._columns), table.use_of(slots)

@@ -1,5 +1,7 @@
 """Admission of keys, the recency and frequency of each row's training, and the choice of rows to evict."""
 
+from typing import Any
+
 import numpy as np
 from numba import types
 
@@ -20,6 +22,8 @@ _SAMPLED, _LEAST_SAMPLE = 8, 1 << 13
 _SCANNED, _EXPIRED = 1 << 22, 1 << 15
 _LINES = 2
 _WIDTH = 1 << 22
+# Counters since the start: rows created (without restored ones), restored from a snapshot, admitted by the counting
+# filter and evicted, and how often a key got no row.
 _COUNTED = ("created", "restored", "admitted", "evicted", "refused")
 _NONE = np.empty(0, np.int64)
 
@@ -197,36 +201,9 @@ def _count(counters: np.ndarray, keys: np.ndarray, minimum: int, admitted: np.nd
         counters[1, second] = max(counters[1, second], min(count, 255))
 
 
-def _counter(name: str) -> property:
-    place = _COUNTED.index(name)
-
-    def read(self: "RowCounters") -> int:
-        return int(self._numbers[place])
-
-    def write(self: "RowCounters", value: int) -> None:
-        self._numbers[place] = value
-
-    return property(read, write)
-
-
-class RowCounters:
-    """Counters since the start, over all processes that share the table.
-
-    Attributes:
-      created: rows created, excluding rows restored from a snapshot.
-      restored: rows restored from a snapshot.
-      admitted: keys admitted by the counting filter.
-      evicted: rows evicted.
-      refused: the number of times that a key got no row.
-    """
-
-    created, restored, admitted, evicted, refused = map(_counter, _COUNTED)
-
-    def __init__(self, memory: TableMemory) -> None:
-        self._numbers = memory.counts("row_counters", len(_COUNTED))
-
-    def to_dict(self) -> dict[str, int]:
-        return dict(zip(_COUNTED, self._numbers.tolist(), strict=True))
+def row_counters(memory: TableMemory) -> Any:
+    """Returns a record of the numbers `created`, `restored`, ..., over all processes that share the table."""
+    return memory.counts("row_counters", len(_COUNTED)).view([(name, np.int64) for name in _COUNTED], np.recarray)[0]
 
 
 class RowLimits:
@@ -247,7 +224,7 @@ class RowLimits:
         self.usage = RowUsage(memory) if config.evicts else None
         self.may_refuse = bool(self.admission or self._most_rows)
 
-    def admit(self, keys: np.ndarray, counters: RowCounters) -> np.ndarray:
+    def admit(self, keys: np.ndarray, counters: Any) -> np.ndarray:
         """Counts `keys`, int64[U], which have no rows, and returns the keys that have come often enough to get one."""
         if self.admission is None:
             return keys

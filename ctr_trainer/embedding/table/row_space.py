@@ -60,26 +60,15 @@ class Bits:
         self._bits.array[: _bytes(self._size)] = 0
         self._size = 0
 
-    def copy(self) -> "Bits":
-        other = Bits()
-        other.reserve(self._size)
-        other._bits.array[: _bytes(self._size)] = self._bits.array[: _bytes(self._size)]
-        return other
-
     def become(self, other: "Bits") -> None:
         """Makes this set equal to `other`, which must have at least the room of this set."""
         self.reserve(other._size)
         self._bits.array[: _bytes(self._size)] = other._bits.array[: _bytes(self._size)]
 
-    def pop(self, start: int, most: int, remove: bool = False) -> tuple[np.ndarray, int]:
-        """Returns (int64[n], up to `most` slots of the set from `start` on, ascending; the next value of `start`).
-
-        With `remove`, these slots are removed from the set.
-        """
+    def next(self, start: int, most: int) -> tuple[np.ndarray, int]:
+        """Returns (int64[n], up to `most` slots of the set from `start` on, ascending; the next value of `start`)."""
         out = np.empty(min(most, self._size), np.int64)
         count, after = _next(self._bits.array, start, self._size, out)
-        if remove:
-            self.remove(out[:count])
         return out[:count], after
 
 

@@ -7,9 +7,8 @@ import numpy as np
 from ctr_trainer.embedding.index.hash_index import Index, RestingSlots
 from ctr_trainer.embedding.memory.growable_array import TableMemory, as_float32, as_int64
 from ctr_trainer.embedding.table import row_kernels
-from ctr_trainer.embedding.table.changes import Changes
-from ctr_trainer.embedding.table.published_rows import PublishedRows
-from ctr_trainer.embedding.table.row_limits import RowCounters, RowLimits
+from ctr_trainer.embedding.table.changes import Changes, PublishedRows
+from ctr_trainer.embedding.table.row_limits import RowLimits, row_counters
 from ctr_trainer.embedding.table.row_space import InitialRows, RowSpace, SharedRowSpace
 from ctr_trainer.embedding.table.row_watcher import RowWatcher
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
@@ -74,7 +73,7 @@ class Table:
         self._settings = self._optimizer.kernel_settings(config.optimizer)
         self._segments = self._optimizer.segments(config.dims)
         self.limits = RowLimits(config, most_rows, memory)
-        self.counters = RowCounters(memory)
+        self.counters = row_counters(memory)
         self.changes = Changes(memory) if tracked else None
         self.published: PublishedRows | None = None
         self.watchers: list[RowWatcher] = [each for each in (self.changes, self.limits.usage) if each is not None]
@@ -231,7 +230,11 @@ class Table:
         return self.published
 
     def stats(self) -> dict[str, int]:
-        return dict(rows=len(self), bytes=self.nbytes, **self.counters.to_dict())
+        return dict(
+            rows=len(self),
+            bytes=self.nbytes,
+            **dict(zip(self.counters.dtype.names, self.counters.tolist(), strict=True)),
+        )
 
     def admission_counts(self) -> tuple[np.ndarray, int] | None:
         """Returns `Admission.counts`; None if the table has no counting filter."""

@@ -1,7 +1,10 @@
+import contextlib
+import socket
 import urllib.request
 
 import pytest
 
+from ctr_trainer.embedding.service import service_metrics
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.system.messages.errors import UserError
 
@@ -55,6 +58,14 @@ def test_reads_and_pushes_go_to_their_line_of_the_log():
     lookups, pushes = metrics.latencies
     assert (lookups.name, lookups.count) == ("PsEmbeddingLookup", 2)
     assert (pushes.name, pushes.count) == ("PsPushGrad", 1)
+
+
+def test_a_silent_client_is_cut_off_and_keeps_nobody_out(monkeypatch):
+    monkeypatch.setattr(service_metrics, "_SILENT_SECONDS", 0.1)
+    port = ServiceMetrics(lambda: {"tables": {}}).serve(0, "127.0.0.1")
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port), 60)) as silent:
+        assert _scrape(port)
+        assert silent.recv(1) == b""
 
 
 def test_a_taken_port_is_named():

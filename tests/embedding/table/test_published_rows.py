@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.table import published_rows
+from ctr_trainer.embedding.table import changes
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -17,7 +17,7 @@ CONFIG = TableConfig("dim2", (2,), (0.5,), optimizer="sgd", seed=7)
 
 @pytest.fixture(autouse=True)
 def three_rows_a_block(monkeypatch):
-    monkeypatch.setattr(published_rows, "_BLOCK_BYTES", 3 * CONFIG.weights * 4)
+    monkeypatch.setattr(changes, "_BLOCK_BYTES", 3 * (CONFIG.weights * 4 + 8))
 
 
 def _table(**limits):
@@ -49,7 +49,7 @@ class Reader:
         """Returns (keys of rows, removed keys) of an epoch that it takes; `between` is called after each block."""
         epoch = 0 if self.epoch is None else self.epoch + 1
         with table.lock.alone():
-            taking = table.published.begin(table, epoch, self.epoch)
+            taking = table.published.begin_epoch(table, epoch, self.epoch)
         rows = {}
         while True:
             with table.lock.alone():
