@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -26,9 +25,6 @@ _NAME = "columns"
 _LEAST_BYTES = 64 << 10
 # The requests that need the lease.
 _WRITES = ("push", "put", "sync")
-
-
-Columns = Callable[[wire.Layout], list[np.ndarray]]  # Reads the columns of a request with this layout.
 
 
 class SentColumns:
@@ -115,9 +111,9 @@ class ReceivedColumns:
 
 
 class RowRequests:
-    """Answers row requests from a store. Writes need the lease, and no request uses rows of another incarnation than it
-    expects.
-    """
+    """Answers row requests from a store. Writes need the lease, and no request uses rows of another incarnation."""
+
+    names = ("pull", "pull_newer", *_WRITES)
 
     def __init__(
         self,
@@ -129,71 +125,38 @@ class RowRequests:
     ) -> None:
         self._store, self._columns, self._metrics = store, columns, metrics
         self._leases, self._incarnation = leases, incarnation
-        self._answers: dict[str, Callable[..., list[flight.Result]]] = {
-            "pull": self._pull,
-            "pull_newer": self._pull_newer,
-            "push": functools.partial(self._apply, "push", store.push),
-            "put": functools.partial(self._apply, "put", store.put),
-            "sync": self._sync,
-        }
-        self.names = tuple(self._answers)
 
     def answer(self, op: str, body: pa.Buffer) -> list[flight.Result]:
         """Returns the results of a request, one of `names`."""
-        header, start = wire.unpack_header(body)
-        if "memory" in header:
-            body, start = self._columns.read(str(header["memory"]), int(header["bytes"])), 0
-        self._incarnation.check(header.get("incarnation"))
-        table, count = header["table"], header["count"]
+        request, start = wire.unpack_header(body)
+        if "memory" in request:
+            body, start = self._columns.read(str(request["memory"]), int(request["bytes"])), 0
+        self._incarnation.check(request.get("incarnation"))
+        table, count, pusher = request["table"], request["count"], ()
         width = self._store.config(table).width
         if op in _WRITES:
-            self._leases.renew(header.get("lease"), op)
-
-        def columns(layout: wire.Layout) -> list[np.ndarray]:
-            return wire.unpack_columns(body, start, table, count, layout)
-
-        return self._answers[op](header, columns, width)
-
-    def _pull(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
-        (keys,) = columns([wire.KEYS])
-        wire.refuse_long_answer(request["table"], len(keys), width)
-        with self._at_work("pull", request):
-            rows = self._store.pull(request["table"], keys, request["missing"])
-        return wire.answer({"count": len(rows)}, [rows])
-
-    def _pull_newer(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
-        codec = find_codec(str(request["codec"]))
-        keys, versions = columns([wire.KEYS, wire.VERSIONS])
-        wire.refuse_long_answer(request["table"], len(keys), width, codec)
-        with self._at_work("pull_newer", request):
-            newer = self._store.pull_newer(request["table"], keys, versions, codec)
-        return wire.newer_answer(newer)
-
-    def _apply(
-        self, op: str, apply: Callable[..., None], request: dict[str, Any], columns: Columns, width: int
-    ) -> list[flight.Result]:
-        keys, rows = columns([wire.KEYS, PLAIN.schema(width)])
-        with self._at_work(op, request, pusher := _pusher(request)):
-            apply(request["table"], keys, rows, *pusher)
-        return wire.answer({"count": len(keys)})
-
-    def _sync(self, request: dict[str, Any], columns: Columns, width: int) -> list[flight.Result]:
-        codec = find_codec(str(request["codec"]))
-        keys, versions, deltas = columns([wire.KEYS, wire.VERSIONS, codec.schema(width)])
-        with self._at_work("sync", request, pusher := _pusher(request)):
-            newer = self._store.sync(request["table"], keys, deltas, *pusher, versions, codec)
-        return wire.newer_answer(newer)
-
-    @contextlib.contextmanager
-    def _at_work(
-        self, op: str, request: dict[str, Any], pusher: tuple[str | None, int | None] = (None, None)
-    ) -> Iterator[None]:
-        """Counts and times a request, and prevents replacement of the rows while the store works on it."""
-        with self._metrics.measure(op, request["table"], request["count"], pusher[0]):
-            with self._incarnation.within(request.get("incarnation")):
-                yield
-
-
-def _pusher(request: dict[str, Any]) -> tuple[str, int]:
-    """Returns (the name of the pushing worker, the sequence number of the push)."""
-    return str(request["worker"]), int(request["sequence"])
+            self._leases.renew(request.get("lease"), op)
+            pusher = str(request["worker"]), int(request["sequence"])
+        codec = find_codec(str(request["codec"])) if op in ("pull_newer", "sync") else PLAIN
+        layout = [wire.KEYS]
+        if op in ("pull_newer", "sync"):
+            layout.append(wire.VERSIONS)
+        if op in _WRITES:
+            layout.append(codec.schema(width))
+        keys, *columns = wire.unpack_columns(body, start, table, count, layout)
+        if op not in _WRITES:
+            wire.refuse_long_answer(table, count, width, codec)
+        # While the store works on the request, its rows are not replaced.
+        with self._metrics.measure(op, table, count, *pusher[:1]), self._incarnation.within(request.get("incarnation")):
+            if op == "pull":
+                rows = self._store.pull(table, keys, request["missing"])
+            elif op == "pull_newer":
+                newer = self._store.pull_newer(table, keys, columns[0], codec)
+            elif op == "sync":
+                newer = self._store.sync(table, keys, columns[1], *pusher, columns[0], codec)
+            else:
+                apply = self._store.push if op == "push" else self._store.put
+                apply(table, keys, columns[0], *pusher)
+        if op == "pull":
+            return wire.answer({"count": count}, [rows])
+        return wire.newer_answer(newer) if op in ("pull_newer", "sync") else wire.answer({"count": count})
