@@ -37,10 +37,9 @@ class LockTimes:
 
 
 class RowLock:
-    """A lock between the threads of a process and, with a file, between the processes that have the file open.
+    """A lock between the threads of a process and, with the open file `file`, between the processes that have it open.
 
-    The kernel releases the lock when the process that holds it ends, so a dead worker does not block the others. `file`
-    is the descriptor of an open file, the same file in all processes; None makes a lock for this process only.
+    The kernel releases the lock when the process that holds it ends, so a dead worker does not block the others.
     """
 
     def __init__(self, file: int | None = None) -> None:
@@ -107,11 +106,10 @@ def as_float32(values: npt.ArrayLike) -> np.ndarray:
 
 
 def keep_freed_memory(kept_bytes: int) -> None:
-    """Makes this process reuse the memory of freed large arrays instead of returning it to the kernel.
+    """Makes this process reuse the memory of freed large arrays, at most `kept_bytes`; does nothing without glibc.
 
     Otherwise the arrays of each request lie in fresh pages, and page faults take a tenth of the service's time and half
-    of a worker's time in a sync. The process keeps at most `kept_bytes` free bytes at the end of the heap. This
-    function does nothing if the C library is not glibc.
+    of a worker's time in a sync.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -140,11 +138,7 @@ class GrowableArray:
         most_rows: int | None = None,
         pages: Callable[[int], mmap.mmap] | None = None,
     ) -> None:
-        """Makes an array for at most `most_rows` rows; None means as many as fit into `memory_limits.memory_total`.
-
-        `pages` is a function from a number of bytes to an `mmap.mmap` of zeros, and may raise OSError. The default
-        allocates anonymous memory of this process.
-        """
+        """Makes an array for `most_rows` rows, None for all that fit, in the `mmap.mmap` of zeros pages(bytes)."""
         self._dtype = np.dtype(dtype)
         self._shape = tuple(shape)
         self._row_bytes = row_bytes(dtype, shape)
@@ -168,11 +162,7 @@ class GrowableArray:
             self._pages.madvise(free, first * _HUGE_PAGE, (last - first) * _HUGE_PAGE)
 
     def reserve(self, rows: int) -> None:
-        """Makes room for `rows` rows; existing rows keep their values, and new rows are zero.
-
-        Raises:
-          UserError: the rows need more memory than this process may use.
-        """
+        """Makes room for `rows` rows, new ones zero; raises UserError if the memory does not suffice."""
         if rows <= len(self.array):
             return
         if rows > self._most_rows:

@@ -23,13 +23,7 @@ _FILES = {
 
 @dataclasses.dataclass(frozen=True)
 class MemoryLimit:
-    """A memory limit that applies to this process.
-
-    Attributes:
-      name: the limited unit, for example `this machine` or `the cgroup /sys/fs/cgroup/memory/job`.
-      total: the limit, in bytes.
-      used: bytes used by all processes under the limit, without the memory that the kernel can reclaim.
-    """
+    """A memory limit: the limited unit, the limit, and the bytes in use under it that the kernel cannot reclaim."""
 
     name: str
     total: int

@@ -63,11 +63,7 @@ class SharedMemory(TableMemory):
         return memory
 
     def close(self) -> None:
-        """Closes all arrays in this process.
-
-        If the owner calls it, the memory is freed, even while other processes still map it. Those processes must be
-        done by then, because they would read zeros.
-        """
+        """Closes all arrays in this process; the owner frees the memory, when the other processes are done."""
         if self.is_own:
             for pages in self._mapped:
                 pages.madvise(self.free)

@@ -14,9 +14,7 @@ LEASE_SECONDS = 20.0
 
 
 class ServicePlace:
-    """The shards of a service as the place of a lease that all workers of a training share; `ServiceClient.release`
-    returns it.
-    """
+    """The shards of a service as the place of a lease; `ServiceClient.release` returns it for all workers."""
 
     def __init__(self, shards: Sequence[Any]) -> None:
         self._shards = shards
@@ -35,9 +33,7 @@ class ServicePlace:
 
 
 class LeaseHeld(Exception):
-    """Another training, `holder`, holds the lease: `heard` from at this monotonic time, for `left` more seconds if it
-    stays silent.
-    """
+    """Training `holder` holds the lease: `heard` from at this monotonic time, it loses the lease in `left` s."""
 
     def __init__(self, holder: str, heard: float, left: float) -> None:
         super().__init__(holder)
@@ -45,9 +41,7 @@ class LeaseHeld(Exception):
 
 
 class LeaseBook:
-    """The lease of a shard. Each request of the holder renews it; a silent holder keeps it until another training takes
-    it.
-    """
+    """The lease of a shard. Requests of the holder renew it; a silent holder keeps it until another takes it."""
 
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:
         self._seconds = seconds
@@ -60,8 +54,9 @@ class LeaseBook:
         return self._owner
 
     def take(self, owner: Owner) -> bool:
-        """Gives the lease to `owner`, or renews it. Returns whether it is new to the shard. Raises LeaseHeld if another
-        training holds it.
+        """Gives the lease to `owner`, or renews it. Returns whether it is new to the shard.
+
+        Raises LeaseHeld if another training holds it.
         """
         with self._lock:
             now, before = time.monotonic(), self._owner
@@ -73,9 +68,7 @@ class LeaseBook:
             return is_new
 
     def renew(self, token: str | None, what: str) -> None:
-        """Renews the lease for the holder of `token`; raises UserError, which names the operation `what`, for any other
-        client.
-        """
+        """Renews the lease for the holder of `token`; refuses the operation `what` of any other client."""
         with self._lock:
             if token is None or self._owner is None or token != self._owner.token:
                 holder = f"{self._owner} holds it" if self._owner else "no training holds the lease now"

@@ -48,9 +48,7 @@ class LocalServices:
         return cls(config.service_shards, model_dir, config.service_timeout)
 
     def start(self, file_cores: set[int] | None = None) -> None:
-        """Starts the services in the background, unless they are starting already; they write files of rows on
-        `file_cores`, None for all.
-        """
+        """Starts the services in the background if they are not starting; they write files on `file_cores`."""
         if self._starting:
             return
         token = secrets.token_hex()

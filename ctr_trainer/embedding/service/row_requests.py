@@ -28,8 +28,7 @@ _WRITES = ("push", "put", "sync")
 
 
 class SentColumns:
-    """Sends columns after their request, or puts them into shared memory and sends only their address. It is
-    thread-safe.
+    """Sends columns after their request, or puts them into shared memory and sends their address. It is thread-safe.
 
     A socket copies each byte several times: a sync of 187,000 rows of 34 floats took 46 ms of the two processes' time,
     and takes 24 ms through shared memory. While one request uses the memory, other requests are sent inline.
@@ -41,9 +40,7 @@ class SentColumns:
         self._lock = threading.Lock()
 
     def share(self, ask: Callable[[dict[str, Any]], bool]) -> None:
-        """Uses shared memory from now on if `ask` returns that the service can read the memory at the address `memory`
-        of a dict.
-        """
+        """Uses shared memory from now on if `ask` finds that the service can read it at the address `memory`."""
         if self._memory is not None or not SharedMemory.is_possible():
             return
         memory = SharedMemory()
@@ -55,9 +52,7 @@ class SentColumns:
 
     @contextlib.contextmanager
     def sending(self, request: dict[str, Any], columns: Sequence[np.ndarray]) -> Iterator[bytes]:
-        """Returns a context manager of the bytes to send with C-contiguous columns of one length; end it after the
-        answer.
-        """
+        """Yields the bytes to send with C-contiguous columns of one length; end the block after the answer."""
         size, memory = wire.columns_bytes(columns), self._memory
         is_fit = _LEAST_BYTES <= size <= len(self._bytes)
         if memory is None or not is_fit or not self._lock.acquire(blocking=False):
@@ -82,9 +77,7 @@ class ReceivedColumns:
         self._lock = threading.Lock()
 
     def read(self, address: str, size: int) -> np.ndarray:
-        """Returns uint8[size], the bytes at `address`; raises UserError if the memory does not exist or has fewer
-        bytes.
-        """
+        """Returns uint8[size], the bytes at `address`; raises UserError if the memory has fewer."""
         with self._lock:
             if address not in self._opened:
                 memory = SharedMemory(address)

@@ -43,9 +43,7 @@ class ServerSecurity:
     def read(
         token_file: str = "", cert_file: str = "", key_file: str = "", client_ca_file: str = "", token_fd: int = -1
     ) -> ServerSecurity:
-        """Reads the named files, and the token from the first line of the descriptor `token_fd` unless that is -1.
-        Raises UserError.
-        """
+        """Reads the named files, and the token from the first line of `token_fd` unless it is -1. Raises UserError."""
         if token_file and token_fd >= 0:
             raise UserError("token_file and token_fd both name the token: give one")
         if bool(cert_file) != bool(key_file):
@@ -120,9 +118,7 @@ class ClientSecurity:
         )
 
     def what_is_wrong(self, address: str) -> str | None:
-        """Returns, from a separate connection, why TLS keeps a service from answering and what to do; None if it is not
-        TLS.
-        """
+        """Returns why TLS keeps a service from answering, and what to do; None if TLS is not the reason."""
         try:
             if self.ca is None:
                 speaks = _speaks_tls(address)
@@ -167,9 +163,7 @@ def _shake_hands(address: str, context: ssl.SSLContext) -> bool:
 
 
 def token_refusal(header: str, token: str | None, cure: str = "give token_file") -> str:
-    """Returns why to refuse a call with this `authorization` header, or ""; `cure` is the advice for a call without
-    one.
-    """
+    """Returns why to refuse a call with this header, or ""; `cure` is the advice for a call without one."""
     if token is None:
         return ""
     if not header:

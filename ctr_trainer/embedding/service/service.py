@@ -194,9 +194,7 @@ class Service(flight.FlightServerBase):
             self._directory_lock.close()
 
     def save_exit(self) -> Path | None:
-        """Writes all rows, then a manifest, for `restore_exit`. Returns the directory; None if the service has no
-        tables.
-        """
+        """Writes all rows, then a manifest, for `restore_exit`. Returns the directory; None without tables."""
         if not self._store.tables:
             return None
         shard, shards = self._place or (0, 1)
@@ -208,9 +206,7 @@ class Service(flight.FlightServerBase):
         return path
 
     def restore_exit(self, path: AnyPath) -> None:
-        """Restores the rows that `save_exit` wrote into `path`, as the same shard. Raises UserError, which names a bad
-        file.
-        """
+        """Restores, as the same shard, the rows of `save_exit` in `path`. Raises UserError for a bad file."""
         manifest = path_of(path) / _MANIFEST
         try:
             values = json.loads(manifest.read_bytes())

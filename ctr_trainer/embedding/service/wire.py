@@ -105,15 +105,9 @@ def unpack_header(body: bytes | memoryview | pa.Buffer) -> tuple[dict[str, Any],
 
 
 def unpack_columns(body: Body, start: int, table: str, count: int, layout: Layout) -> list[np.ndarray]:
-    """Returns the columns of the bytes of a row request, as views; only one-dimensional columns are always aligned.
+    """Returns, from the offset `start`, the columns of a row request as views; two-dimensional ones may be unaligned.
 
-    Args:
-      start: the offset that `unpack_header` returned.
-      table: the table's name, for the error message.
-      count: the number of rows in the request's JSON.
-
-    Raises:
-      UserError: the size does not match `count` and `layout`, or exceeds MOST_BYTES.
+    Raises UserError if the size does not match `count` and `layout`, or exceeds MOST_BYTES.
     """
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise UserError(f"table {table}: count is {count!r}, not a number of rows")
@@ -157,10 +151,7 @@ def newer_answer(newer: ChangedRows) -> list[flight.Result]:
 
 
 def read_rows(results: Iterator[flight.Result], count: int, width: int) -> np.ndarray:
-    """Returns the rows of the answer to a pull, float32[count, width].
-
-    Raises FlightUnavailableError if the answer is too short, and UserError if it is otherwise wrong.
-    """
+    """Returns the rows of the answer to a pull, float32[count, width]; FlightUnavailableError if it was cut off."""
     header, (rows,) = _read_answer(results, [PLAIN.schema(width)])
     if header["count"] != count:
         raise UserError(f"the service answered with {header['count']} rows, {count} were asked for")

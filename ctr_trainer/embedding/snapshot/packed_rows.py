@@ -94,10 +94,8 @@ def write(
 ) -> list[FileEntry]:
     """Writes one shard's rows and removed keys of a table for an epoch; writes no file without rows or keys.
 
-    Holds the table's lock for one block at a time. The directory `path` must exist.
-
-    Raises:
-      UserError: a file cannot be written, or a row is not finite; the message names the file, or the table and a key.
+    Holds the table's lock for one block at a time. The directory `path` must exist. Raises UserError, which names the
+    file, or the table and a key, if a file cannot be written or a row is not finite.
     """
     config = capture.config
     entries = []
@@ -131,15 +129,7 @@ def value_bytes(config: TableConfig, dtype: str) -> int:
 
 
 def pack(rows: np.ndarray, config: TableConfig, dtype: str, epoch: int) -> np.ndarray:
-    """Packs rows for an epoch of the publication.
-
-    Args:
-      rows: float32[n, at least weights], finite; their first `config.weights` columns are the weights.
-      dtype: one of `training_configs.DTYPES`.
-
-    Returns:
-      uint8[n, value_bytes].
-    """
+    """Packs rows, float32[n, at least weights] and finite, as uint8[n, value_bytes]; the weights come first."""
     layout = _layout(config, dtype)
     values, weights = np.empty(len(rows), layout), rows[:, : config.weights]
     values["epoch"] = epoch

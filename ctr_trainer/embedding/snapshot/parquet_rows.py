@@ -43,13 +43,10 @@ def _is_part_of(name: str, table: str) -> bool:
 
 
 def blocks(files: Sequence[Path], config: TableConfig) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (keys int64[n], rows float32[n, m]) of the files that `files_of` returned for a table.
+    """Yields (keys int64[n], rows float32[n, m]) of a table's files; m is its `weights`, or `width` if they have state.
 
-    m is the `weights` of the TableConfig, or its `width` if a file also contains optimizer state.
-
-    Raises:
-      UserError: a file cannot be read or has other columns or another width, a row is null or not finite, or a key is 0
-        or repeated; the message names the file and the row.
+    Raises UserError, which names the file and the row, if a file cannot be read or has other columns or another width,
+    a row is null or not finite, or a key is 0 or repeated.
     """
     seen = Index()
     for file in files:

@@ -82,11 +82,9 @@ class _ChecksumFile:
 def arrow_file(
     path: AnyPath, name: str, of_schema: pa.Schema, cure: str = "free some space there"
 ) -> Iterator[ArrowFile]:
-    """Returns a context manager of an `ArrowFile`, which is on disk under its final name when the block ends.
+    """Returns a context manager of an `ArrowFile`, which is under its final name in `path` when the block ends.
 
-    Args:
-      path: an existing directory.
-      cure: advice for the user if the file cannot be written, which ends the UserError's message.
+    `cure` ends the message of the UserError if the file cannot be written; `direct` is of `Path.writing`.
     """
     target = path_of(path) / name
     with _told(target, cure), target.writing() as file:
@@ -103,16 +101,11 @@ def write(
     shard: int = 0,
     shards: int = 1,
 ) -> list[FileEntry]:
-    """Writes one shard's rows of a table in their state when the capture began.
+    """Writes one shard's rows of a table in their state when the capture began; `path` is an existing directory.
 
-    Args:
-      path: an existing directory.
-      table: its lock is held for one block at a time.
-      identity: the name of this snapshot.
-      since: the name of the snapshot that this delta follows; None for a full snapshot.
-
-    Raises:
-      UserError: a file cannot be written, or a row is not finite; the message names the file, or the table and a key.
+    Holds the table's lock for one block at a time. `since` is the snapshot that this delta follows; None for a full
+    one. Raises UserError, which names the file, or the table and a key, if a file cannot be written or a row is not
+    finite.
     """
     config = capture.config
     common = dict(table=config.name, snapshot=identity, since=since)
@@ -149,10 +142,9 @@ def write(
 def write_blocks(
     path: AnyPath, config: TableConfig, blocks: Iterable[tuple[np.ndarray, np.ndarray]], identity: str
 ) -> FileEntry:
-    """Writes rows that are not in a store as a full snapshot of a table.
+    """Writes rows that are not in a store as a full snapshot of a table; `path` must exist.
 
-    `blocks` are C-contiguous (keys int64[n], rows float32[n, width]), with each key once. `path` must exist. Raises
-    UserError if the file cannot be written.
+    `blocks` are C-contiguous (keys int64[n], rows float32[n, width]), with each key once.
     """
     file = f"{config.name}-00000-of-00001.arrow"
     with arrow_file(path, file, schema(config)) as rows_file:

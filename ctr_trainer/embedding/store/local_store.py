@@ -193,9 +193,7 @@ class LocalStore(Store):
     def restore(
         self, path: AnyPath, files: Sequence[FileEntry], replacing: AbstractContextManager[None] = _NOTHING
     ) -> None:
-        """Restores, as `Store.restore` does, the rows that belong to this shard; replaces them inside `replacing`,
-        after all files are checked.
-        """
+        """Restores the rows of this shard; replaces them inside `replacing`, after all files are checked."""
         with self._alone("restore"):
             snapshot.check_chain(files)
             for entry in files:

@@ -44,22 +44,19 @@ class Store(abc.ABC):
         """Makes an empty table. A table that exists with the same TableConfig is not changed."""
 
     def worker_rows(self, config: TableConfig, copies: MakeCopies) -> WorkerRows:
-        """Returns the `WorkerRows` of a table that `create_table` made; `copies` makes the copies of rows of a remote
-        store.
-        """
+        """Returns the `WorkerRows` of a table; `copies` makes copies of the rows of a remote store."""
         return copies(self, config)
 
     @abc.abstractmethod
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        """Returns the rows of `keys`, float32[U, width], and creates none; a key without a row reads its initial row,
-        or zeros if `missing` is `zeros`.
+        """Returns the rows of `keys`, float32[U, width], and creates none.
+
+        A key without a row reads its initial row, or zeros if `missing` is `zeros`.
         """
 
     @abc.abstractmethod
     def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
-        """Returns `ChangedRows`, encoded by `codec`: the rows whose version differs from the caller's `versions`,
-        uint32[U].
-        """
+        """Returns `ChangedRows` by `codec`: the rows whose version is not the caller's, `versions` uint32[U]."""
 
     @abc.abstractmethod
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
@@ -71,8 +68,9 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
-        """Overwrites rows of a table without limits, which only one host changes. It is applied exactly once, as a push
-        is, and never after a later put.
+        """Overwrites rows of a table without limits, which only one host changes.
+
+        It is applied exactly once, as a push is, and never after a later put.
         """
 
     @abc.abstractmethod
@@ -108,8 +106,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
-        """Captures the state of all rows, which may change after this returns, and returns a function that completes
-        `save`.
+        """Captures the state of all rows, which may then change, and returns a function that completes `save`.
 
         The function waits until all files are written; any thread may call it. A store in this process writes the rows
         before this returns, because training changes its rows without a lock.
@@ -117,8 +114,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
-        """Writes the rows that changed since an epoch of a publication into the directory `path`, each in its state at
-        the call or later.
+        """Writes the rows that changed since an epoch of a publication into `path`, as they are at the call or later.
 
         `dtype` is one of `packed_rows`. `after` is the last published epoch, whose files of this store exist; None
         writes all rows. The next epoch contains the rows that were not written.
@@ -129,8 +125,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
-        """Replaces all rows with those of a chain of snapshots, which any number of shards may have written into
-        `path`.
+        """Replaces all rows with those of a chain of snapshots in `path`, which any number of shards may have written.
 
         `files` are the result of `save` for a full snapshot, followed by its result for each delta. If a file is
         invalid, the rows do not change.
@@ -149,9 +144,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def stats(self) -> dict[str, Any]:
-        """Returns {"tables": {name: {"rows", "bytes", "created", "restored", "admitted", "evicted", "refused": int}},
-        ...}.
-        """
+        """Returns {"tables": {name: {"rows", "bytes", "created", "restored", "admitted", "evicted", "refused"}}}."""
 
     def close(self) -> None:
         """Ends all use of the store."""

@@ -47,9 +47,7 @@ class StoredTables:
             )
 
     def create_restored(self, config: TableConfig, path: AnyPath) -> None:
-        """Makes a table whose rows are in a snapshot in `path`; its limits and optimizer settings may differ from the
-        saved ones.
-        """
+        """Makes a table for rows saved in `path`; only its limits and optimizer settings may differ."""
         different = self._created(config).config.differs(config, but=(*LIMITS, "settings"))
         if different:
             field, asked, saved = different

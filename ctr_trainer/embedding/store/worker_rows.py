@@ -147,9 +147,7 @@ class WorkerRows(abc.ABC):
         return
 
     def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Returns the current slots, int64[U], of keys whose lookups in this step returned `slots`; -1 if a row was
-        removed since.
-        """
+        """Returns the current int64[U] slots of keys that this step looked up; -1 if a row was removed since."""
         return slots
 
     def l2_shares(self, slots: np.ndarray) -> np.ndarray | None:
@@ -166,9 +164,7 @@ class WorkerRows(abc.ABC):
 
 
 class TableRows(WorkerRows):
-    """A `Table`'s own rows, which need no sync. Lookups and steps hold the table's lock, so that other threads and
-    workers can use it.
-    """
+    """A `Table`'s own rows, which need no sync. Lookups and steps hold the table's lock, for threads and workers."""
 
     def __init__(self, table: Table) -> None:
         self.config = table.config

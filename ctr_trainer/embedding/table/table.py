@@ -54,11 +54,8 @@ class Table:
     ) -> None:
         """Makes an empty table, or opens the table that the owner of shared memory has made there.
 
-        Args:
-          tracked: whether to keep the changes since the last snapshot, for the next one.
-          most_rows: see `RowLimits`.
-          memory: None means private memory of this process.
-          member, members: see `RestingSlots`.
+        `tracked` keeps the changes for the next snapshot; `most_rows` is of `RowLimits`; `member` and `members` of
+        `RestingSlots`.
         """
         self.config, self._initial = config, InitialRows(config)
         self._memory = memory = memory or TableMemory()
@@ -156,10 +153,7 @@ class Table:
         return rows
 
     def take(self, slots: np.ndarray, columns: int | None = None) -> np.ndarray:
-        """Returns float32[U, columns], a copy of the rows at the slots; zeros for the slot -1.
-
-        `columns` is the number of leading floats of each row; None for all.
-        """
+        """Returns float32[U, columns], a copy of the leading floats of the rows at the slots; zeros for -1."""
         rows = np.empty((len(slots), columns or self.config.width), np.float32)
         row_kernels.take(self._space.array, slots, 0, rows)
         return rows
@@ -180,10 +174,7 @@ class Table:
         return slots
 
     def add(self, keys: np.ndarray, deltas: np.ndarray) -> np.ndarray:
-        """Adds float32[U, width] deltas to the rows of distinct int64[U] keys. A missing row is created first.
-
-        Returns int64[U] slots. A key that gets no row has the slot -1, and its delta is dropped.
-        """
+        """Adds float32[U, width] deltas to rows, creating missing ones; returns their slots, -1 for no row."""
         slots = self.find_or_make(as_int64(keys))
         self.before_change(slots)
         row_kernels.add(self._space.array, slots, as_float32(deltas))
@@ -205,7 +196,7 @@ class Table:
             self.limits.usage.step = step
 
     def expire(self, start: int = 0) -> int | None:
-        """Evicts rows last trained more than `ttl_steps` steps ago; searches a bounded range of slots from `start` on.
+        """Evicts rows last trained more than `ttl_steps` steps ago, in a bounded range of slots from `start` on.
 
         Returns the slot from which the next call must continue; None at the end.
         """
@@ -250,14 +241,11 @@ class Table:
             self.limits.usage.set(self.find(keys), last_used, frequency)
 
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
-        """Applies one optimizer step to each row.
+        """Applies one optimizer step to each row at `slots`, distinct int64[U]; -1 is skipped.
 
-        A row that is not in `slots` keeps its weights and its state, see `optimizer_kernels`. With a dense optimizer,
-        the missed step is applied when the row is next read, see `missed_steps`.
-
-        Args:
-          slots: int64[U], distinct; -1 is skipped.
-          gradients: list of float32[U, dim], one per segment, already summed over equal keys.
+        `gradients` has float32[U, dim] per segment, already summed over equal keys. A row that is not in `slots` keeps
+        its weights and its state; with a dense optimizer, the missed step is applied when the row is next read, see
+        `missed_steps`.
         """
         for dim, gradient in zip(self.config.dims, gradients, strict=True):
             if gradient.shape != (len(slots), dim):

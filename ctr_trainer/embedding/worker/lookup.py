@@ -72,13 +72,10 @@ class Lookup:
         Args:
           keys: int64[B, F], the single-valued features; F may be 0.
           bags: list of (values int64[n], splits int32[B + 1], combiner, weights float32[n] or None), one per
-            multi-valued feature. Example b has the keys values[splits[b]:splits[b + 1]]; see `coefficients` for the
-            combiner and the weights.
-          sequences: list of (values int64[n], splits int32[B + 1], length), one per sequence feature; no example may
-            have more than `length` values.
+            multi-valued feature. Example b has the keys values[splits[b]:splits[b + 1]]; see `coefficients`.
+          sequences: list of (values int64[n], splits int32[B + 1], length), one per sequence feature.
 
-        Raises:
-          ValueError: the shape of `keys` or the splits are wrong, or a sequence is too long.
+        Raises ValueError if a shape or the splits are wrong, or an example has more than `length` values.
         """
         if keys.ndim != 2:
             raise ValueError(f"keys of shape {keys.shape}, expected [B, F]")
@@ -101,18 +98,15 @@ class Lookup:
         self.unique = found.keys
 
     def take(self, rows: np.ndarray, slots: np.ndarray, columns: int) -> np.ndarray:
-        """Returns float32[U, columns], the first columns of the distinct keys' rows, from which all tensors are made.
-
-        `slots`, int64[U], are the slots of `unique` in a table's `rows`; -1 reads zeros.
-        """
+        """Returns float32[U, columns], the first columns of rows[slots] for all tensors; -1 reads zeros."""
         out = np.empty((len(self.unique), columns), np.float32)
         row_kernels.take(rows, slots, 0, out)
         return out
 
     def count(self, marked: np.ndarray) -> np.ndarray:
-        """Returns int64[F, 2], for each feature, bag and sequence, the number of its marked keys and of all its keys.
+        """Returns int64[F, 2]: the number of `marked`, bool[U], keys and of all keys of each feature, bag and sequence.
 
-        `marked` is bool[U]. A key that occurs several times counts each time, and the key 0 does not count.
+        A key that occurs several times counts each time, and the key 0 does not count.
         """
         counts = np.zeros((self._columns + len(self._sequences), 2), np.int64)
         if self._features:

@@ -96,7 +96,7 @@ class RowCopies(WorkerRows):
         """Opens the copies, and creates the table in the store if it does not exist.
 
         Args:
-          worker: name of this worker. A random suffix is added at each start, so that the store accepts its pushes.
+          worker: name of this worker, to which each start adds a random suffix.
           memory: `SharedMemory` of this table for the workers of a host, whose owner must make its copies first; None
             for a worker's own memory.
           lookup_latency, push_latency: recorders shared with other tables; by default these copies have their own.
@@ -140,11 +140,7 @@ class RowCopies(WorkerRows):
         return not self._numbers[_HAS_ALL]
 
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        """Returns int64[U] slots; pulls each row that is missing or not up to date.
-
-        `since` is the result of `pull_ahead` for these keys: rows checked in that window or later count as up to date.
-        If it is None, only rows checked in this window do.
-        """
+        """Returns int64[U] slots; pulls rows not checked in this window, or since `since`, see `pull_ahead`."""
         return self._find(keys, since, create=True)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
@@ -152,10 +148,9 @@ class RowCopies(WorkerRows):
         return self._find(keys, None, create=False)
 
     def pull_ahead(self, keys: np.ndarray) -> int:
-        """Pulls the rows that a later `find_or_create` of these keys would pull; call it outside the training thread.
+        """Pulls, outside the training thread, rows for a later `find_or_create`; returns `since` for it.
 
-        Staleness: the rows are up to date for the window of this call, so the staleness of the lookup grows by the
-        number of steps between this call and the lookup. Returns `since` for that lookup.
+        Staleness: the lookup's staleness grows by the number of steps between this call and the lookup.
         """
         window = self._window
         if self.asks:
