@@ -125,13 +125,13 @@ class RowRequests:
         if "memory" in request:
             body, start = self._columns.read(str(request["memory"]), int(request["bytes"])), 0
         self._incarnation.check(request.get("incarnation"))
-        table, count, pusher = request["table"], request["count"], ()
+        table, count = request["table"], request["count"]
         width = self._store.config(table).width
         if op in _WRITES:
             self._leases.renew(request.get("lease"), op)
-            pusher = str(request["worker"]), int(request["sequence"])
+            worker, sequence = str(request["worker"]), int(request["sequence"])
         codec = find_codec(str(request["codec"])) if op in ("pull_newer", "sync") else PLAIN
-        layout = [wire.KEYS]
+        layout: list[tuple[str, int | None]] = [wire.KEYS]
         if op in ("pull_newer", "sync"):
             layout.append(wire.VERSIONS)
         if op in _WRITES:
@@ -139,17 +139,18 @@ class RowRequests:
         keys, *columns = wire.unpack_columns(body, start, table, count, layout)
         if op not in _WRITES:
             wire.refuse_long_answer(table, count, width, codec)
+        pusher = worker if op in _WRITES else None
         # While the store works on the request, its rows are not replaced.
-        with self._metrics.measure(op, table, count, *pusher[:1]), self._incarnation.within(request.get("incarnation")):
+        with self._metrics.measure(op, table, count, pusher), self._incarnation.within(request.get("incarnation")):
             if op == "pull":
                 rows = self._store.pull(table, keys, request["missing"])
             elif op == "pull_newer":
                 newer = self._store.pull_newer(table, keys, columns[0], codec)
             elif op == "sync":
-                newer = self._store.sync(table, keys, columns[1], *pusher, columns[0], codec)
+                newer = self._store.sync(table, keys, columns[1], worker, sequence, columns[0], codec)
             else:
                 apply = self._store.push if op == "push" else self._store.put
-                apply(table, keys, columns[0], *pusher)
+                apply(table, keys, columns[0], worker, sequence)
         if op == "pull":
             return wire.answer({"count": count}, [rows])
         return wire.newer_answer(newer) if op in ("pull_newer", "sync") else wire.answer({"count": count})

@@ -214,7 +214,3 @@ def test_changes_of_another_process_are_published():
         reader.read(table, lambda number=number: _step(other, number + 1), fail=number % 3 == 1)
     reader.read(table)
     assert reader.rows == _all(table) and len(reader.rows) > 600
-
-
-def test_a_table_that_is_not_published_keeps_nothing():
-    assert Table(CONFIG).published is None

@@ -1,5 +1,3 @@
-import threading
-
 import numpy as np
 import pytest
 
@@ -161,13 +159,3 @@ def test_a_batch_of_no_key_is_zeros():
     assert lookup.unique.tolist() == []
     assert not _gather(lookup, ROWS, np.empty(0, np.int64), 0, 2).any()
     assert lookup.sum_gradients(2, np.ones((2, 3, 2), np.float32)).shape == (0, 2)
-
-
-def test_a_lookup_made_in_another_thread_outlives_it():
-    made = []
-    thread = threading.Thread(target=lambda: made.append(Lookup(np.array([[5, 7]]))))
-    thread.start()
-    thread.join(10)
-    Lookup(np.array([[1, 2]]))
-    assert made[0].unique.tolist() == [5, 7]
-    np.testing.assert_array_equal(_gather(made[0], ROWS, np.array([0, 1]), 0, 1), [[[0], [3]]])
