@@ -39,15 +39,15 @@ def test_restore_brings_back_every_row_and_table(store, tmp_path):
 def test_a_full_disk_is_named_with_the_file_and_what_to_do_and_leaves_nothing(store, tmp_path, monkeypatch, rows):
     store.push("t", np.arange(1, rows + 1), np.ones((rows, 6), np.float32), "w", 2)
 
-    open_file = os.open
+    open_file = open
 
-    def opened(path, flags, *mode):
-        if flags & os.O_CREAT:
+    def opened(path, mode="r", *arguments, **named):
+        if mode == "xb":
             os.symlink("/dev/full", path)
-            return open_file(path, os.O_WRONLY)
-        return open_file(path, flags, *mode)
+            mode = "wb"
+        return open_file(path, mode, *arguments, **named)
 
-    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr("builtins.open", opened)
     with pytest.raises(
         UserError, match=r"-00000-of-00001\.arrow: cannot be written: No space left on device; free some space"
     ):
