@@ -124,16 +124,21 @@ def test_a_column_of_different_types_in_two_files_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("no", "yes", "rule", "said"),
+    ("name", "no", "yes", "rule", "said"),
     [
-        ("No", "Yes", {"positive": "Yes"}, "'Yes' is positive and 'No' is not; "),
-        ("FALSE", "TRUE", {"positive": "TRUE"}, "'TRUE' is positive and 'FALSE' is not; "),
-        (-1, 1, {"threshold": 1.0}, "at least 1 is positive, of -1 and 1; "),
-        (1, 2, {"threshold": 2.0}, "at least 2 is positive, of 1 and 2; "),
-        ("<=50K", ">50K", {"positive": ">50K"}, "'>50K' is positive and '<=50K' is not, the rarer value: check this; "),
+        ("Churn", "No", "Yes", {"positive": "Yes"}, "'Yes' is positive and 'No' is not; "),
+        ("isClicked", "FALSE", "TRUE", {"positive": "TRUE"}, "'TRUE' is positive and 'FALSE' is not; "),
+        ("target", -1, 1, {"threshold": 1.0}, "at least 1 is positive, of -1 and 1; "),
+        ("Revenue", 1, 2, {"threshold": 2.0}, "at least 2 is positive, of 1 and 2; "),
+        (
+            "other",
+            "<=50K",
+            ">50K",
+            {"positive": ">50K"},
+            "'>50K' is positive and '<=50K' is not, the rarer value: check this; ",
+        ),
     ],
 )
-@pytest.mark.parametrize("name", ["Churn", "isClicked", "other"])
 def test_a_label_of_two_values_is_read_and_said(tmp_path, caplog, name, no, yes, rule, said):
     caplog.set_level("INFO")
     columns = {"SeniorCitizen": [i % 2 for i in range(ROWS)], "u": COLUMNS["u"], name: np.where(CLICKS, yes, no)}
