@@ -93,6 +93,7 @@ def test_parquet_types_decide(tmp_path):
             "item": pa.array([f"i{i % 30}" for i in range(ROWS)]).dictionary_encode(),
             "amount": pa.array(AGES, pa.int32()),
             "digits": [str(age) for age in AGES],
+            "ratio": [float("nan") if age == 30 else age / 7 for age in AGES],
             "at": [start + datetime.timedelta(hours=i) for i in range(ROWS)],
             "history": [list(range(i % 4)) for i in range(ROWS)],
             "vector": [[0.5, 0.25]] * ROWS,
@@ -105,7 +106,7 @@ def test_parquet_types_decide(tmp_path):
     pq.write_table(table, tmp_path / "data" / "b.parquet")
     spec = infer(tmp_path / "data" / "day=mo", tmp_path / "s.toml")
     assert spec.label.column == "target" and spec.ids == ("at",)
-    assert [f.name for f in spec.dense] == ["amount", "digits"]
+    assert [f.name for f in spec.dense] == ["amount", "digits", "ratio"]
     kinds = {"item": None, "at_hour": None, "at_weekday": None, "history": "mean"}
     assert {f.name: f.combiner for f in spec.sparse} == kinds
     text = (tmp_path / "s.toml").read_text()
@@ -255,7 +256,7 @@ def test_the_numbers_of_criteo_and_adult_stay_numbers(tmp_path, real_data):
     assert amounts <= {f"c{number}" for number in range(2, 15)}
     assert {(f.transform, f.default) for f in criteo.dense} == {("log1p", 0.0)}  # as in configs/features/criteo.toml
     adult = infer(real_data / "adult" / "adult.data", tmp_path / "a.toml", label="c15")
-    assert {f.name for f in adult.dense} >= {"c1", "c13"}
+    assert {f.name for f in adult.dense} >= {"c1", "c3", "c11", "c13"}
     assert {f.column for f in adult.bucketised} == {f.name for f in adult.dense}
 
 

@@ -158,7 +158,7 @@ def _column(name: str, values: pa.Array) -> Column:
         return Column(name, LIST if is_supported else OTHER, values)
     if pa.types.is_boolean(kind) or pa.types.is_decimal(kind) or typed.is_number(kind):
         numbers = values.cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.float64(), safe=False)
-        return Column(name, NUMBER, _emptied(numbers, pc.is_nan(numbers)))
+        return Column(name, NUMBER, _emptied(numbers, pc.invert(pc.is_finite(numbers))))
     if not typed.is_text(kind):
         return Column(name, TIME if pa.types.is_temporal(kind) else OTHER, values)
     text = _texts(values)
