@@ -16,7 +16,6 @@ import tensorflow as tf
 import worker as w1
 
 from ctr_trainer import ModeKeys, TrainOp
-from ctr_trainer.estimator.built_step import RunFacts
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
@@ -80,7 +79,7 @@ def tower(steps: int) -> float:
         rng = np.random.default_rng(0)
         feed = {row: w1.STDDEV * rng.standard_normal(row.shape, dtype=np.float32) for row in features.placeholders}
         feed |= {features.labels: batch.labels, features.weights: batch.weights, features.dense: batch.dense}
-        step = spec.train_op.build(RunFacts())
+        step = spec.train_op.build()
         fetches = [step.train_op, step.rows.gradients]
         with tf1.Session(config=distributed.session_config(1, "none")) as session:
             session.run(tf1.global_variables_initializer())

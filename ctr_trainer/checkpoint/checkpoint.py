@@ -39,9 +39,9 @@ class Checkpoint(str):
       dense: the files of the dense variables: dicts of `file`, `bytes`, `crc32`.
       position: where the input resumes, or None.
       examples: number of examples that all workers have trained on so far.
-      negative_sampling: fraction of the negative examples used in the latest training; None if it was not recorded.
-      model: what determines the model's graph, see `ModelRecord.to_dict`; None if it was not recorded.
-      decay: `begin` and `end` of the run's learning-rate schedule, see `RunLength.decay`; None if none was recorded.
+      negative_sampling: fraction of the negative examples used in the latest training; None for a model without it.
+      model: what determines the model's graph, see `ModelRecord.to_dict`, and `new_keys`, see `NewKeys.in_training`.
+      decay: `begin` and `end` of the run's learning-rate schedule, see `RunLength.decay`.
       dense_directory: the directory of the dense files, if it is not `path`; see `with_local_dense`.
     """
 
@@ -52,8 +52,8 @@ class Checkpoint(str):
     position: dict[str, Any] | None
     examples: int
     negative_sampling: float | None = None
-    model: dict[str, Any] | None = None
-    decay: dict[str, int | None] | None = None
+    model: dict[str, Any] = dataclasses.field(default_factory=dict)
+    decay: dict[str, int | None] = dataclasses.field(default_factory=lambda: {"begin": 0, "end": None})
     dense_directory: str | None = None
 
     def __new__(cls, path: str, *_: Any, **__: Any) -> "Checkpoint":
@@ -220,8 +220,7 @@ def load(path: str) -> Checkpoint:
     manifest = path_of(path) / MANIFEST
     try:
         values = json.loads(manifest.read_bytes())
-        crc32 = values.pop("crc32", None)
-        if crc32 is not None and crc32 != _crc32(values):
+        if values.pop("crc32", None) != _crc32(values):
             raise ValueError("its checksum does not match")
         return Checkpoint(path=path, **values)
     except (OSError, ValueError, TypeError, AttributeError) as error:

@@ -101,10 +101,10 @@ def trained_tables(checkpoint: Checkpoint) -> dict[str, TableConfig]:
 
 
 def newest_model_record(model_dir: str) -> dict[str, Any] | None:
-    """Returns `Checkpoint.model` of the newest checkpoint that has one, or None. Not a collective."""
+    """Returns `Checkpoint.model` of the newest checkpoint, or None. Not a collective."""
     for place in (RECENT, BEST):
-        if records := [each.model for each in checkpoints.list_checkpoints(model_dir, place) if each.model]:
-            return records[-1]
+        if found := checkpoints.list_checkpoints(model_dir, place):
+            return found[-1].model
     return None
 
 

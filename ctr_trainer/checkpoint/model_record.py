@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from ctr_trainer.settings.by_flag import by_flag
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError
 
-_log = logging.getLogger(__name__)
 _OURS = "ctr_trainer.models."
 _OF_ROWS = ("embedding_optimizer", "embedding_optimizer_params=initial_accumulator", "embedding_stddev", "seed")
 # Names of params of a program's own model that change its training but not its graph.
@@ -28,7 +26,6 @@ class ModelRecord:
     Attributes:
       name: a registered name or `my.module:model_fn`; None for a function that cannot be imported.
       params: dict of param name -> value, for the values that JSON can represent.
-      defaults: dict of param name -> default value, for the params whose default is known.
       may_change: names of the params that may change after training.
       rows: dict of flag -> value of the settings that determine how embedding rows are created and trained.
       optimizer: name of the dense variables' optimizer; None if it is not known.
@@ -37,7 +34,6 @@ class ModelRecord:
 
     name: str | None
     params: dict[str, Any]
-    defaults: dict[str, Any]
     may_change: tuple[str, ...]
     rows: dict[str, Any]
     optimizer: str | None
@@ -63,7 +59,6 @@ class ModelRecord:
         return ModelRecord(
             name=canonical(known) if known else None,
             params={name: value for name, value in all_params.items() if _is_json(value)},
-            defaults={name: getattr(type(params), name, None) for name in all_params if hasattr(type(params), name)},
             may_change=(*getattr(params, "may_change", OF_TRAINING), *may_change),
             rows=rows,
             optimizer=getattr(optimizer, "name", None),
@@ -89,19 +84,10 @@ class ModelRecord:
           UserError: a setting differs. The message names each setting that differs, with both values.
         """
         recorded = checkpoint.model
-        if recorded is None:
-            _log.warning(
-                "%s does not record its model, like all checkpoints of earlier versions: it is read as %s with the "
-                "current settings",
-                checkpoint.path,
-                f"model={self.name}" if self.name else "the given model",
-            )
-            return
         trained_name = recorded["name"]
         if self.name and trained_name and not is_same(self.name, trained_name):
             raise refusal(model_dir, [(flag("model", self.name), flag("model", trained_name))])
-        # If a later version added a param, the param had its default value when this checkpoint was written.
-        params = {**self.defaults, **recorded["params"]}
+        params = recorded["params"]
         pairs = [
             (self.spell, name, own, params[name])
             for name, own in self.params.items()

@@ -1,7 +1,7 @@
 """Input from a batch reader: placeholders, and the batches and embedding rows that are fed to them."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,10 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.built_step import BuiltStep
-from ctr_trainer.estimator.embeddings import Embeddings, Lookups, open_embeddings
+from ctr_trainer.estimator.embeddings import Embeddings, Lookups, TableLookup
 from ctr_trainer.estimator.feed import Fed, Feed, GraphInput
 from ctr_trainer.estimator.inputs import GivenReader, WholeSteps
-from ctr_trainer.estimator.open_rows import RowPlan
-from ctr_trainer.estimator.table_inputs import LookedUp
+from ctr_trainer.estimator.open_embeddings import open_embeddings
 from ctr_trainer.features.columns import FORM, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
@@ -33,22 +32,15 @@ class BatchInput(GraphInput):
 
     Args:
       spec, statistics: the feature spec and the statistics of the training data; for a new model, the reader's own.
-      has_read: callback f(), called after each batch is read, or None.
     """
 
     fed = True
     features: FedFeatures
 
-    def __init__(
-        self,
-        reader: GivenReader,
-        spec: FeatureSpec,
-        statistics: Statistics | None,
-        has_read: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, reader: GivenReader, spec: FeatureSpec, statistics: Statistics | None) -> None:
         features = FedFeatures(spec, statistics, reader.batch_size)
         super().__init__(features, features.labels)
-        self._reader, self._has_read = reader, has_read
+        self.reader = reader
         self.batch_size, self.batches, self.epochs = reader.batch_size, reader.steps, reader.epochs
         self.batches_per_epoch, self.in_epochs = reader.steps_per_epoch, reader.in_epochs
 
@@ -67,39 +59,49 @@ class BatchInput(GraphInput):
     def placeholders(self) -> Sequence[tf.Tensor]:  # type: ignore[override]
         return self.features.placeholders
 
-    def connect(
-        self,
-        store: Store,
-        config: RunConfig,
-        step: BuiltStep | None = None,
-        trained: Mapping[str, TableConfig] | None = None,
-        within_training: bool = False,
-        clock: Clock | None = None,
-    ) -> "BatchFeed":
-        training = step.rows if step is not None else None
-        in_order = config.deterministic and training is not None
-        if in_order and self.features.spec.limits and (distributed.size() > 1 or config.embedding.service != "auto"):
-            raise UserError(
-                "deterministic: with [[limits]] in the feature spec, which keys have rows depends on the time of the "
-                "workers' requests: leave out one of the two, or train with one worker and no service"
-            )
-        ahead = 0 if training is None or in_order else config.prefetch_batches
-        if self._reader.is_live:
-            ahead = min(ahead, 1)  # So that the records of a stream do not wait for later batches.
-        plan = None
-        if step is not None and training is not None:
-            plan = RowPlan(step.run_length.start, training.learning_rate_scale, in_order)
-        embeddings = open_embeddings(
-            self.features,
-            config.embedding,
-            store,
-            plan,
-            seed=config.seed,
-            ahead=ahead,
-            trained=trained,
-            uncached=within_training,
+
+def connect(
+    inputs: GraphInput,
+    store: Store,
+    config: RunConfig,
+    step: BuiltStep | None = None,
+    *,
+    trained: Mapping[str, TableConfig] | None = None,
+    within_training: bool = False,
+    clock: Clock | None = None,
+) -> Feed:
+    """Returns the `Feed` of a model that was built. The feed reads nothing before its `rewind` is called. A collective.
+
+    Args:
+      inputs: the input from which the model was built.
+      store: the store of the embedding rows; see `open_store`.
+      step: the step of the model to train; None to evaluate or predict.
+      trained: dict of table name -> the `TableConfig` with which the table was trained; None to train the tables
+        according to `config`.
+      within_training: whether this input is evaluated while another input trains. If so, each step reads the rows from
+        the store.
+      clock: `Clock` of the training thread; None if it is not needed.
+
+    Raises:
+      UserError: the settings do not fit the data.
+    """
+    if not isinstance(inputs, BatchInput):
+        return Feed(inputs, trains=step is not None)
+    ahead = config.prefetch_batches
+    if step is None or config.deterministic:
+        ahead = 0
+    elif inputs.reader.is_live:
+        ahead = min(ahead, 1)  # So that the records of a stream do not wait for later batches.
+    has_others = distributed.size() > 1 or config.embedding.service != "auto"
+    if step is not None and config.deterministic and inputs.features.spec.limits and has_others:
+        raise UserError(
+            "deterministic: with [[limits]] in the feature spec, which keys have rows depends on the time of the "
+            "workers' requests: leave out one of the two, or train with one worker and no service"
         )
-        return BatchFeed(self, self._reader, embeddings, step, config.prefetch_batches, clock, self._has_read)
+    embeddings = open_embeddings(
+        inputs.features, config, store, step, ahead=ahead, trained=trained, uncached=within_training
+    )
+    return BatchFeed(inputs, embeddings, step, config.prefetch_batches, clock)
 
 
 class BatchFeed(Feed):
@@ -108,7 +110,6 @@ class BatchFeed(Feed):
     Args:
       step: the step to train; None to evaluate or predict, where keys without a row get no row.
       prefetch_batches: number of batches to read and look up ahead.
-      has_read: callback f(), called after each batch is read, or None.
     """
 
     embeddings: Embeddings
@@ -116,18 +117,16 @@ class BatchFeed(Feed):
     def __init__(
         self,
         inputs: BatchInput,
-        reader: GivenReader,
         embeddings: Embeddings,
         step: BuiltStep | None,
         prefetch_batches: int,
         clock: Clock | None = None,
-        has_read: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(inputs, trains=False)
-        self._features, self._reader, self.embeddings = inputs.features, reader, embeddings
+        self._features, self._reader, self.embeddings = inputs.features, inputs.reader, embeddings
         self._training, self._prefetch_batches = step.rows if step is not None else None, prefetch_batches
-        self._clock, self._has_read = clock or Clock(), has_read or (lambda: None)
-        per_step = step.accumulation_steps if step is not None else 1
+        self._clock = clock or Clock()
+        reader, per_step = inputs.reader, step.accumulation_steps if step is not None else 1
         self._batches = WholeSteps(reader, per_step)
         self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = read_ahead((), 0)
         self._rows_of: list[str] = []
@@ -157,11 +156,10 @@ class BatchFeed(Feed):
         with self._clock.within("feed"):
             with self._clock.within("read"):
                 batch, lookups = next(self._ahead)  # Read ahead by a thread.
-            self._has_read()
             with self._clock.within("lookup"):
-                looked_up = self.embeddings.look_up(lookups, create=self._training is not None)
+                rows, tables = self.embeddings.look_up(lookups, create=self._training is not None)
             self.examples += batch.size
-            return Fed(looked_up.feed | self._features.feed(batch), batch, looked_up)
+            return Fed(rows | self._features.feed(batch), batch, tables)
 
     def add(self, fed: Fed, fetched: list[np.ndarray]) -> None:
         with self._clock.within("update"):
@@ -173,11 +171,13 @@ class BatchFeed(Feed):
                 step = RowStep(*map(float, fetched[len(self._rows_of) :]))
                 self.embeddings.apply_gradients(*self._gradients(fed, fetched), step)
 
-    def _gradients(self, fed: Fed, fetched: list[np.ndarray]) -> tuple[LookedUp, dict[str, np.ndarray], float]:
-        """Returns the rows of a batch, their gradients, and the weight of the batch in its step."""
-        assert fed.batch is not None and fed.looked_up is not None and self._training is not None
+    def _gradients(
+        self, fed: Fed, fetched: list[np.ndarray]
+    ) -> tuple[Sequence[TableLookup], dict[str, np.ndarray], float]:
+        """Returns the lookups of a batch, the gradients of its rows, and the weight of the batch in its step."""
+        assert fed.batch is not None and self._training is not None
         weight = 1.0 if self._training.share is None else float(np.sum(fed.batch.weights))
-        return fed.looked_up, dict(zip(self._rows_of, fetched, strict=False)), weight
+        return fed.tables, dict(zip(self._rows_of, fetched, strict=False)), weight
 
     def flush(self) -> None:
         self.embeddings.flush()
@@ -212,4 +212,4 @@ class BatchFeed(Feed):
 
     def close(self) -> None:
         self._ahead.close()
-        self.embeddings.close()
+        self.embeddings.syncs.close()

@@ -7,28 +7,24 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator import run_length
-from ctr_trainer.estimator.built_step import BuiltStep, RowTraining, RunFacts
-from ctr_trainer.estimator.equal_variables import lone_updates, summed_over_examples
+from ctr_trainer.estimator.built_step import BuiltStep, RowTraining, optimizer_step
 from ctr_trainer.estimator.feed import GraphInput
 from ctr_trainer.estimator.inputs import PaddedInput
 from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds
-from ctr_trainer.estimator.optimize import PlannedStep, next_step
+from ctr_trainer.estimator.optimize import PlannedStep
 from ctr_trainer.estimator.program import call_input_fn, make_input
-from ctr_trainer.estimator.step_gradients import step_gradients
+from ctr_trainer.estimator.run_length import Epochs, RunLength, resumed
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
-from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.ranks import dense_exchange as exchanges
+from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 # Part of the names of the variables in which Horovod 0.28.1 accumulates gradients.
 _AGGREGATION = "aggregation_variables"
-_NAMED = 5
-_LINE = (
-    "train_op = tf_estimator.DistributedOptimizer(optimizer).minimize(loss, global_step), with "
-    "`from ctr_trainer import estimator as tf_estimator`"
-)
+# Operations whose result is a sum over the examples if one of their inputs is such a sum.
+_KEEP_SUMS = ("Add", "AddV2", "AddN", "Sub", "Neg", "Mul", "Identity", "Cast", "Reshape", "Squeeze", "ExpandDims")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,17 +56,24 @@ def build_model(job: TrainingJob, input_ends: InputEnds) -> BuiltModel:
     inputs = PaddedInput(data, has_read) if pads else make_input(data, job.model_dir, has_read=has_read)
     own = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
     batches, epochs = distributed.broadcast_object((inputs.batches, own), "batches")
-    epochs = epochs and run_length.Epochs(**epochs)
-    length = run_length.resumed(job.checkpoint, batches, job.last_step, epochs)
+    length = resumed(job.checkpoint, batches, job.last_step, epochs and Epochs(**epochs))
     spec = job.model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, job.params)
-    run = RunFacts(length, config.dense_exchange, scales_loss=config.mixed_precision == "float16")
-    step = build_step(spec, inputs, run, config.embedding.learning_rate)
+    step = build_step(
+        spec, inputs, config.embedding.learning_rate, length, config.dense_exchange, config.mixed_precision == "float16"
+    )
     if pads:
         refuse_unweighed(step)
     return BuiltModel(inputs, spec, step)
 
 
-def build_step(spec: EstimatorSpec, inputs: GraphInput, run: RunFacts, row_learning_rate: float) -> BuiltStep:
+def build_step(
+    spec: EstimatorSpec,
+    inputs: GraphInput,
+    row_learning_rate: float,
+    length: RunLength,
+    dense_exchange: str = "auto",
+    scales_loss: bool = False,
+) -> BuiltStep:
     """Adds the operations of an optimizer step to the graph of an `EstimatorSpec`.
 
     The spec has the `train_op` of a `TrainOp`, or an `optimizer`, or a `train_op` of its own. Let g_r be the gradient
@@ -81,27 +84,25 @@ def build_step(spec: EstimatorSpec, inputs: GraphInput, run: RunFacts, row_learn
     through `hvd.DistributedOptimizer` or `HostSumOptimizer`, so K workers make the step of one worker with all their
     examples. Each example of a `tf.data` batch has the weight 1.
 
+    Args:
+      length, dense_exchange, scales_loss: see `TrainOp.build`.
+
     Raises:
-      UserError: the optimizer is not a TensorFlow 1 optimizer, or is already distributed. Or, with several workers, the
-        program's own `train_op` updates a trainable variable by gradients that are not exchanged, or Horovod
-        accumulates gradients over several steps.
+      UserError: the optimizer is not a TensorFlow 1 optimizer, or is already distributed. Or, with several workers,
+        Horovod accumulates the gradients of the program's own `train_op` over several steps.
     """
     if isinstance(spec.train_op, PlannedStep):
-        return spec.train_op.build(run)
+        return spec.train_op.build(length, dense_exchange, scales_loss)
     if distributed.size() > 1:
         _warn_of_sum(spec.loss)
-    if spec.optimizer is not None:
-        return _step_of_optimizer(spec, inputs, run, row_learning_rate)
-    if distributed.size() > 1 and tf1.trainable_variables():
-        _refuse_aggregation(spec.train_op)
-        _refuse_lone(spec.train_op)
-    rows = _rows_of_loss(spec.loss, inputs, row_learning_rate)
-    return BuiltStep(getattr(spec.train_op, "op", spec.train_op), run.length, rows)
-
-
-def _step_of_optimizer(spec: EstimatorSpec, inputs: GraphInput, run: RunFacts, row_learning_rate: float) -> BuiltStep:
-    """Adds the operations of a step by the optimizer of a program."""
-    optimizer, several = spec.optimizer, distributed.size() > 1
+    optimizer, rate = spec.optimizer, tf.convert_to_tensor(row_learning_rate)
+    if optimizer is None:
+        if distributed.size() > 1:
+            _refuse_aggregation(spec.train_op)
+        rows: Any = inputs.placeholders
+        gradients = zip(rows, tf.gradients(spec.loss, rows) if rows else [], strict=True)
+        by_name = {row.name: gradient for row, gradient in gradients if gradient is not None}
+        return BuiltStep(getattr(spec.train_op, "op", spec.train_op), length, RowTraining(by_name, rate))
     if not isinstance(optimizer, tf1.train.Optimizer):
         raise UserError(
             f"EstimatorSpec(optimizer=...) is of {type(optimizer).__module__}.{type(optimizer).__name__}: give one of "
@@ -112,34 +113,17 @@ def _step_of_optimizer(spec: EstimatorSpec, inputs: GraphInput, run: RunFacts, r
             "EstimatorSpec(optimizer=...) is distributed already: give the optimizer that is within it, which the "
             "Estimator wraps, or train_op=optimizer.minimize(loss, global_step)"
         )
-    exchange = dense_exchange.exchange(run.dense_exchange)
-    gradients = step_gradients(
+    return optimizer_step(
         optimizer,
         spec.loss,
         inputs.weight,
         inputs.placeholders,
-        run_length=run.length,
-        exchange=exchange if several else None,
+        rate,
+        run_length=length,
+        exchange=exchanges.exchange(dense_exchange),
         sparse=True,
-        scales_loss=run.scales_loss,
+        scales_loss=scales_loss,
     )
-    rows = None
-    if inputs.fed:
-        share = tf.math.divide_no_nan(float(distributed.size()), gradients.weight) if several else None
-        rows = RowTraining(gradients.rows, tf.constant(row_learning_rate), share=share)
-    exchange = gradients.exchange or exchange
-    train_op = next_step(gradients.update())
-    return BuiltStep(train_op, run.length, rows, exchange=exchange, exchange_text=str(exchange))
-
-
-def _rows_of_loss(loss: tf.Tensor, inputs: GraphInput, learning_rate: float) -> RowTraining | None:
-    """Returns the `RowTraining` from the gradients of a loss, for a `train_op` that this package did not make."""
-    if not inputs.fed:
-        return None
-    rows: Any = inputs.placeholders
-    gradients = tf.gradients(loss, rows) if rows else []
-    by_name = {row.name: g for row, g in zip(rows, gradients, strict=True) if g is not None}
-    return RowTraining(by_name, tf.convert_to_tensor(learning_rate))
 
 
 def refuse_unweighed(step: BuiltStep) -> None:
@@ -171,18 +155,25 @@ def _warn_of_sum(loss: tf.Tensor) -> None:
         )
 
 
-def _refuse_lone(train_op: tf.Operation | tf.Tensor) -> None:
-    """Raises UserError if the workers' copies of a trainable variable would diverge. The message names up to five."""
-    variables = tf1.trainable_variables()
-    lone = [variable.op.name for variable in lone_updates(train_op, variables)]
-    if lone:
-        named = ", ".join(lone[:_NAMED]) + (f" and {len(lone) - _NAMED} more" if len(lone) > _NAMED else "")
-        raise UserError(
-            f"the train_op {train_op.name!r} of the model_fn updates {len(lone)} of {len(variables)} trainable "
-            f"variables by gradients that the {distributed.size()} workers do not exchange, so each worker would train "
-            f"its own: {named}. Wrap the optimizer of these variables: {_LINE}. Or give the one optimizer of all "
-            "variables in place of the train_op: EstimatorSpec(mode, loss=loss, optimizer=optimizer)"
-        )
+def summed_over_examples(loss: tf.Tensor) -> str:
+    """Returns the name of the operation that sums a loss over the examples of a batch; "" if none is found.
+
+    Traces the additions and products of the loss backwards to the first mean, division or sum. A sum over a first
+    dimension that the graph does not know, as that of a batch, counts, also if it is multiplied by a constant.
+    """
+    queue, seen = [loss.op], set()
+    while queue:
+        op = queue.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op.type == "Sum" and op.inputs[0].shape.rank and op.inputs[0].shape.as_list()[0] is None:
+            axes = tf.get_static_value(op.inputs[1])
+            if axes is not None and 0 in axes.reshape(-1) % op.inputs[0].shape.rank:
+                return op.name
+        if op.type in _KEEP_SUMS:
+            queue += [tensor.op for tensor in op.inputs]
+    return ""
 
 
 def _refuse_aggregation(train_op: tf.Operation | tf.Tensor) -> None:

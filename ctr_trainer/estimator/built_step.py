@@ -1,27 +1,18 @@
-"""The operations of an optimizer step, as building a graph returns them."""
+"""The operations of an optimizer step: gradients averaged over micro-batches and workers, and their update."""
 
 import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.schedules import Plateau
+from ctr_trainer.models.layers.normalization import batch_statistics
+from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.dense_exchange import Exchange
-
-
-@dataclasses.dataclass(frozen=True)
-class RunFacts:
-    """What the operations of a step depend on besides the model.
-
-    Attributes:
-      length: the length of the run, on which learning-rate schedules depend.
-      dense_exchange: how dense gradients are exchanged, one of `dense_exchange.WAYS`.
-      scales_loss: whether to scale the loss, because gradients are computed in float16.
-    """
-
-    length: RunLength = RunLength()
-    dense_exchange: str = "auto"
-    scales_loss: bool = False
+from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer, mean_over_ranks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +49,6 @@ class BuiltStep:
       dense_sync_steps: optimizer steps after which the workers average their dense variables; 1 if they exchange the
         gradients of each step instead, so that the variables are always equal.
       exchange: how the workers exchange gradients or variables; None if the program's own `train_op` does.
-      exchange_text: the log line that says how and why.
       fp16: whether they exchange float16.
       plateau: `schedules.Plateau`; None if learning rates do not depend on evaluations.
     """
@@ -72,7 +62,6 @@ class BuiltStep:
     drain: tf.Operation | None = None
     dense_sync_steps: int = 1
     exchange: Exchange | None = None
-    exchange_text: str = "gradient exchange: by the train_op of the model_fn, because it was not made by this package"
     fp16: bool = False
     plateau: Plateau | None = None
 
@@ -80,3 +69,217 @@ class BuiltStep:
     def steps_wait(self) -> bool:
         """Whether the workers wait for each other at each optimizer step."""
         return self.dense_sync_steps == 1
+
+    @property
+    def exchange_text(self) -> str:
+        """The log line that says how the workers exchange gradients or variables, and why."""
+        if self.exchange is None and distributed.size() > 1:
+            return "gradient exchange: by the train_op of the model_fn, because it was not made by this package"
+        if self.exchange is None:
+            return str(Exchange("none", "there is one worker"))
+        if self.steps_wait or distributed.size() == 1:
+            return str(self.exchange)
+        by = "through shared memory" if self.exchange.is_in_memory else "by hvd.allreduce"
+        return (
+            f"gradient exchange: none; every {self.dense_sync_steps} steps the workers average their dense variables "
+            f"{by}, because dense_sync_steps={self.dense_sync_steps} was chosen"
+        )
+
+
+def optimizer_step(
+    optimizer: tf1.train.Optimizer,
+    loss: tf.Tensor,
+    weight: tf.Tensor,
+    rows: Sequence[tf.Tensor],
+    row_learning_rate: tf.Tensor,
+    *,
+    run_length: RunLength,
+    exchange: Exchange,
+    learning_rate_scale: float | None = None,
+    accumulation_steps: int = 1,
+    dense_sync_steps: int = 1,
+    overlap: bool = False,
+    fp16: bool = False,
+    sparse: bool = False,
+    scales_loss: bool = False,
+    plateau: Plateau | None = None,
+) -> BuiltStep:
+    """Adds the operations of an optimizer step to the graph of a loss, and returns them.
+
+    Gradients are averaged over the micro-batches of the step and, unless `dense_sync_steps` is above 1, over the
+    workers, weighted by the examples. A batch of padding has the weight 0. One backward pass serves the variables and
+    the rows.
+
+    Staleness: with `overlap`, the step applies the gradients that the previous step kept. Their reduction waits for
+    nothing in this step, so it runs concurrently with the forward and backward pass.
+
+    Args:
+      optimizer: a `tf.compat.v1.train.Optimizer`.
+      loss: scalar, averaged over the examples of this worker's batch.
+      weight: scalar float32, the sum of the weights of this batch's examples.
+      rows: placeholders of embedding rows, whose gradients are not averaged.
+      row_learning_rate, learning_rate_scale: see `RowTraining`.
+      run_length: determines how fast the batch statistics of layers forget.
+      overlap: requires an exchange by Horovod.
+      sparse: whether `tf.IndexedSlices` stay sparse. If any gradient is sparse, Horovod exchanges all gradients.
+      scales_loss: whether to scale the loss, because gradients are computed in float16, whose smallest numbers are near
+        6e-8. If a gradient is not finite, the sum over the workers is not finite either, so all workers skip the step
+        and halve the scale. After 2,000 consecutive finite steps, the scale doubles.
+
+    Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2, as implemented by
+    `tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer`.
+    """
+    if scales_loss:
+        optimizer = tf1.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, "dynamic")
+    batch = _BatchGradients(optimizer, weight, loss, rows, sparse, scales_loss)
+    if batch.is_sparse and distributed.size() > 1:
+        exchange = Exchange("horovod", "a gradient is sparse (tf.IndexedSlices)")
+    exchanges = dense_sync_steps == 1 and distributed.size() > 1
+    outer: MeanOptimizer = batch
+    micro_batches: _MicroBatches | None = None
+    previous: _StepBefore | None = None
+    if accumulation_steps > 1:
+        outer = micro_batches = _MicroBatches(outer)
+    own = outer
+    if overlap:
+        outer = previous = _StepBefore(outer)
+    if exchanges:
+        outer = mean_over_ranks(outer, exchange, fp16)
+    pairs = outer.compute_gradients()
+    dense, epochs = len(pairs) - len(batch.statistics), run_length.steps_of_epochs()
+
+    def update() -> list[tf.Operation]:
+        """Updates the dense variables on which the loss depends, and the batch statistics of layers."""
+        operations = [outer.apply_gradients(pairs[:dense])] if dense else []
+        for statistic, (mean, _) in zip(batch.statistics, pairs[dense:], strict=True):
+            operations.append(statistic.update(mean, outer.weight, epochs.steps if epochs else None))
+        return operations
+
+    after, kept = micro_batches.after if micro_batches else [], previous.kept if previous else []
+    begin = drain = share = None
+    if previous:
+        begin = _next_step([*kept, *after])
+        drain = tf.group(*update())
+    with tf.control_dependencies(kept):  # With an overlap, after the whole step has read the variables.
+        train_op = _next_step([*update(), *after])
+    if exchanges and not overlap:
+        share = tf.math.divide_no_nan(float(distributed.size()), outer.weight)
+    elif accumulation_steps > 1:
+        share = tf.math.reciprocal_no_nan(own.weight)
+    return BuiltStep(
+        train_op=train_op,
+        run_length=run_length,
+        rows=RowTraining(batch.rows, row_learning_rate, learning_rate_scale, share),
+        accumulate=micro_batches.accumulate if micro_batches else None,
+        accumulation_steps=accumulation_steps,
+        begin=begin,
+        drain=drain,
+        dense_sync_steps=dense_sync_steps,
+        exchange=exchange,
+        fp16=fp16,
+        plateau=plateau,
+    )
+
+
+def _next_step(operations: Iterable[tf.Operation]) -> tf.Operation:
+    """Returns the operation that increments the global step after the operations, which may read the old value."""
+    with tf.control_dependencies(list(operations)):
+        return tf1.train.get_or_create_global_step().assign_add(1, read_value=False)
+
+
+class _BatchGradients(MeanOptimizer):
+    """Computes the gradients of one batch of this worker, followed by the batch statistics of its layers.
+
+    Attributes:
+      rows: dict of placeholder name -> gradient of the embedding rows.
+      statistics: the `BatchStatistic`s to which the last pairs belong.
+      is_sparse: whether a gradient is a `tf.IndexedSlices`.
+    """
+
+    def __init__(
+        self,
+        optimizer: tf1.train.Optimizer,
+        weight: tf.Tensor,
+        loss: tf.Tensor,
+        rows: Sequence[tf.Tensor],
+        sparse: bool,
+        scales_loss: bool,
+    ) -> None:
+        super().__init__(optimizer)
+        self.weight, self.statistics = weight, batch_statistics()
+        variables, names = tf1.trainable_variables(), {row.name for row in rows}
+        pairs = []
+        if variables or rows:  # One backward pass for both.
+            gate = tf1.train.Optimizer.GATE_NONE
+            pairs = optimizer.compute_gradients(loss, var_list=[*variables, *rows], gate_gradients=gate)
+        pairs = [(gradient, of) for gradient, of in pairs if gradient is not None]
+        self.rows = {of.name: gradient for gradient, of in pairs if of.name in names}
+        if scales_loss and self.rows:
+            self.rows = _without_overflow(self.rows)
+        self._pairs = [(gradient, of) for gradient, of in pairs if of.name not in names]
+        if not sparse:
+            self._pairs = [(tf.convert_to_tensor(gradient), of) for gradient, of in self._pairs]
+        self.is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient, _ in self._pairs)
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
+        """Returns the pairs of the trainable variables on which the loss depends, then the pairs of the statistics."""
+        return self._pairs + [(each.value, each.value) for each in self.statistics]
+
+
+class _MicroBatches(MeanOptimizer):
+    """Averages over the micro-batches of a step.
+
+    Attributes:
+      accumulate: operation that only adds the gradients of a micro-batch.
+      after: operations that clear the sums at the end of the step.
+    """
+
+    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        with tf.name_scope("dense_exchange"):
+            fused, sums, added, self.after = Fused(tensors), {}, [], []
+            for dtype, vector in fused.vectors(weight).items():
+                total = _local_zeros("accumulated", vector)
+                added.append(total.assign_add(vector, read_value=False))
+                with tf.control_dependencies(added[-1:]):
+                    sums[dtype] = total.read_value()
+                with tf.control_dependencies([sums[dtype]]):
+                    self.after.append(total.assign(tf.zeros_like(vector), read_value=False))
+            self.accumulate = tf.group(*added)
+            return fused.means(sums)
+
+
+class _StepBefore(MeanOptimizer):
+    """Returns the gradients that the previous step kept, and keeps the gradients of this step.
+
+    Attributes:
+      kept: operations that keep the gradients of this step.
+    """
+
+    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        with tf.name_scope("dense_exchange"):
+            fused, before, self.kept = Fused(tensors), {}, []
+            for dtype, vector in fused.vectors(weight).items():
+                variable = _local_zeros("kept", vector)
+                before[dtype] = variable.read_value()
+                with tf.control_dependencies([before[dtype]]):
+                    self.kept.append(variable.assign(vector, read_value=False))
+            return fused.means(before)
+
+
+def _local_zeros(name: str, like: tf.Tensor) -> tf.Variable:
+    """Creates a variable, initially 0, that belongs to this rank only and is not part of checkpoints."""
+    return tf1.get_variable(
+        f"{name}/{like.dtype.name}",
+        like.shape,
+        like.dtype,
+        tf1.zeros_initializer(),
+        trainable=False,
+        collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+    )
+
+
+def _without_overflow(gradients: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns the gradients of a batch's rows; zeros if one of them is not finite, because the loss is scaled."""
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients.values()])
+    factor = tf.cast(finite, tf.float32)
+    return {name: tf.math.multiply_no_nan(gradient, factor) for name, gradient in gradients.items()}

@@ -10,11 +10,10 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint.model_directory import one_job, resume_text
-from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
+from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, is_over
 from ctr_trainer.estimator.evaluation import no_examples
 from ctr_trainer.estimator.extension import open_publishing
 from ctr_trainer.estimator.job import TrainingJob
-from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import training_session
@@ -24,7 +23,7 @@ from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training, open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.models.estimator_spec import session_hooks
-from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.settings.schedule import check_plateau
@@ -184,7 +183,7 @@ def _log_start(training: Training) -> None:
     step = training.model.step
     if not training.job.checkpoint:
         _log.info("%s", _starting_text(step.run_length, training.model.inputs.epochs, distributed.size()))
-    _log.info("%s", step.exchange_text if distributed.size() > 1 else dense_exchange.exchange())
+    _log.info("%s", step.exchange_text)
 
 
 def _starting_text(length: RunLength, epochs: int | None, workers: int) -> str:

@@ -1,146 +1,74 @@
-"""Evaluations within a training run."""
+"""Evaluations while training, and what follows: the best checkpoint, early stopping, learning rates, exports."""
 
+import logging
+import math
+import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.checkpoint import retention
+from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.estimator import exporters
-from ctr_trainer.estimator.evaluation import Evaluation
-from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
-from ctr_trainer.estimator.model_selection import ModelSelection
+from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
 from ctr_trainer.estimator.periods import EveryEpochs, EverySteps
-from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training
-from ctr_trainer.models.estimator_spec import ModeKeys
+from ctr_trainer.models.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.meetings import StopRequest
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.staging import local_directory
 from ctr_trainer.system.messages.errors import UserError
 
-
-class InLoopEvaluation:
-    """Evaluates a model in its own graph while another graph trains the model.
-
-    The constructor must be called while the training graph is the default graph.
-
-    An evaluation uses the dense variables of rank 0, as a checkpoint does. It reads the rows from the store after all
-    ranks have flushed their rows. Keys without a row read zeros and get no row. With several workers, each evaluation
-    adds one sync to the training. With one worker, the training is bit-identical.
-
-    After `stop` was asked for, no more batches are evaluated.
-
-    Raises:
-      UserError: the evaluation graph has variables that the training graph does not have.
-    """
-
-    def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopRequest) -> None:
-        self._eval_spec, self._training, self._stop = eval_spec, training, stop
-        self._config = estimator.config
-        sources = {v.op.name: v for v in tf1.global_variables()}
-        self._graph = tf.Graph()
-        with self._graph.as_default():
-            tf1.set_random_seed(self._config.seed)
-            tf1.train.get_or_create_global_step()
-            data = call_input_fn(eval_spec.input_fn, ModeKeys.EVAL, estimator.params, self._config)
-            trained = training.model.inputs
-            saved = (trained.features.spec, trained.features.statistics) if trained.fed else None
-            inputs = make_input(data, estimator.model_dir, saved)
-            self._spec = estimator.model_fn(inputs.features, inputs.labels, ModeKeys.EVAL, estimator.params)
-            embeddings = training.feed.embeddings
-            configs: dict[str, TableConfig] = (
-                {name: rows.config for name, rows in embeddings.rows.items()} if embeddings else {}
-            )
-            self._feed = inputs.connect(training.store, self._config, trained=configs, within_training=True)
-            self._steps = eval_spec.steps or inputs.batches_per_epoch
-            self._evaluation = Evaluation(self._feed, self._spec, eval_spec.metrics)
-            variables = tf1.global_variables()
-            unknown = [v.op.name for v in variables if v.op.name not in sources]
-            if unknown:
-                raise UserError(
-                    f"the model_fn makes variables for evaluation that it does not make for training "
-                    f"({', '.join(unknown)}), so they have no values: make the same variables in both modes"
-                )
-            self._sources = [sources[v.op.name] for v in variables]
-            self._fed = [tf1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
-            assign = tf.group(*(tf1.assign(v, fed) for v, fed in zip(variables, self._fed, strict=True)))
-            self._values: dict[tf.Tensor, np.ndarray] = {}  # Each evaluation fills the scaffold's dict.
-            self._scaffold = tf1.train.Scaffold(init_op=assign, init_feed_dict=self._values)
-
-    @property
-    def metric_names(self) -> list[str]:
-        """The names of the metrics that `evaluate` returns."""
-        return self._evaluation.metric_names
-
-    def evaluate(self, session: tf1.Session) -> dict[str, Any] | None:
-        """Returns the metrics over all ranks; None if a signal stops the training. A collective.
-
-        Raises:
-          ServiceLost: the embedding service is lost.
-        """
-        self._training.dense.settle(session)
-        values = distributed.broadcast_arrays(session.run(self._sources), "evaluated_variables")
-        self._values.update(zip(self._fed, values, strict=True))
-        self._training.feed.flush()
-        distributed.barrier("evaluation_rows_flushed")
-        self._evaluation.reset()
-        self._feed.new_keys.in_training = self._training.feed.new_keys.in_training
-        try:
-            self._run()
-        finally:
-            self._feed.close()
-        if distributed.all_sum(np.array(self._stop.asked > 0, np.int32), "evaluation_stopped"):
-            return None
-        return self._evaluation.results()
-
-    def _run(self) -> None:
-        self._feed.rewind()
-        hooks = [*(self._spec.evaluation_hooks or ()), *(self._eval_spec.hooks or ())]
-        if distributed.is_chief() and self._steps:
-            hooks.append(ProgressHook("evaluating", self._steps))
-        steps = self._eval_spec.steps or None
-        with self._graph.as_default():
-            config = distributed.session_config(self._config.threads, given=self._config.session_config)
-            creator = tf1.train.ChiefSessionCreator(self._scaffold, config=config)
-            with tf1.train.MonitoredSession(creator, hooks) as session:
-                while not (self._stop.asked or session.should_stop() or self._evaluation.steps == steps):
-                    self._evaluation.step(session)
-                    # To the watchdog, the evaluation is part of a training step.
-                    distributed.watchdog().progress()
-
-    def close(self) -> None:
-        """Stops the threads that read the data."""
-        self._feed.close()
+_log = logging.getLogger(__name__)
+_LOSSES = ("loss", "logloss")
 
 
 class EvaluatedTraining:
-    """Evaluates during training, see `EvalSpec`. Construct it while the training graph is the default graph."""
+    """Evaluates during training, see `EvalSpec`: logs and records the metrics, and keeps the best checkpoint.
+
+    Rank 0 decides and broadcasts the decision. After a restart, it uses the recorded evaluations up to the step of the
+    checkpoint, so the patience is counted as if the run had not been interrupted.
+
+    Construct it while the training graph is the default graph.
+
+    Raises:
+      UserError: the model has no metric of the name `EvalSpec.best_metric`.
+    """
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopRequest) -> None:
-        self._period = _period(eval_spec, training.model.step.run_length)
-        self._clock, self._evaluated = training.clock, training.job.start
+        self._estimator, self._spec, self._save = estimator, eval_spec, training.save
+        self._model_dir, self._clock, self._evaluated = estimator.model_dir, training.clock, training.job.start
+        self._plateau = training.model.step.plateau  # Lowers the learning rates if evaluations do not improve.
+        self._period = EvaluationPeriod(eval_spec, training.model.step.run_length)
         self._in_loop = InLoopEvaluation(estimator, eval_spec, training, stop)
-        self._selection = ModelSelection(
-            evaluate=self._in_loop.evaluate,
-            metric_names=self._in_loop.metric_names,
-            eval_spec=eval_spec,
-            model_dir=estimator.model_dir,
-            save=training.save,
-            start=training.job.start,
-            plateau=training.model.step.plateau,
-        )
-        self._estimator, self._exporters = estimator, tuple(eval_spec.exporters or ())
-        self._save, self._last_path = training.save, ""
+        names = self._in_loop.metric_names
+        if eval_spec.best_metric and eval_spec.best_metric not in names:
+            raise UserError(
+                f"best_metric={eval_spec.best_metric}: the model has no such metric; it has {', '.join(names)}"
+            )
+        self._metrics: dict[str, Any] | None = None  # Of the last evaluation.
+        self._stopped = False
+        self._exported_from = ""  # Path of the last checkpoint that exporters got.
+        self._history = EvaluationHistory()  # Only rank 0 records evaluations.
+        self._writer: tf1.summary.FileWriter | None = None
+        if distributed.is_chief():
+            self._history = EvaluationHistory.load(self._model_dir)
+            self._history.go_back(training.job.start)
+        self._falls = distributed.broadcast_object(self._count_falls(), "learning_rate_falls") if self._plateau else 0
 
     def begin(self, session: tf1.Session) -> None:
         """Lowers the learning rates as the evaluations so far require."""
         self._period.begin()
-        self._selection.begin(session)
+        if self._plateau and self._falls:
+            factor = self._plateau.set(session, self._falls)
+            _log.info("learning rates resume at %g of their full value, because of the evaluations so far", factor)
 
     def evaluate_if_due(self, session: tf1.Session, step: int, saves: bool) -> bool:
         """Evaluates after `step` if it is due; returns whether to stop training. A collective.
@@ -157,45 +85,143 @@ class EvaluatedTraining:
 
     def results(self) -> dict[str, Any]:
         """Returns fields of `TrainResult`."""
-        if self._exporters and self._selection.metrics:
-            self._export(self._selection.metrics, is_final=True)
+        if self._metrics:
+            self._export(is_final=True)
         return {
-            "evaluation": self._selection.metrics,
+            "evaluation": self._metrics,
             "evaluation_seconds": round(self._clock.seconds["evaluation"], 3),
-            "stopped_early": self._selection.stopped,
+            "stopped_early": self._stopped,
         }
-
-    def _evaluate(self, session: tf1.Session, step: int) -> bool:
-        """Evaluates; if there are exporters, saves a checkpoint and calls them. Returns whether to stop training."""
-        with self._clock.within("evaluation"):
-            stop = self._selection(session, step)
-            metrics = self._selection.metrics
-            if self._exporters and metrics is not None and metrics["global_step"] == step:
-                self._last_path = self._save(session, step)
-                self._export(metrics, is_final=False)
-        self._evaluated = step
-        return stop
-
-    def _export(self, metrics: dict[str, Any], is_final: bool) -> None:
-        if distributed.is_chief() and self._last_path:
-            exporters.run(self._exporters, self._estimator, self._last_path, metrics, is_final)
 
     def close(self) -> None:
         """Stops the threads that read data, and closes the summaries. Also called after an error."""
         self._in_loop.close()
-        self._selection.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _evaluate(self, session: tf1.Session, step: int) -> bool:
+        """Evaluates; does what follows from the metrics; returns whether to stop training."""
+        self._evaluated = step
+        with self._clock.within("evaluation"):
+            found = self._in_loop.evaluate(session)
+            if found is None:  # A signal stops the training.
+                return False
+            metrics = {k: v for k, v in found.items() if not k.startswith(("reliability", "new_keys"))}
+            self._metrics = {"global_step": step, **metrics}
+            fallen, decision = self._falls, self._decide(step, metrics) if distributed.is_chief() else None
+            improves, stop, self._falls = distributed.broadcast_object(decision, "model_selection")
+            if improves:
+                path = self._save(session, step)
+                if distributed.is_chief():
+                    self._keep(path, step, metrics)
+            if distributed.is_chief():
+                _log.info("evaluation at step %d: %s", step, self._described(step, metrics))
+                if stop:
+                    waited, name = _without_improvement(self._history, self._spec), self._spec.best_metric
+                    _log.info("stopping at step %d: %d evaluations without an improvement of %s", step, waited, name)
+            if self._plateau and self._falls != fallen:
+                factor = self._plateau.set(session, self._falls)
+                text = "evaluation at step %d: no improvement; learning rates fall to %g of their full value"
+                _log.info(text, step, factor)
+            if self._spec.exporters:
+                self._exported_from = self._save(session, step)
+                self._export(is_final=False)
+        self._stopped = self._stopped or stop
+        return stop
+
+    def _export(self, is_final: bool) -> None:
+        """Calls each exporter with the last checkpoint that was evaluated, on rank 0."""
+        for exporter in (self._spec.exporters or ()) if distributed.is_chief() and self._exported_from else ():
+            parent = str(path_of(self._model_dir) / exporters.DIRECTORY / exporter.name)
+            exporter.export(self._estimator, parent, self._exported_from, self._metrics, is_final)
+
+    def _decide(self, step: int, metrics: Mapping[str, float]) -> tuple[bool, bool, int]:
+        """Records an evaluation. Returns whether it is the best so far, whether to stop training, and the falls."""
+        self._summarize(step, metrics)
+        self._history.add(step, metrics)
+        self._history.save(self._model_dir)
+        name, patience = self._spec.best_metric, self._spec.early_stopping_patience
+        if not name:
+            return False, False, 0
+        if math.isnan(metrics[name]):
+            _log.warning("evaluation at step %d: %s is NaN, so it counts as no improvement", step, name)
+        stop = bool(patience) and _without_improvement(self._history, self._spec) >= patience
+        return self._history.improves(name, self._spec.direction, metrics[name]), stop, self._count_falls()
+
+    def _described(self, step: int, metrics: Mapping[str, float]) -> str:
+        """Returns the log text for an evaluation, which begins with the selected metric and its best value."""
+        first = self._spec.best_metric or next((name for name in metrics if name.split("/")[0] == "auc"), "loss")
+        best, kept = self._history.best_by(first, DIRECTIONS.get(first.split("/")[0], "max")), ""
+        if self._spec.best_metric:
+            best, kept = self._history.best, f", kept in {path_of(self._model_dir) / 'best'}"
+        if best is None:
+            rank = "no number so far"
+        elif best["step"] == step:
+            rank = f"the best so far{kept}"
+        else:
+            rank = f"best so far {_text(first, best['value'])} at step {best['step']}"
+        others = [f"{name} = {_text(name, value)}" for name, value in metrics.items() if name != first]
+        return ", ".join([f"{first} = {_text(first, metrics[first])} ({rank})", *others])
+
+    def _count_falls(self) -> int:
+        """Returns how often the evaluations so far lower the learning rates, on rank 0."""
+        spec, plateau = self._spec, self._plateau
+        if not (plateau and spec.best_metric):
+            return 0
+        return self._history.falls(spec.best_metric, spec.direction, spec.early_stopping_min_delta, plateau.patience)
+
+    def _keep(self, path: str, step: int, metrics: Mapping[str, float]) -> None:
+        retention.keep_best(self._model_dir, path)
+        name, direction = self._spec.best_metric or "", self._spec.direction
+        self._history.best = {"metric": name, "direction": direction, "step": step, "value": metrics[name]}
+        # This write makes the new checkpoint the best one. Before it, the previous one is still the best.
+        self._history.save(self._model_dir)
+        retention.remove_other_bests(self._model_dir, step)
+
+    def _summarize(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._writer is None:
+            name = f"eval_{self._spec.name}" if self._spec.name else "eval"
+            self._writer = tf1.summary.FileWriter(os.path.join(local_directory(self._model_dir), name))
+        values = [tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
+        self._writer.add_summary(tf1.Summary(value=values), step)
+        self._writer.flush()
+
+
+def _text(metric: str, value: float) -> str:
+    """Returns a metric's value as the log shows it."""
+    return format(value, ".8f" if metric.split("/")[0] in _LOSSES else ".6g")
+
+
+def _without_improvement(history: EvaluationHistory, spec: EvalSpec) -> int:
+    """Returns the number of evaluations since `best_metric` last improved."""
+    return history.without_improvement(spec.best_metric or "", spec.direction, spec.early_stopping_min_delta)
+
+
+def is_over(model_dir: str, eval_spec: EvalSpec, step: int) -> bool:
+    """Returns whether early stopping ended the run at `step`. A collective."""
+    over = False
+    if distributed.is_chief() and eval_spec.early_stopping_patience:
+        history = EvaluationHistory.load(model_dir)
+        history.go_back(step)
+        at_end = bool(history.evaluations) and history.evaluations[-1]["step"] == step
+        over = at_end and _without_improvement(history, eval_spec) >= eval_spec.early_stopping_patience
+    return distributed.broadcast_object(over, "early_stopping")
 
 
 class EvaluationPeriod:
-    """Determines when to evaluate: after steps, epochs, or checkpoints that are some time apart.
+    """Determines when to evaluate: after steps, epochs, or checkpoints that are some time apart by rank 0's clock."""
 
-    Args:
-      period: the period in steps or epochs; None to evaluate after checkpoints, by the clock of rank 0.
-    """
-
-    def __init__(self, period: EverySteps | None, start_delay_secs: float, throttle_secs: float) -> None:
-        self._period, self._start_delay_secs, self._throttle_secs = period, start_delay_secs, throttle_secs
-        self._from = 0.0
+    def __init__(self, spec: EvalSpec, length: RunLength) -> None:
+        self._start_delay_secs, self._throttle_secs, self._from = (
+            spec.start_delay_secs or 0,
+            spec.throttle_secs or 0,
+            0.0,
+        )
+        self._period: EverySteps | None = None  # None to evaluate after checkpoints.
+        if spec.every_n_epochs:
+            self._period = EveryEpochs(spec.every_n_epochs, length)
+        elif spec.every_n_steps is not None:
+            self._period = EverySteps(spec.every_n_steps)
 
     def begin(self) -> None:
         """Starts the period when training begins."""
@@ -212,13 +238,3 @@ class EvaluationPeriod:
             return False
         self._from = time.monotonic() + self._throttle_secs
         return True
-
-
-def _period(eval_spec: EvalSpec, length: RunLength) -> EvaluationPeriod:
-    """Returns the period of the evaluations."""
-    period: EverySteps | None = None
-    if eval_spec.every_n_epochs:
-        period = EveryEpochs(eval_spec.every_n_epochs, length, ("eval_epochs", "eval_steps"))
-    elif eval_spec.every_n_steps is not None:
-        period = EverySteps(eval_spec.every_n_steps)
-    return EvaluationPeriod(period, eval_spec.start_delay_secs or 0.0, eval_spec.throttle_secs or 0.0)

@@ -1,15 +1,14 @@
 """Exporters that run after evaluations, with the names and arguments of `tf.estimator`."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.export import directory
-from ctr_trainer.system.files.paths import path_of
 
 _log = logging.getLogger(__name__)
-_DIRECTORY = "export"  # In the model directory.
+DIRECTORY = "export"  # In the model directory.
 Metrics = Mapping[str, Any]
 
 
@@ -146,13 +145,6 @@ class BestExporter(LatestExporter):
         if is_best:
             self._best = metrics
         return is_best
-
-
-def run(exporters: Iterable[Exporter], estimator: Any, path: str, metrics: Metrics, is_final: bool) -> None:
-    """Calls each exporter with the checkpoint at `path`. Must be called on rank 0 only."""
-    for exporter in exporters:
-        parent = str(path_of(estimator.model_dir) / _DIRECTORY / exporter.name)
-        exporter.export(estimator, parent, path, metrics, is_final)
 
 
 def _remove_old(parent: str, keep: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,9 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.new_keys import NewKeys
-from ctr_trainer.estimator.built_step import BuiltStep
-from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.estimator.embeddings import Embeddings, TableLookup
 from ctr_trainer.estimator.run_length import Epochs
-from ctr_trainer.estimator.table_inputs import LookedUp
-from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
 
@@ -63,31 +57,6 @@ class GraphInput:
     def weights(self, labels: tf.Tensor) -> tf.Tensor:
         """Returns float32[B], the weight of each example in the metrics; `labels` is float32[B]."""
         return tf.ones_like(labels)
-
-    def connect(
-        self,
-        store: Store,
-        config: RunConfig,
-        step: BuiltStep | None = None,
-        trained: Mapping[str, TableConfig] | None = None,
-        within_training: bool = False,
-        clock: Clock | None = None,
-    ) -> Feed:
-        """Returns the `Feed` of the model that was built. The feed reads nothing before its `rewind` is called.
-
-        Args:
-          store: the store of the embedding rows; see `open_store`.
-          step: the step of the model to train; None to evaluate or predict.
-          trained: dict of table name -> the `TableConfig` with which the table was trained; None to train the tables
-            according to `config`.
-          within_training: whether this input is evaluated while another input trains. If so, each step reads the rows
-            from the store.
-          clock: `Clock` of the training thread; None if it is not needed.
-
-        Raises:
-          UserError: the settings do not fit the data.
-        """
-        return Feed(self, trains=step is not None)
 
 
 class DatasetInput(GraphInput):
@@ -158,12 +127,12 @@ class Fed:
     Attributes:
       feed: the feed_dict of the run; {} if the graph reads its input itself.
       batch: the batch; None if the graph reads it.
-      looked_up: the rows of the batch; None if the graph reads it.
+      tables: the lookups of the batch's rows.
     """
 
     feed: dict[tf.Tensor, np.ndarray] = dataclasses.field(default_factory=dict)
     batch: Batch | None = None
-    looked_up: LookedUp | None = None
+    tables: Sequence[TableLookup] = ()
 
 
 class Feed:

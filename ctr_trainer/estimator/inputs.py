@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,6 @@ from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator.feed import DatasetInput, example_count, read_in_graph
 from ctr_trainer.estimator.run_length import Epochs
 from ctr_trainer.features.columns import Statistics
-from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.measuring.clock import PHASES
 from ctr_trainer.system.measuring.latency import Latency
@@ -78,27 +77,13 @@ def _columns(frame: Any) -> dict[str, np.ndarray]:
     return {name: values.astype(str) if values.dtype == object else values for name, values in columns.items()}
 
 
-class Reader(Protocol):
-    """Attributes that every reader has."""
-
-    @property
-    def spec(self) -> FeatureSpec: ...
-
-    @property
-    def statistics(self) -> Statistics: ...
-
-    @property
-    def batch_size(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Batch]: ...
-
-
 class GivenReader:
     """Wraps a reader, and supplies defaults for the optional attributes that it lacks.
 
     Args:
-      reader: a `data.reader.BatchReader`, or another `Reader`. If its spec has quantiles, it also needs
-        `with_statistics`, so that a model can be evaluated on data with other statistics.
+      reader: a `data.reader.BatchReader`, or another iterable of `Batch` with `spec`, `statistics` and `batch_size`. If
+        its spec has quantiles, it also needs `with_statistics`, so that a model can be evaluated on data with other
+        statistics.
 
     Attributes:
       steps: number of batches from the reader's start to its end; None if unknown.
@@ -115,8 +100,8 @@ class GivenReader:
       read_latency: OpsReadSample: the time that the reader takes for each batch.
     """
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader: Any = reader  # Its optional attributes are not in the Protocol.
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
         self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
         self.steps: int | None = getattr(reader, "steps", None)
         self.epochs: int | None = getattr(reader, "epochs", None)

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class InputEnds:
-    """Counts the batches that this rank reads, and notifies the other ranks when its input ends.
+    """Counts the batches that the graph of this rank reads, and notifies the other ranks when its input ends.
 
     A rank without a batch leaves the training, and the other ranks wait for it in the exchange of a step that it never
     makes. It cannot notify them by a collective, because they are inside another one, so it leaves a notice. Only

@@ -67,37 +67,30 @@ def copies_of_hosts(config: EmbeddingConfig) -> bool:
     return config.row_copies == "host"
 
 
-class EvaluationStore:
-    """The rows of a checkpoint, in memory that the ranks of a host share; without `memory`, in this process.
-
-    One rank of each host reads the checkpoint's files; without `memory`, each rank does.
-    """
-
-    def __init__(self, memory: SharedMemory | None = None) -> None:
-        self._fills = memory is None or memory.is_own
-        self.store = LocalStore(memory)
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Reads the rows of the store's tables from the checkpoint's files. A collective.
-
-        Raises:
-          UserError: the rows do not fit into memory, or one of their files cannot be read.
-        """
-        if self._fills:
-            files = [entry for entry in checkpoint.tables if entry["table"] in self.store.tables]
-            _refuse_too_many(self.store, files, checkpoint.path)
-            self.store.restore(checkpoint.path, files)
-        distributed.barrier("evaluated_rows_restored")
-
-
 @contextlib.contextmanager
-def open_evaluation_store() -> Iterator[EvaluationStore]:
-    """Yields an `EvaluationStore` without tables. A collective."""
+def open_evaluation_store() -> Iterator[tuple[LocalStore, bool]]:
+    """Yields a store without tables, and whether this rank fills it. A collective.
+
+    If a host has several ranks, they share the memory of the store, and one of them fills it.
+    """
     if not SharedMemory.is_possible() or not any_host_has_several_workers():
-        yield EvaluationStore()
+        yield LocalStore(), True
         return
     with open_host_memory() as memory:
-        yield EvaluationStore(memory)
+        yield LocalStore(memory), memory.is_own
+
+
+def restore_evaluated(store: LocalStore, fills: bool, checkpoint: Checkpoint) -> None:
+    """Reads the rows of the tables of an evaluation's store if this rank fills it. A collective.
+
+    Raises:
+      UserError: the rows do not fit into memory, or one of their files cannot be read.
+    """
+    if fills:
+        files = [entry for entry in checkpoint.tables if entry["table"] in store.tables]
+        _refuse_too_many(store, files, checkpoint.path)
+        store.restore(checkpoint.path, files)
+    distributed.barrier("evaluated_rows_restored")
 
 
 def _refuse_too_many(store: LocalStore, files: Sequence[Mapping[str, Any]], path: str) -> None:

@@ -97,27 +97,6 @@ def own_loop(
         stack.enter_context(training.closing([*hooks.all, steps], lambda: steps.steps > 0))
         directory = tensorflow_directory(restored, staging.path)
         *own, last = hooks.all
-        own += [_OneStep(job.start, model_dir), OwnLoopHook(steps, training.feed), last]
+        own += [OwnLoopHook(steps, training.feed), last]
         yield OwnLoop(training.model.step.train_op, training.model.spec.loss, own, directory)
         measured(training, steps, hooks)
-
-
-class _OneStep(tf1.train.SessionRunHook):
-    """Refuses a session whose dense variables belong to another step than the rows.
-
-    Args:
-      step: step of the rows.
-      model_dir: model directory, for the error message.
-    """
-
-    def __init__(self, step: int, model_dir: str) -> None:
-        self._step, self._model_dir = step, model_dir
-
-    def after_create_session(self, session: tf1.Session, coord: tf.train.Coordinator) -> None:
-        found = int(session.run(tf1.train.get_global_step()))
-        if distributed.is_chief() and found != self._step:
-            raise UserError(
-                f"the session has dense variables of step {found}, and the rows of {self._model_dir} are of step "
-                f"{self._step}: open it on rank 0 by MonitoredTrainingSession(checkpoint_dir=loop.checkpoint_dir, "
-                "save_checkpoint_secs=None, ...)"
-            )

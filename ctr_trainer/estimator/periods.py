@@ -36,17 +36,16 @@ class EveryEpochs(EverySteps):
     Args:
       epochs: n, at least 1.
       length: determines when the epochs of the run end.
-      flags: the names of the settings (epochs, steps) for the error message.
 
     Raises:
       UserError: the number of batches per epoch is not known.
     """
 
-    def __init__(self, epochs: int, length: RunLength, flags: tuple[str, str]) -> None:
+    def __init__(self, epochs: int, length: RunLength) -> None:
         if length.epochs is None:
             raise UserError(
-                f"{flags[0]}={epochs}: the input does not say how many batches an epoch has, as a tf.data.Dataset: "
-                f"count in steps, {flags[1]}"
+                f"eval_epochs={epochs}: the input does not say how many batches an epoch has, as a tf.data.Dataset: "
+                "count in steps, eval_steps"
             )
         self._epochs, self._length = epochs, length
 

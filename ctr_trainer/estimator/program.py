@@ -47,7 +47,7 @@ def make_input(
     Args:
       data: see `GivenReader` and `DatasetInput`; an object with a `spec` is a reader.
       trained: (FeatureSpec, statistics) of the model; None to load them from `model_dir`.
-      has_read: callback f(), called after each batch is read, or None.
+      has_read: f(), called after each batch that the graph itself reads, or None.
 
     Raises:
       UserError: the feature spec of the data differs from the feature spec of the model in `model_dir`.
@@ -56,7 +56,7 @@ def make_input(
         return DatasetInput(data, has_read)
     reader, trained = GivenReader(data), trained or load_features(model_dir)
     if trained is None:
-        return BatchInput(reader, reader.spec, reader.statistics, has_read)
+        return BatchInput(reader, reader.spec, reader.statistics)
     spec, statistics = trained
     if differing := contradictions(spec, reader.spec):
         raise UserError(
@@ -69,7 +69,7 @@ def make_input(
     if statistics and any(reader.statistics.get(f.name) != statistics.get(f.name) for f in spec.sparse if f.quantiles):
         reader = reader.with_statistics({**statistics, **{n: x for n, x in reader.statistics.items() if FORM in x}})
     # Each run may have its own limits on which keys have rows.
-    return BatchInput(reader, dataclasses.replace(spec, limits=reader.spec.limits), statistics, has_read)
+    return BatchInput(reader, dataclasses.replace(spec, limits=reader.spec.limits), statistics)
 
 
 def config_of(config: RunConfig, model_dir: str | os.PathLike[str] | None) -> RunConfig:

@@ -29,24 +29,7 @@ class TableGradients:
     sums: list[np.ndarray]
 
 
-class OwnGradients:
-    """Each worker trains the rows of its own batches, at any time, so that identical runs may end with other models.
-
-    Attributes:
-      trains: whether this worker trains rows.
-    """
-
-    trains = True
-
-    def add_up(self, parts: list[TableGradients]) -> list[TableGradients]:
-        """Returns the gradients with which this worker trains, from its own, one element per table."""
-        return parts
-
-    def end_step(self) -> None:
-        """Ends a step, after its rows were trained."""
-
-
-class HostGradients(OwnGradients):
+class HostGradients:
     """The first worker of a host trains the rows of all its workers, with the sums of their gradients.
 
     K workers thus make the row steps of one worker with a K times larger batch, for every optimizer. The others send
@@ -54,6 +37,9 @@ class HostGradients(OwnGradients):
     in rank order. Therefore identical runs end with identical models, regardless of the workers' speeds.
 
     All workers of the host must make the same steps. The constructor is a collective.
+
+    Attributes:
+      trains: whether this worker trains rows.
     """
 
     def __init__(self) -> None:
@@ -61,6 +47,7 @@ class HostGradients(OwnGradients):
         self.trains = self._peers.rank == 0
 
     def add_up(self, parts: list[TableGradients]) -> list[TableGradients]:
+        """Returns the gradients with which this worker trains, from its own, one element per table."""
         if self.trains:
             with distributed.watchdog().waiting("the row gradients of the other workers of this host"):
                 others = [[self._received(other, part) for part in parts] for other in range(1, self._peers.size)]
@@ -73,6 +60,7 @@ class HostGradients(OwnGradients):
         return [TableGradients(p.rows, p.keys[:0], p.slots[:0], [g[:0] for g in p.sums]) for p in parts]
 
     def end_step(self) -> None:
+        """Ends a step, after its rows were trained."""
         if self.trains:
             self._peers.tell()
 
@@ -98,7 +86,8 @@ class RowGradients:
       l2: adds l2 / 2 * sum w^2 over the distinct rows of the step to the loss, so a row decays when it is used. Rows of
         a dense optimizer also decay in the other steps, see `table.missed_steps`.
       clip_norm: maximum norm; 0 disables clipping.
-      workers: `OwnGradients` or `HostGradients`.
+      host: sums over the workers of the host; None if each worker trains the rows of its own batches, at any time, so
+        that identical runs may end with other models.
     """
 
     def __init__(
@@ -106,9 +95,9 @@ class RowGradients:
         merge_factor: float,
         l2: float = 0.0,
         clip_norm: float = 0.0,
-        workers: OwnGradients = OwnGradients(),  # noqa: B008, it holds nothing
+        host: HostGradients | None = None,
     ) -> None:
-        self.workers, self._merge_factor, self._l2, self._clip_norm = workers, merge_factor, l2, clip_norm
+        self.host, self._merge_factor, self._l2, self._clip_norm = host, merge_factor, l2, clip_norm
         self._batches: list[tuple[list[TableGradients], float]] = []
 
     def add(self, batch: list[TableGradients], weight: float = 1.0) -> None:
@@ -123,7 +112,7 @@ class RowGradients:
                 part.sums = [weighed(g, weight, step.share, self._merge_factor) for g in part.sums]
         batches = [batch for batch, _ in weighed_batches]
         parts = batches[0] if len(batches) == 1 else [_merged(parts) for parts in zip(*batches, strict=True)]
-        parts = self.workers.add_up(parts)
+        parts = self.host.add_up(parts) if self.host else parts
         if self._l2:
             for part in parts:
                 part.sums = self._decayed(part)

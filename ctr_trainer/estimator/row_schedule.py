@@ -37,11 +37,11 @@ class RowSchedule:
         if embeddings is None:
             return
         steps, rank, size = config.embedding.sync_steps, distributed.rank(), distributed.size()
-        self._syncs = EverySteps(steps, 0 if embeddings.is_strict else rank * steps // size)
+        self._syncs = EverySteps(steps, 0 if embeddings.syncs.is_strict else rank * steps // size)
         self._evicts = EverySteps(steps)
         is_evicting = rank == 0 and any(rows.config.evicts for rows in embeddings.rows.values())
         self._evicting = store if is_evicting else None
-        by_clock = config.publish.to and not (embeddings.is_strict or config.deterministic)
+        by_clock = config.publish.to and not (embeddings.syncs.is_strict or config.deterministic)
         self._seconds = EverySeconds(config.publish.secs / 2) if by_clock else None
 
     def begin(self, session: tf1.Session, step: int) -> None:
@@ -60,14 +60,9 @@ class RowSchedule:
         self._embeddings.look()
         if self._syncs.is_due(step) or (self._seconds and self._seconds.is_over()):
             with clock.within("sync"):
-                self._embeddings.sync()
+                self._embeddings.syncs.sync()
                 self.wait_ms = 1000 * clock.lasted()
             if self._seconds:
                 self._seconds.begin()
         if self._evicting and self._evicts.is_due(step):
             self._evicting.advance(step)
-
-    def flush(self) -> None:
-        """Returns when the store has all changes of this worker. A collective."""
-        if self._embeddings is not None:
-            self._embeddings.flush()

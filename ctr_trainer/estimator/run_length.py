@@ -1,7 +1,8 @@
 """The length of a run in steps, on which its learning-rate schedule, its log and its checkpoints depend."""
 
 import dataclasses
-from typing import Any
+
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +88,13 @@ class RunLength:
         return {"begin": self.begin, "end": self.end()}
 
 
-def resumed(checkpoint: Any, batches: int | None, last: int | None, epochs: Epochs | None = None) -> RunLength:
+def resumed(
+    checkpoint: Checkpoint | None, batches: int | None, last: int | None, epochs: Epochs | None = None
+) -> RunLength:
     """Returns the `RunLength` of a training that resumes from a `Checkpoint`, or starts without one."""
     if checkpoint is None:
         return RunLength(batches=batches, last=last, epochs=epochs)
-    before = checkpoint.decay or {"begin": 0, "end": None}
+    before = checkpoint.decay
     came_to_its_end = before["end"] is not None and checkpoint.step >= before["end"]
-    begin = checkpoint.step if came_to_its_end else before["begin"]
+    begin = checkpoint.step if came_to_its_end else before["begin"] or 0
     return RunLength(begin, checkpoint.step, batches, last, before["end"], epochs)

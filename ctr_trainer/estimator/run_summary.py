@@ -1,34 +1,28 @@
 """The summary of a training run: the time of each phase over all ranks, and other figures."""
 
 import logging
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.store.worker_rows import RowTotals
-from ctr_trainer.estimator.advice import Circumstances, advise
+from ctr_trainer.estimator.advice import advise
 from ctr_trainer.estimator.step import TrainingSteps
 from ctr_trainer.estimator.train_and_evaluate import TrainResult
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.estimator.training_hooks import TrainingHooks
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.measuring.clock import PHASES, TITLES, TRAINING
-from ctr_trainer.system.processes import reach
 
 _log = logging.getLogger(__name__)
 
 
 def measured(training: Training, steps: TrainingSteps, hooks: TrainingHooks) -> dict[str, Any]:
-    """Returns the measured fields of `TrainResult`. Rank 0 logs the last lines about the service. A collective.
-
-    Call this while the training graph is the default graph.
-    """
-    clock, feed = training.clock, training.feed
+    """Returns the measured fields of `TrainResult`. Rank 0 logs the last lines about the service. A collective."""
+    clock, feed, config, plan = training.clock, training.feed, training.job.config, training.model.step
     examples = int(distributed.all_sum(np.asarray(feed.examples, np.int64), "train_examples"))
     # All ranks have reached this line, so the service has answered every request of the training.
     for line in hooks.service.lines() if hooks.service else ():
@@ -42,8 +36,18 @@ def measured(training: Training, steps: TrainingSteps, hooks: TrainingHooks) -> 
     shares = {name: each.mean() / in_training for name, each in seconds.items()}
     slowest = max(TRAINING, key=lambda name: shares[name])
     hits, syncs = figures["hits"].sum(), figures["syncs"].sum()
-    asked, silent = hits + figures["misses"].sum(), figures["silent"].mean()
-    advice = advise(_circumstances(training, steps.steps, figures, shares, in_training))
+    asked = hits + figures["misses"].sum()
+    advice = advise(
+        # If one worker syncs for its host, the others wait for it in their exchange.
+        {**shares, "sync": figures["sync"].max() / in_training},
+        {name: (figures[name] / in_training).tolist() for name in TRAINING},
+        (figures["core_waited"] / np.maximum(figures["core_ran"] + figures["core_waited"], 1e-9)).tolist(),
+        steps.steps,
+        config,
+        plan.exchange if plan.begin is None and plan.steps_wait and distributed.size() > 1 else None,
+        on_one_host=distributed.local_size() == distributed.size(),
+        has_gpu=bool(tf.config.list_physical_devices("GPU")),
+    )
 
     def lock_percent(name: str) -> float | None:
         return round(100 * figures[name].mean() / in_training, 3) if figures["lock_held"].any() else None
@@ -57,17 +61,17 @@ def measured(training: Training, steps: TrainingSteps, hooks: TrainingHooks) -> 
         "examples_per_sec": round(examples / max(steps.seconds, 1e-9), 1),
         "input_wait_seconds": round(clock.seconds["read"], 3),
         "phases": hooks.trace.results(),
-        "load": hooks.load and hooks.load.results(),
+        "load": hooks.machine.load(),
         "training_auc": distributed.broadcast_object(hooks.metrics.auc(), "training_auc"),
         "phase_seconds": {name: _over_ranks(each, 3) for name, each in seconds.items()},
         "slowest_phase": slowest,
         "slowest_phase_share": round(shares[slowest], 3),
         "cache_hit_rate": round(hits / asked, 4) if asked else None,
         "bytes_per_sync": round(figures["bytes_synced"].sum() / syncs) if syncs else None,
-        "copies_of": feed.embeddings and feed.embeddings.copies_of,
+        "copies_of": feed.embeddings and feed.embeddings.syncs.owner,
         "row_lock_wait_percent": lock_percent("lock_waited"),
         "row_lock_held_percent": lock_percent("lock_held"),
-        "service_silent_seconds": round(silent, 3),
+        "service_silent_seconds": round(figures["silent"].mean(), 3),
         "resident_bytes": {
             **_over_ranks(figures["resident_bytes"], 0),
             "ranks": [int(each) for each in figures["resident_bytes"]],
@@ -84,76 +88,29 @@ def _own_figures(training: Training, hooks: TrainingHooks) -> dict[str, float]:
     `exchange` is the part of the `session` seconds when only the exchange of gradients was running. If a host has one
     copy of the rows, only one of its ranks counts the `syncs`. The seconds of the lock are summed over all threads.
     """
-    clock, embeddings = training.clock, training.feed.embeddings
+    clock, embeddings, machine = training.clock, training.feed.embeddings, hooks.machine
     totals = embeddings.totals() if embeddings else RowTotals()
     lock = embeddings.lock_times() if embeddings else LockTimes()
     services = training.store.stats().get("services", {})
-    requests = [embeddings.row_latencies.lookup, embeddings.row_latencies.push] if embeddings and services else []
-    served, served_seconds = hooks.service.totals() if hooks.service and services else (0, 0.0)
-    ran, waited = hooks.resources.core_seconds()
+    ran, waited = machine.core_seconds()
     return {
         **{name: clock.seconds[name] for name in PHASES},
         "exchange": hooks.trace.share("exchange") * clock.seconds["session"],
-        "syncing": embeddings.sync_latency.total_seconds if embeddings else 0.0,
+        "syncing": embeddings.syncs.latency.total_seconds if embeddings else 0.0,
         "hits": totals.hits,
         "misses": totals.misses,
         "bytes_synced": totals.bytes_synced,
-        "syncs": embeddings.sync_latency.total_count if embeddings else 0,
+        "syncs": embeddings.syncs.latency.total_count if embeddings else 0,
         "lock_waited": lock.waited,
         "lock_held": lock.held,
         "silent": training.store.silent_seconds,
-        "resident_bytes": hooks.resources.resident_bytes,
-        "gpu_busy": hooks.resources.gpu_busy,
-        "gpu_bytes": hooks.resources.gpu_bytes,
+        "resident_bytes": machine.resident_bytes,
+        "gpu_busy": machine.gpu_busy,
+        "gpu_bytes": machine.gpu_bytes,
         "service_bytes": sum(service["resident_bytes"] for service in services.values()),
-        "examples": training.feed.examples,
-        "requests": sum(each.total_count for each in requests),
-        "request_seconds": sum(each.total_seconds for each in requests),
-        "served": served,
-        "served_seconds": served_seconds,
         "core_ran": ran,
         "core_waited": waited,
     }
-
-
-def _circumstances(
-    training: Training,
-    steps: int,
-    figures: Mapping[str, np.ndarray],
-    shares: Mapping[str, float],
-    in_training: float,
-) -> Circumstances:
-    inputs, plan, config = training.model.inputs, training.model.step, training.job.config
-    total = {name: float(each.sum()) for name, each in figures.items()}
-    addresses = [address.rpartition(":")[0] for address in config.embedding.service.split(",")]
-    is_auto = config.embedding.service in ("auto", "shared")
-    on_one_host = distributed.local_size() == distributed.size()
-    runs = max(steps * plan.accumulation_steps * distributed.size(), 1)
-    variables = [variable for variable in tf1.trainable_variables() if variable.shape.is_fully_defined()]
-    return Circumstances(
-        # If one worker syncs for its host, the others wait for it in their exchange.
-        shares={**shares, "sync": figures["sync"].max() / in_training},
-        steps=steps,
-        workers=distributed.size(),
-        on_one_host=on_one_host,
-        config=config,
-        exchanges_each_step=plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1,
-        has_gpu=bool(tf.config.list_physical_devices("GPU")),
-        exchanges_in_memory=plan.exchange is not None and plan.exchange.is_in_memory,
-        has_free_core=(os.cpu_count() or 1) > distributed.local_size(),
-        silent=total["silent"] / distributed.size() / in_training,
-        has_histories=inputs.fed and any(f.combiner == "none" for f in inputs.features.spec.sparse),
-        batch_size=total["examples"] / runs if total["examples"] else Circumstances.batch_size,
-        core_waits=(figures["core_waited"] / np.maximum(figures["core_ran"] + figures["core_waited"], 1e-9)).tolist(),
-        by_rank={name: (figures[name] / in_training).tolist() for name in (*TRAINING, "exchange")},
-        request_ms=1e3 * total["request_seconds"] / max(total["requests"], 1),
-        served_ms=1e3 * total["served_seconds"] / max(total["served"], 1),
-        service_is_here=on_one_host if is_auto else all(map(reach.is_here, addresses)),
-        accumulation_steps=plan.accumulation_steps,
-        fp16=plan.fp16,
-        exchanged_bytes=sum(each.shape.num_elements() * each.dtype.size for each in variables) // (1 + plan.fp16),
-        exchange_ms=1e3 * total["exchange"] / distributed.size() / max(steps, 1),
-    )
 
 
 def _memory(result: TrainResult) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -13,18 +12,17 @@ from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.checkpoint import model_directory, retention
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files.paths import path_of
-from ctr_trainer.system.messages.errors import ServiceLost, UserError, diverged, reason
+from ctr_trainer.system.messages.errors import UserError, diverged, reason
 from ctr_trainer.system.processes.waiting import Background
 
 _log = logging.getLogger(__name__)
-_CLOSE_SECONDS, _LOOK_SECONDS = 5.0, 0.05
+_CLOSE_SECONDS = 5.0
 
 
 class Saving:
@@ -35,7 +33,11 @@ class Saving:
     being written, the next one waits.
 
     Args:
-      settle: f(session), applies pending updates to the dense variables on all ranks; a collective.
+      settle: f(session, step), applies pending updates to the dense variables, so that they are equal on all ranks; a
+        collective.
+
+    Attributes:
+      path: the checkpoint from which the training resumes, or that `__call__` wrote last; None if there is none yet.
     """
 
     def __init__(
@@ -45,18 +47,18 @@ class Saving:
         feed: Feed,
         store: Store,
         run_length: RunLength,
-        settle: Callable[[tf1.Session], None],
+        settle: Callable[[tf1.Session, int], None],
     ) -> None:
         self._job, self._saver, self._feed, self._store, self._settle = job, saver, feed, store, settle
         restored = self._last = job.checkpoint  # The next checkpoint may extend its chain. Only rank 0 updates it.
-        self._begun_path = self._last_path = restored.path if restored else None
+        self.path = restored.path if restored else None
         self._examples_before = restored.examples if restored else 0
-        self._finite, self._equal = _finite_variables(), EqualVariables()
+        self._finite = _finite_variables()
         self._negative_sampling = getattr(params_of_training(job.params), "negative_sampling", None)
         self._decay = run_length.decay()
         self._model = job.record.to_dict(feed.inputs.features if feed.inputs.fed else None)
         if restored:
-            feed.new_keys.in_training = (restored.model or {}).get("new_keys", {})
+            feed.new_keys.in_training = restored.model.get("new_keys", {})
         if restored and distributed.is_chief():
             _log_change(restored, self._negative_sampling)
         self._begun_step: int | None = None
@@ -73,8 +75,8 @@ class Saving:
         self.begin(session, step)
         self._wait()
         distributed.barrier("checkpoint_written")
-        self._last_path = self._begun_path
-        return checkpoints.checkpoint_path(self._job.model_dir, step)
+        self.path = checkpoints.checkpoint_path(self._job.model_dir, step)
+        return self.path
 
     def begin(self, session: tf1.Session, step: int) -> None:
         """Captures the rows and the dense variables of `step`, to be written in the background. A collective.
@@ -84,19 +86,17 @@ class Saving:
         """
         if step == self._begun_step:
             return
-        self._settle(session)
-        self._equal.check(session, step)
+        self._settle(session, step)
         self._feed.flush()
         self._wait()
         # After this barrier the service has every rank's rows, and the previous checkpoint is written.
         examples = distributed.all_sum(np.array(self._feed.examples, np.int64), "checkpoint_examples")
-        self._last_path = self._begun_path
         path = checkpoints.checkpoint_path(self._job.model_dir, step)
         if distributed.is_chief():
             self._begin_writing(session, path, step, self._examples_before + int(examples))
         # After this barrier rows and variables may change again.
         distributed.barrier("checkpoint_captured")
-        self._begun_step, self._begun_path = step, path
+        self._begun_step = step
 
     def look(self) -> None:
         """Raises the error of the writing thread if the thread has failed. Does not wait."""
@@ -111,42 +111,6 @@ class Saving:
     def _wait(self) -> None:
         with distributed.watchdog().waiting("the files of the last checkpoint"):
             self._writing.wait()
-
-    @property
-    def path(self) -> str | None:
-        """The path of the last checkpoint of this or an earlier run; None if there is none yet."""
-        return self._last_path
-
-    @contextlib.contextmanager
-    def naming_the_last_checkpoint(self, has_trained: Callable[[], bool]) -> Iterator[None]:
-        """Adds to each UserError of the block the checkpoint from which the same command resumes.
-
-        Args:
-          has_trained: f() -> whether a step was made. Before the first step, nothing is added.
-        """
-        try:
-            yield
-        except ServiceLost:
-            raise  # `Estimator.train` adds the checkpoint.
-        except UserError as error:
-            if not has_trained():
-                raise
-            self._wait_for_begun()
-            last = f"There is no checkpoint in {self._job.model_dir} yet: the same command starts from the beginning"
-            if self._last_path:
-                last = f"The last checkpoint is {self._last_path}: the same command resumes from it"
-            raise UserError(f"{str(error).rstrip('.')}. {last}") from None
-
-    def _wait_for_begun(self) -> None:
-        """On ranks other than 0, waits a few seconds for the begun checkpoint, so that they name the right one."""
-        if distributed.is_chief() or self._begun_path == self._last_path:
-            return
-        manifest, deadline = path_of(self._begun_path) / checkpoints.MANIFEST, time.monotonic() + _CLOSE_SECONDS
-        while time.monotonic() < deadline:
-            if manifest.exists():
-                self._last_path = self._begun_path
-                return
-            time.sleep(_LOOK_SECONDS)
 
     def _begin_writing(self, session: tf1.Session, path: str, step: int, examples: int) -> None:
         """Captures a checkpoint on rank 0, and starts the thread that writes it."""
@@ -181,7 +145,6 @@ class Saving:
                 self._last = checkpoints.commit(made)
                 model_directory.point_tensorflow_to(self._job.model_dir, self._last)
             self._feed.committed(position)
-            self._last_path = path
             _log.info("saved the checkpoint of step %d: %s", step, path)
             retention.remove_old(self._job.model_dir, self._job.config.keep_checkpoint_max)
             self._job.staging.upload()

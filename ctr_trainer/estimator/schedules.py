@@ -1,6 +1,7 @@
 """Learning rates that change with the step: the equations of `settings.schedule.Schedule` as TensorFlow operations."""
 
 import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
@@ -74,8 +75,9 @@ def factor(
         assert plateau is not None
         return found * plateau.factor
     if schedule.name == "piecewise":
-        passed = [tf.cast(step, tf.int64) >= at for _, at in changes(schedule, epochs)]
-        return found * tf.gather(schedule.factors, tf.add_n([tf.cast(is_over, tf.int32) for is_over in passed]))
+        changes = [math.ceil(unit.first + boundary * unit.steps - _ROUNDING) for boundary in schedule.boundaries]
+        passed = [tf.cast(tf.cast(step, tf.int64) >= at, tf.int32) for at in changes]
+        return found * tf.gather(schedule.factors, tf.add_n(passed))
     first, steps = span(schedule, begin, end, epochs)
     if not steps:
         return found
@@ -90,17 +92,13 @@ def factor(
     return found * (schedule.end + (1.0 - schedule.end) * left)
 
 
-def changes(schedule: Schedule, epochs: StepsOfEpochs | None = None) -> list[tuple[float, int]]:
-    """Returns the pairs (factor, first global step with it) of the schedule `piecewise`, without the first factor."""
-    unit = _unit(schedule, epochs)
-    steps = [math.ceil(unit.first + boundary * unit.steps - _ROUNDING) for boundary in schedule.boundaries]
-    return list(zip(schedule.factors[1:], steps, strict=True))
-
-
-def warm_up_end(schedule: Schedule, epochs: StepsOfEpochs | None = None) -> float:
-    """Returns the global step at which the warm-up is over."""
-    unit = _unit(schedule, epochs)
-    return unit.first + schedule.warmup_steps * unit.steps
+def factors(
+    schedule: Schedule, steps: Sequence[int], begin: int, end: int | None, epochs: StepsOfEpochs | None
+) -> list[float]:
+    """Returns the factor at each of the steps, see `factor`."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        found = [factor(schedule, tf.constant(step), begin, end, epochs) for step in steps]
+        return list(map(float, session.run(found)))
 
 
 def span(schedule: Schedule, begin: int, end: int | None, epochs: StepsOfEpochs | None = None) -> tuple[float, float]:
@@ -109,7 +107,8 @@ def span(schedule: Schedule, begin: int, end: int | None, epochs: StepsOfEpochs 
         return begin, 0
     if end is None and schedule.depends_on_end:
         return begin, 0
-    unit, warm = _unit(schedule, epochs), warm_up_end(schedule, epochs)
+    unit = _unit(schedule, epochs)
+    warm = unit.first + schedule.warmup_steps * unit.steps
     if end is None:
         return warm, schedule.decay_steps * unit.steps
     if schedule.name == "cooldown":
@@ -119,14 +118,6 @@ def span(schedule: Schedule, begin: int, end: int | None, epochs: StepsOfEpochs 
         return warm, schedule.decay_steps * unit.steps
     first = max(begin, warm)
     return first, max(end - first, 1)
-
-
-def stair(schedule: Schedule, at: int, epochs: StepsOfEpochs | None = None) -> tuple[float, int]:
-    """Returns, for the schedule `step`, its factor at a global step and the next step at which the factor falls."""
-    first, steps = span(schedule, 0, None, epochs)
-    falls = max(math.floor((at - first) / steps + _ROUNDING), 0)
-    following = math.ceil(first + (falls + 1) * steps - _ROUNDING)
-    return max(schedule.decay_rate**falls, schedule.end), following
 
 
 def _unit(schedule: Schedule, epochs: StepsOfEpochs | None) -> StepsOfEpochs:

@@ -25,7 +25,7 @@ def training_session(
     """Creates the `MonitoredTrainingSession` of the current graph. A collective.
 
     Rank 0 restores the dense variables from the checkpoint that the file `checkpoint` in the model directory names, and
-    then broadcasts its variables to all ranks. The session itself adds the `SummarySaverHook` of rank 0. `StepRate`
+    then broadcasts its variables to all ranks. The session itself adds the `SummarySaverHook` of rank 0. `MetricLines`
     replaces its `StepCounterHook`, and `Saving`, which saves dense variables and rows together, its
     `CheckpointSaverHook`.
 

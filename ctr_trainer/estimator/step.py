@@ -58,8 +58,9 @@ class TrainingSteps:
         restored = int(session.run(self._global_step))
         if restored != self.step:
             raise UserError(
-                f"the checkpoint of step {self.step} in {training.job.model_dir} was restored to step {restored}: "
-                "it is damaged"
+                f"the session has dense variables of step {restored}, and the rows of {training.job.model_dir} are of "
+                f"step {self.step}: the checkpoint is damaged, or a program's own session was not opened on rank 0 by "
+                "MonitoredTrainingSession(checkpoint_dir=loop.checkpoint_dir, save_checkpoint_secs=None, ...)"
             )
         self._clock.step = self.step
         if self._evaluation:
@@ -102,7 +103,7 @@ class TrainingSteps:
         training, clock = self._training, self._clock
         self.step, self.steps, self.seconds = self.step + 1, self.steps + 1, clock.training_seconds()
         told = training.meetings.after_step(self.step, self._stop.asked, training.saves.is_over())
-        self._dense.average_if_due(session, self.step, clock)  # Every --dense_sync_steps steps.
+        self._dense.end_step(session, self.step, clock)  # With --dense_sync_steps, averages the workers' variables.
         training.rows.sync_if_due(self.step, clock)  # Every --sync_steps steps.
         training.save.look()
         saves = training.saves.is_due(self.step) or told.is_over
@@ -123,7 +124,7 @@ class TrainingSteps:
         if self._hooks.batches:
             self._hooks.batches.finish()
         with clock.within("sync"):
-            training.rows.flush()
+            self._feed.flush()
         with clock.within("checkpoint"):
             if self.steps:
                 training.save(session, self.step)

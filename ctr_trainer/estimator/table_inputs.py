@@ -1,6 +1,5 @@
 """One table in a step: feeds its rows to the embedding inputs, and sums the gradients of these inputs per row."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -8,36 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
-from ctr_trainer.estimator.row_gradients import TableGradients
 from ctr_trainer.features.spec import TableFeatures, TableLimits
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, PAIRS, SEQUENCE, VECTORS
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
-
-
-@dataclasses.dataclass(frozen=True)
-class TableLookup:
-    """The lookup of a batch's keys in one table; `slots` are int64[U], the slots of the distinct keys."""
-
-    rows: WorkerRows
-    inputs: "TableInputs"
-    lookup: Lookup
-    slots: np.ndarray
-
-    def gradients(self, gradients: Mapping[str, np.ndarray]) -> TableGradients:
-        """Returns the gradients of the rows; see `TableInputs.sum_gradients`."""
-        sums = self.inputs.sum_gradients(self.lookup, gradients)
-        return TableGradients(self.rows, self.lookup.unique, self.slots, sums)
-
-
-@dataclasses.dataclass(frozen=True)
-class LookedUp:
-    """A batch whose rows were looked up: the feed_dict of the embedding inputs, and the lookup in each table."""
-
-    feed: dict[tf.Tensor, np.ndarray]
-    tables: list[TableLookup]
 
 
 class TableInputs:

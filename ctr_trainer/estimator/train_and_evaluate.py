@@ -30,7 +30,7 @@ class TrainResult(Mapping[str, Any]):
       seconds: training time without evaluations.
       examples_per_sec: examples per second of all workers.
       input_wait_seconds: seconds for which this rank waited for batches.
-      phases, load: the figures of `ProfileHook` and `LoadHook` of this rank; None without `RunConfig.profile_steps`.
+      phases, load: the figures of `ProfileHook` and `MachineHook` of this rank; None without `RunConfig.profile_steps`.
       training_auc: dict of name -> AUC of the training examples of all ranks. The name is `auc`, or `auc/<label>` with
         several labels.
       phase_seconds: dict of phase -> `mean` and `max` over the ranks. `exchange` is the part of `session` when only the

@@ -16,9 +16,10 @@ from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator import program
+from ctr_trainer.estimator.batch_feed import connect
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.open_store import open_evaluation_store
+from ctr_trainer.estimator.open_store import open_evaluation_store, restore_evaluated
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of
 from ctr_trainer.estimator.train_and_evaluate import EvaluationResult, refuse_unless_positive
@@ -297,11 +298,11 @@ class TrainedModel(NamedArguments):
             inputs = make_input(call_input_fn(input_fn, mode, params, self.config), self.model_dir)
             labels = inputs.labels if mode == ModeKeys.EVAL else None
             spec = self.model_fn(inputs.features, labels, mode, params)
-            rows = stack.enter_context(open_evaluation_store())
-            feed = inputs.connect(rows.store, self.config, trained=model_directory.trained_tables(checkpoint))
+            store, fills = stack.enter_context(open_evaluation_store())
+            feed = connect(inputs, store, self.config, trained=model_directory.trained_tables(checkpoint))
             self.new_keys = feed.new_keys
-            self.new_keys.in_training = (checkpoint.model or {}).get("new_keys", {})
+            self.new_keys.in_training = checkpoint.model.get("new_keys", {})
             stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
-            rows.restore(checkpoint)
+            restore_evaluated(store, fills, checkpoint)
             begin_feed(stack, feed)
             yield feed, spec

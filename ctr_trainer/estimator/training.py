@@ -14,8 +14,10 @@ from ctr_trainer.checkpoint import model_directory, retention
 from ctr_trainer.checkpoint.warm_start import NoWarmStart, warm_start_of
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.estimator.batch_feed import connect
 from ctr_trainer.estimator.built_model import BuiltModel, build_model
 from ctr_trainer.estimator.built_step import BuiltStep
+from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds, observed_phases
@@ -30,7 +32,7 @@ from ctr_trainer.ranks.mean_optimizer import average_of_ranks
 from ctr_trainer.ranks.meetings import Meetings
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import ServiceLost, UserError
 
 _log = logging.getLogger(__name__)
 # Two steps of a quiet stream, which take seconds each, may pass until all ranks know of a signal.
@@ -47,10 +49,11 @@ class DenseStep:
 
     def __init__(self, step: BuiltStep) -> None:
         self._step, self.micro_batches, self.accumulate = step, step.accumulation_steps, step.accumulate
-        self._kept = False
+        self._kept, self._ended = False, False
+        self._equal = EqualVariables()
         self._average: tf.Operation | None = None
-        self._averages = EverySteps(step.dense_sync_steps if step.dense_sync_steps > 1 else 0)
-        if step.dense_sync_steps > 1 and distributed.size() > 1:
+        self._averages = EverySteps(0 if step.steps_wait else step.dense_sync_steps)
+        if not step.steps_wait and distributed.size() > 1:
             # The optimizer state is averaged too. With different states, the workers would scale their steps
             # differently. Besides, a checkpoint has only one state.
             variables = [variable for variable in tf1.global_variables() if variable.dtype.is_floating]
@@ -63,11 +66,17 @@ class DenseStep:
         self._kept = self._step.begin is not None
         return self._step.begin if begins else self._step.train_op
 
-    def average_if_due(self, session: tf1.Session, step: int, clock: Clock) -> None:
-        """Averages the dense variables of all ranks after every `dense_sync_steps`-th step of local SGD."""
+    def end_step(self, session: tf1.Session, step: int, clock: Clock) -> None:
+        """Averages the dense variables of all ranks after every `dense_sync_steps`-th step of local SGD.
+
+        After the first step of a `train_op` that this package did not make, checks that it has exchanged gradients.
+        """
         if self._averages.is_due(step):
             with clock.within("dense_sync"):
                 self.settle(session)
+        if self._step.exchange is None and not self._ended:
+            self._equal.check(session, step, is_first=True)
+        self._ended = True
 
     def settle(self, session: tf1.Session) -> None:
         """Applies pending updates to the dense variables, so that they are equal on all ranks. A collective.
@@ -80,6 +89,11 @@ class DenseStep:
             if self._kept:
                 session.run(self._step.drain)
         self._kept = False
+
+    def settle_equal(self, session: tf1.Session, step: int) -> None:
+        """Calls `settle`, and raises UserError if the trainable variables are not equal on all ranks. A collective."""
+        self.settle(session)
+        self._equal.check(session, step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,11 +136,18 @@ class Training:
         Args:
           has_trained: f() -> whether a step was made. Before the first step, an error names no checkpoint.
         """
-        with self.save.naming_the_last_checkpoint(has_trained), contextlib.ExitStack() as stack:
-            for thing in (self.save, *things):
-                if hasattr(thing, "close"):
-                    stack.callback(thing.close)
-            yield
+        try:
+            with contextlib.ExitStack() as stack:
+                for thing in (self.save, *things):
+                    if hasattr(thing, "close"):
+                        stack.callback(thing.close)
+                yield
+        except ServiceLost:
+            raise  # `Estimator.train` adds the checkpoint.
+        except UserError as error:
+            if not has_trained():
+                raise
+            raise UserError(f"{str(error).rstrip('.')}. {model_directory.resume_text(self.job.model_dir)}") from None
 
 
 @contextlib.contextmanager
@@ -167,7 +188,7 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
                     steps_wait=model.step.steps_wait,
                 )
             )
-        feed = model.inputs.connect(store, config, model.step, clock=clock)
+        feed = connect(model.inputs, store, config, model.step, clock=clock)
         stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
         if distributed.is_chief():
             _restore_rows(store, job)
@@ -190,7 +211,7 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
             saver=saver,
             dense=dense,
             rows=RowSchedule(feed.embeddings, store, config, model.step.rows and model.step.rows.learning_rate),
-            save=Saving(job, saver, feed, store, model.step.run_length, dense.settle),
+            save=Saving(job, saver, feed, store, model.step.run_length, dense.settle_equal),
             saves=EverySeconds(secs) if (secs := config.save_checkpoints_secs) else EverySteps(config.checkpoint_steps),
             meetings=_meetings(feed, clock),
         )

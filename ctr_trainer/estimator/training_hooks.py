@@ -10,20 +10,21 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.built_model import BuiltModel
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.evaluation import metric_tensors
 from ctr_trainer.estimator.hooks.ending_hooks import EqualBatchesHook, FiniteLossHook
-from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, StepRate, Summaries, TrainingProgress
-from ctr_trainer.estimator.hooks.measuring_hooks import LoadHook, PhaseHook, ResourcesHook, RunStatusHook, ServiceStatus
-from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MergedLines, MetricsHook, OwnLines
-from ctr_trainer.estimator.hooks.profile_hook import ProfileHook, profile_hook
+from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, Summaries, TrainingProgress
+from ctr_trainer.estimator.hooks.measuring_hooks import MachineHook, PhaseHook, RunStatusHook, ServiceStatus
+from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MetricsHook
+from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
+from ctr_trainer.estimator.periods import EverySeconds
 from ctr_trainer.estimator.row_schedule import RowSchedule
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.models.metrics import click_metrics
 from ctr_trainer.models.metrics.click_metrics import WorkerFigures
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import GRAPH_NAMES
+from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.resources import no_gpu, open_gpu
 
 _log = logging.getLogger(__name__)
@@ -40,16 +41,14 @@ class TrainingHooks:
       all: the hooks, in the order in which a session calls them.
       batches: compares the batches of the ranks; None if there is nothing to compare.
       trace: traces no step of a single worker without `profile_steps`.
-      load: None without `profile_steps`.
       service: None on ranks other than 0.
     """
 
     all: list[tf1.train.SessionRunHook]
     metrics: MetricsHook
     batches: EqualBatchesHook | None
-    resources: ResourcesHook
+    machine: MachineHook
     trace: ProfileHook
-    load: LoadHook | None
     service: ServiceStatus | None
 
 
@@ -80,31 +79,31 @@ def training_hooks(
         spec.loss,
         _line_takers(training),
         clock,
-        _lines(),
-        every_n_steps=config.log_steps,
+        config.log_steps,
+        _merge_of_ranks(clock) if distributed.size() > 1 else lambda sums: (sums, ""),
         weight=None if scored else model.inputs.weight,
         own=functools.partial(_worker_figures, training.rows, feed.embeddings),
         learning_rate=_learning_rate(),
         of_windows=feed.is_live,
         event_windows=windows,
     )
-    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    has_gpu, profiles = bool(tf.config.list_physical_devices("GPU")), bool(config.profile_steps)
+    first, last = config.profile_steps or (None, None)
     read_gpu = open_gpu(distributed.local_rank()) if has_gpu else no_gpu
-    resources = ResourcesHook(read_gpu, every_n_steps=config.log_steps)
+    machine = MachineHook(store, read_gpu, config.log_steps, load_from=last)
     as_in_graph = config.log_names == GRAPH_NAMES
     service = ServiceStatus(store, as_in_graph) if distributed.is_chief() else None
     latencies = [*feed.latencies, *clock.latencies]
-    status = RunStatusHook(latencies, status_lines, service, as_in_graph, every_n_secs=config.log_secs)
+    status = RunStatusHook(latencies, EverySeconds(config.log_secs), status_lines, service, as_in_graph)
     directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")
-    trace = profile_hook(clock, config.profile_steps, has_gpu, directory)
-    load = LoadHook(store, config.profile_steps[1]) if config.profile_steps else None
+    trace = ProfileHook(clock, first, last, has_gpu, directory if profiles else None)
     own = [FiniteLossHook(spec.loss), *(spec.training_hooks or ())]
     own += (spec.training_chief_hooks or ()) if distributed.is_chief() else ()
     own += [batches] if batches else []
-    own += [metrics, resources, status, *([load] if load else [])]
-    own += [trace] if distributed.size() > 1 or load else []
+    own += [metrics, machine, status]
+    own += [trace] if distributed.size() > 1 or profiles else []
     hooks = [PhaseHook(clock, "hooks", "hooks"), *own, *others, PhaseHook(clock, "session", "loop")]
-    return TrainingHooks(hooks, metrics, batches, resources, trace, load, service)
+    return TrainingHooks(hooks, metrics, batches, machine, trace, service)
 
 
 def _learning_rate() -> tf.Tensor | None:
@@ -121,26 +120,28 @@ def _worker_figures(rows: RowSchedule, embeddings: Embeddings | None) -> WorkerF
         return WorkerFigures()
     totals = embeddings.totals()
     return WorkerFigures(
-        sync_ms=1000 * embeddings.sync_seconds, sync_wait_ms=rows.wait_ms, hits=totals.hits, misses=totals.misses
+        sync_ms=1000 * embeddings.syncs.seconds, sync_wait_ms=rows.wait_ms, hits=totals.hits, misses=totals.misses
     )
 
 
-def _lines() -> OwnLines | MergedLines:
-    """Returns the source of this rank's log lines: its own figures or the merged ones of all ranks. A collective."""
-    if distributed.size() == 1:
-        return OwnLines()
+def _merge_of_ranks(clock: Clock) -> Callable[[np.ndarray], tuple[np.ndarray, str]]:
+    """Returns `merge` of a `MetricsHook`: on rank 0 the sums of all ranks, on the others their own. A collective."""
 
-    def add_up(sums: np.ndarray) -> np.ndarray:
-        return click_metrics.add_up(distributed.all_gather(sums, "figures", watched=False).reshape(-1, len(sums)))
+    def merge(sums: np.ndarray) -> tuple[np.ndarray, str]:
+        with clock.within("dense_sync"):
+            of_ranks = distributed.all_gather(sums, "figures").reshape(distributed.size(), -1)
+        if not distributed.is_chief():
+            return sums, f"rank {distributed.rank()}"
+        return click_metrics.add_up(of_ranks), f"{distributed.size()} workers"
 
-    add_up(np.zeros(1))  # Creates the graph and session of this collective before the steps.
-    return MergedLines(distributed.rank(), distributed.size(), add_up, distributed.watchdog().waiting)
+    distributed.all_gather(np.zeros(1), "figures")  # Creates the graph and session of this collective before the steps.
+    return merge
 
 
 def _line_takers(training: Training) -> list[LineTaker]:
     """Returns the objects that show and store the log lines of the training on this rank. The first one logs them."""
     job, feed, directory = training.job, training.feed, training.job.staging.path
-    takers: list[LineTaker] = [MetricLines(job.config.log_names, feed.event_seconds)]
+    takers: list[LineTaker] = [MetricLines(job.config.log_names, feed.event_seconds, distributed.is_chief())]
     if not distributed.is_chief():
         return takers
     takers.append(MetricsFile(directory))
@@ -148,19 +149,10 @@ def _line_takers(training: Training) -> list[LineTaker]:
         takers.append(Summaries(directory, every_n_steps=job.config.summary_steps))
     progress = TrainingProgress(
         clock=training.clock,
-        draws=job.config.progress,
-        examples=_examples_of_a_step(training.model),
         last_step=job.last_step,
         steps=feed.steps,
         epoch=feed.epochs_after,
         epochs=feed.inputs.epochs,
         length=training.model.step.run_length,
     )
-    return [*takers, progress, StepRate(training.clock, job.config.log_steps, directory)]
-
-
-def _examples_of_a_step(model: BuiltModel) -> int | None:
-    """Returns the number of examples of all workers in a step; None if it is not known."""
-    if model.inputs.batch_size is None:
-        return None
-    return model.inputs.batch_size * model.step.accumulation_steps * distributed.size()
+    return [*takers, progress]

@@ -95,7 +95,7 @@ def export_saved_model(
             if trained_features is not None:
                 spec, statistics = trained_features
                 spec = spec if rows == "none" else _of_features(spec, receivers)
-                write_spec(draft, spec, statistics, (local.model or {}).get(NEW_KEYS, {}))
+                write_spec(draft, spec, statistics, local.model.get(NEW_KEYS, {}))
             if own_inputs:
                 write_warmup(draft, signatures)
             for name, file in (assets_extra or {}).items():

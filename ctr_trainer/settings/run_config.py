@@ -128,7 +128,6 @@ class RunConfig(Settings, title="Run"):
         minimum=1,
         example=(100, 200),
     )
-    progress: bool = setting(False, "show a progress line", flag=None)
     uneven_inputs: str = setting(
         "error",
         "what a training does if the `tf.data.Dataset` of one rank ends before another rank's: end the job, or "

@@ -3,7 +3,6 @@
 import json
 import os
 
-import numpy as np
 import pytest
 
 from ctr_trainer import cli
@@ -32,6 +31,8 @@ def test_the_newest_finished_checkpoint_is_the_latest(tmp_path):
     newest = _save(tmp_path, 10)
     assert checkpoints.latest_checkpoint(tmp_path) == newest
     assert (newest.step, newest.examples, newest.position) == (10, 7, {"epoch": 1})
+    with open(os.path.join(newest.path, "manifest.json")) as file:
+        assert json.load(file)["dense"] == [{"file": "dense.data", "bytes": 7, "crc32": 449999704}]
 
 
 def test_beginning_again_removes_what_an_unfinished_one_left(tmp_path):
@@ -40,23 +41,6 @@ def test_beginning_again_removes_what_an_unfinished_one_left(tmp_path):
     open(os.path.join(path, "dense.half"), "w").close()
     assert [entry["file"] for entry in _save(tmp_path, 10).dense] == ["dense.data"]
     assert not os.path.exists(os.path.join(path, "dense.half"))
-
-
-def test_the_last_k_stay(tmp_path):
-    for step in (1, 2, 3, 4):
-        _save(tmp_path, step)
-    retention.remove_old(tmp_path, keep=0)
-    assert len(checkpoints.list_checkpoints(tmp_path)) == 4
-    retention.remove_old(tmp_path, keep=2)
-    assert [checkpoint.step for checkpoint in checkpoints.list_checkpoints(tmp_path)] == [3, 4]
-    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step-0000000003", "step-0000000004"]
-
-
-def test_the_manifest_is_json_that_people_can_read(tmp_path):
-    saved = _save(tmp_path, 1)
-    with open(os.path.join(saved.path, "manifest.json")) as file:
-        manifest = json.load(file)
-    assert manifest["dense"] == [{"file": "dense.data", "bytes": 7, "crc32": 449999704}]
 
 
 def test_only_a_killed_processs_remains_of_checkpoints_are_removed(tmp_path):
@@ -145,24 +129,3 @@ def test_a_store_that_does_not_answer_does_not_make_a_checkpoint_a_damaged_one(s
                 assert is_loss(raised.value), raised.value
     assert "REFUSED" not in caplog.text
     assert checkpoints.newest_whole(model).step == 2
-
-
-def test_full_checkpoints_cut_the_chain_and_removals_keep_needed_files(store):
-    model = f"s3://{object_store.BUCKET}/chains"
-    job, chains = Job(model, full_every=2), []
-    for step in range(1, 7):
-        chains.append(job.save(step).chain_length)
-        retention.remove_old(model, keep=1)
-        kept = checkpoints.list_checkpoints(model)
-        for each in kept:
-            each.verify()
-            restored = LocalStore()
-            restored.restore(each.path, each.tables)
-            keys = np.arange(1, each.step + 1)
-            assert sorted(restored.tables["t"].keys.tolist()) == keys.tolist()
-            np.testing.assert_array_equal(restored.pull("t", keys), job.store.pull("t", keys))
-    assert chains == [1, 1, 2, 1, 2, 1]
-    assert [each.step for each in kept] == [5, 6]
-    files = {f"{each.path}/{entry['file']}" for each in kept for entry in (*each.tables, *each.dense)}
-    manifests = {f"{each.path}/{checkpoints.MANIFEST}" for each in kept}
-    assert {f"s3://{object_store.BUCKET}/{key}" for key in store.keys("chains")} == files | manifests

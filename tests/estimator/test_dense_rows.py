@@ -11,7 +11,7 @@ from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.estimator import EmbeddingConfig, EvalSpec, TrainSpec, train_and_evaluate
-from ctr_trainer.estimator.open_rows import follow_steps
+from ctr_trainer.estimator.open_embeddings import follow_steps
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.settings.optimizers import RowAdagrad, RowSgd

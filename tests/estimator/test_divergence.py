@@ -76,7 +76,7 @@ def test_a_loss_that_is_nan_ends_the_training_before_its_step_is_saved(data, tmp
     assert f"the loss of step {STEP} is nan on rank 0" in str(error.value)
     assert "with clip_norm" in str(error.value)
     assert "resume_from=STEP" in str(error.value)
-    assert str(error.value).endswith(f"The last checkpoint is {last}: the same command resumes from it")
+    assert str(error.value).endswith(f"The last checkpoint is {last}, of step 10: the same command resumes from it")
     assert _whole(tmp_path) == [5, 10]
     with pytest.raises(UserError, match="the loss of step"):  # As in a loop that starts it again and again.
         _train(data, tmp_path, _loss_is_nan)

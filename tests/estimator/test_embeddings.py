@@ -11,17 +11,21 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.worker.row_copies import Group
-from ctr_trainer.estimator import EmbeddingConfig, open_rows
-from ctr_trainer.estimator.embeddings import open_embeddings
-from ctr_trainer.estimator.open_rows import RowPlan
+from ctr_trainer.estimator import EmbeddingConfig
+from ctr_trainer.estimator import open_embeddings as opening
+from ctr_trainer.estimator.built_step import BuiltStep, RowTraining
+from ctr_trainer.estimator.open_embeddings import open_embeddings
 from ctr_trainer.estimator.open_store import copies_of_hosts
 from ctr_trainer.estimator.row_schedule import RowSchedule
+from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
+
+STEP = BuiltStep(None, RunLength(), RowTraining({}, None))
 
 
 class Remote(LocalStore):
@@ -62,10 +66,9 @@ def store():
 def _worker(store, ahead=0, in_order=False, **config):
     spec = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=(SparseFeature("f", "f", 2, "f"),))
     features = types.SimpleNamespace(spec=spec, segments={spec.tables[0].name: {EMBEDDING: Tensor()}})
-    config = EmbeddingConfig(optimizer="sgd", stddev=0.0, **config)
-    remote = Remote(store)
-    plan = RowPlan(in_order=in_order)
-    return open_embeddings(features, config, remote, plan, seed=1, ahead=ahead), remote, spec.tables[0].name
+    embedding = EmbeddingConfig(optimizer="sgd", stddev=0.0, **config)
+    config, remote = RunConfig(threads=1, seed=1, deterministic=in_order, embedding=embedding), Remote(store)
+    return open_embeddings(features, config, remote, STEP, ahead=ahead), remote, spec.tables[0].name
 
 
 def _batch(table, *keys):
@@ -82,9 +85,9 @@ def _prepared(embeddings, table, *keys):
 def _train(embeddings, prepared):
     """One step whose gradient is -1 everywhere, at the rate 1. -> what the step read, float32[B, 2]"""
     _, lookups = prepared
-    looked_up = embeddings.look_up(lookups, create=True)
-    (rows,) = looked_up.feed.values()
-    embeddings.apply_gradients(looked_up, {Tensor.name: -np.ones_like(rows)}, 1.0, RowStep(learning_rate=1.0))
+    feed, tables = embeddings.look_up(lookups, create=True)
+    (rows,) = feed.values()
+    embeddings.apply_gradients(tables, {Tensor.name: -np.ones_like(rows)}, 1.0, RowStep(learning_rate=1.0))
     return rows[:, 0]
 
 
@@ -93,7 +96,7 @@ def test_steps_go_on_beside_a_sync_and_nothing_of_them_is_lost(store):
     batch = _prepared(embeddings, table, 1, 2)
     _train(embeddings, batch)
     remote.gate.clear()
-    embeddings.sync()
+    embeddings.syncs.sync()
     np.testing.assert_array_equal(_train(embeddings, batch), np.ones((2, 2)))
     assert len(store.tables[table]) == 0
     remote.gate.set()
@@ -120,10 +123,10 @@ def test_a_sync_that_failed_is_raised_by_the_next(store):
     embeddings, remote, table = _worker(store)
     _train(embeddings, _prepared(embeddings, table, 1))
     remote.put = lambda *_: (_ for _ in ()).throw(UserError("the service is gone"))
-    embeddings.sync()
+    embeddings.syncs.sync()
     with pytest.raises(UserError, match="the service is gone"):
-        embeddings.sync()
-    embeddings.close()
+        embeddings.syncs.sync()
+    embeddings.syncs.close()
 
 
 def test_a_batch_pulled_ahead_needs_no_request_at_its_step_also_across_a_sync(store):
@@ -131,7 +134,7 @@ def test_a_batch_pulled_ahead_needs_no_request_at_its_step_also_across_a_sync(st
     first, second = (_prepared(embeddings, table, *keys) for keys in ((1, 2), (2, 3)))
     pulls = remote.pulls
     _train(embeddings, first)
-    embeddings.sync()
+    embeddings.syncs.sync()
     embeddings.flush()
     _train(embeddings, second)
     assert remote.pulls == pulls == 2
@@ -153,12 +156,12 @@ def test_batches_pulled_ahead_together_are_pulled_in_one_request(store):
 
 
 def test_a_strict_step_sees_the_pushes_before_it_although_it_was_pulled_ahead(store, monkeypatch):
-    monkeypatch.setattr(open_rows, "Group", lambda groups=1: Group(groups=2))
+    monkeypatch.setattr(opening, "Group", lambda groups=1: Group(groups=2))
     (a, _, table), (b, _, _) = (_worker(store, ahead=1, in_order=True, row_copies="worker") for _ in range(2))
     prepared = _prepared(a, table, 1)
     _train(b, _prepared(b, table, 1))
-    b.sync()
-    a.sync()
+    b.syncs.sync()
+    a.syncs.sync()
     np.testing.assert_array_equal(_train(a, prepared), np.ones((1, 2)))
 
 
@@ -167,7 +170,7 @@ def test_two_workers_with_fp16_have_the_same_rows_after_a_flush(store):
     for _ in range(3):
         for worker in (a, b):
             _train(worker, _prepared(worker, table, 1, 2))
-            worker.sync()
+            worker.syncs.sync()
     for worker in (a, b):
         worker.flush()
     np.testing.assert_array_equal(store.pull(table, np.array([1, 2])), np.full((2, 2), 6))
@@ -178,7 +181,8 @@ def test_the_syncs_of_the_ranks_are_spread_over_the_steps(monkeypatch, rank, exp
     synced = []
     monkeypatch.setattr(distributed, "rank", lambda: rank)
     monkeypatch.setattr(distributed, "size", lambda: 3)
-    rows = types.SimpleNamespace(is_strict=False, rows={}, look=lambda: None, sync=lambda: synced.append(step))
+    syncs = types.SimpleNamespace(is_strict=False, sync=lambda: synced.append(step))
+    rows = types.SimpleNamespace(syncs=syncs, rows={}, look=lambda: None)
     schedule = RowSchedule(rows, None, RunConfig(embedding=EmbeddingConfig(sync_steps=3)), None)
     for step in range(1, 8):
         schedule.sync_if_due(step, Clock())
@@ -203,7 +207,9 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
     spec = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=sparse)
     names = [table.name for table in spec.tables]
     features = types.SimpleNamespace(spec=spec, segments={name: {EMBEDDING: Tensor()} for name in names})
-    embeddings = open_embeddings(features, EmbeddingConfig(optimizer="sgd"), Together(store), RowPlan(), ahead=1)
+    embeddings = open_embeddings(
+        features, RunConfig(embedding=EmbeddingConfig(optimizer="sgd")), Together(store), STEP, ahead=1
+    )
     none = np.zeros(1, np.float32)
     batch = Batch(1, {name: np.array([[7]]) for name in names}, {}, none[:, None], none, none)
     ((_, lookups),) = embeddings.prepare([batch])
@@ -212,7 +218,7 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
         slots = cache.find_or_create(lookup.unique, since)
         cache.apply_gradients(slots, [np.ones((1, cache.config.weights), np.float32)], 1.0)
     embeddings.flush()
-    embeddings.close()
+    embeddings.syncs.close()
     assert [store.stats()["tables"][name]["rows"] for name in names] == [1, 1]
 
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EvalSpec
-from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.optimize import TrainOp, rate_lines
+from ctr_trainer.estimator.run_length import Epochs, RunLength
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 from tests.checkpoints import values
@@ -68,7 +69,6 @@ def test_the_dense_rate_runs_out_over_the_epochs_or_until_max_steps(data, tmp_pa
     assert _rates(data, tmp_path / "steps", max_steps=10) == pytest.approx(falling[::4], abs=1e-6)
     by_default = _rates(data, tmp_path / "default", schedule=TrainOp().schedule)
     assert by_default == pytest.approx([1] * (STEPS - 3) + [0.75, 0.5, 0.25])  # the last fifth
-    assert _rates(data, tmp_path / "constant", schedule=Schedule()) == pytest.approx([1] * STEPS)
 
 
 OF_DENSE, OF_ROWS = (f"the learning rate of the {what}" for what in ("dense variables", "rows"))
@@ -77,46 +77,19 @@ STAIRS = Schedule("step", warmup_steps=2, decay_steps=10, decay_rate=0.1)
 IN_EPOCHS = Schedule("piecewise", 0.1, unit="epoch", boundaries=(0.5, 1.25), factors=(1.0, 0.5, 0.1))
 
 
-def test_rates_by_epoch_are_those_of_its_steps_and_the_log_says_them(data, tmp_path, caplog):
-    with caplog.at_level(logging.INFO):
-        found = _rates(data, tmp_path, epochs=2, schedule=IN_EPOCHS)
+def test_rates_by_epoch_are_those_of_its_steps(data, tmp_path):
+    found = _rates(data, tmp_path, epochs=2, schedule=IN_EPOCHS)
     assert found == pytest.approx([0.5, 1.0] + [1.0] * 8 + [0.5] * 15 + [0.1] * 15)
-    said = "piecewise, 1 of its full value from step 0 on, 0.5 of it from step 10 on, 0.1 of it from step 25 on"
-    assert f"{OF_BOTH}: {said}, with a warm-up until step 2" in caplog.messages
     accumulated = _rates(data, tmp_path / "2", epochs=2, schedule=IN_EPOCHS, accumulation_steps=2)
     assert accumulated[::2] == pytest.approx([1.0] * 5 + [0.5] * 8 + [0.1] * 7)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "epochs", "batch_size", "rates", "said"),
-    [
-        # Half an epoch is left of the first one, and 32 rows a step have 10 steps in an epoch.
-        (
-            *(IN_EPOCHS, 2, 32, [0.5] * 8 + [0.1] * 7),
-            "piecewise, 0.5 of its full value from step 10 on, 0.1 of it from step 18 on",
-        ),
-        # Ten steps of 16 rows are half an epoch, or 40 batches of 4 rows: so the epoch began at step -30.
-        (
-            *(Schedule("step", decay_steps=0.25, decay_rate=0.5, unit="epoch"), 1, 4, [0.25] * 20 + [0.125] * 20),
-            "step, 0.25 of its full value from step 10 on, multiplied by 0.5 every 20 steps, next at step 30",
-        ),
-        (
-            *(Schedule("linear", decay_steps=2, unit="epoch"), 1, 4, [1 - (step + 30) / 160 for step in range(10, 50)]),
-            "linear, to 0 of its full value at step 130",
-        ),
-    ],
-)
-def test_rates_by_epoch_resume_at_their_place_and_log_coming_changes(
-    data, tmp_path, caplog, schedule, epochs, batch_size, rates, said
-):
+def test_rates_by_epoch_resume_at_their_place(data, tmp_path):
+    """Half an epoch is left of the first one, and 32 rows a step have 10 steps in an epoch."""
     with pytest.raises(Killed):
-        _train(data, tmp_path, [Rates(kill_after=11)], save_every=10, schedule=schedule)
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        found = _rates(data, tmp_path, epochs=epochs, schedule=schedule, batch_size=batch_size)
-    assert found == pytest.approx(rates)
-    assert f"{OF_BOTH}: {said}" in caplog.messages
-    assert not [line for line in caplog.messages if "step -" in line]
+        _train(data, tmp_path, [Rates(kill_after=11)], save_every=10, schedule=IN_EPOCHS)
+    found = _rates(data, tmp_path, epochs=2, schedule=IN_EPOCHS, batch_size=32)
+    assert found == pytest.approx([0.5] * 8 + [0.1] * 7)
 
 
 def test_rates_by_epoch_are_refused_for_an_input_without_epochs(data, tmp_path):
@@ -158,59 +131,42 @@ def test_a_run_that_goes_on_after_its_end_begins_anew_and_says_so(data, tmp_path
     with caplog.at_level(logging.INFO):
         _train(data, tmp_path)
         assert _rates(data, tmp_path, epochs=2) == pytest.approx([1 - step / STEPS for step in range(STEPS)], abs=1e-6)
-    said = "linear, from its full value at step 20 to 0 of it at step 40"
-    assert f"{OF_BOTH}: {said}; it restarts because the previous run ended at step 20" in caplog.messages
+    assert f"{OF_BOTH}: linear, 1 at step 20 and 0 at step 40 of its full value" in caplog.messages
+
+
+COOLDOWN, NEXT = Schedule("cooldown"), dict(begin=20, start=20, batches=20)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("schedule", "rows", "run", "said"),
     [
+        (IN_EPOCHS, IN_EPOCHS, dict(batches=40), ["piecewise, 0.5 at step 0 and 0.1 at step 40 of its full value"]),
+        (STAIRS, STAIRS, NEXT, ["step, 0.1 at step 20 and 0.001 at step 40 of its full value"]),
         (
-            dict(schedule=STAIRS),
+            *(STAIRS, COOLDOWN, NEXT),
             [
-                f"{OF_BOTH}: step, 0.1 of its full value from step 20 on, multiplied by 0.1 every 10 steps, next at "
-                "step 22"
+                "step, 0.1 at step 20 and 0.001 at step 40 of its full value",
+                "cooldown, 1 at step 20 and 0 at step 40 of its full value, decaying from step 36 on",
             ],
         ),
-        (
-            dict(schedule=STAIRS, embedding_lr_schedule="cooldown"),
-            [
-                f"{OF_DENSE}: step, 0.1 of its full value from step 20 on, multiplied by 0.1 every 10 steps, next at "
-                "step 22",
-                f"{OF_ROWS}: cooldown, from its full value at step 38 to 0 of it at step 40; it restarts because the "
-                "previous run ended at step 20",
-            ],
-        ),
-        (
-            dict(schedule=Schedule("cooldown", warmup_steps=2)),
-            [
-                f"{OF_DENSE}: cooldown, from its full value at step 36 to 0 of it at step 40; it restarts because the "
-                "previous run ended at step 20",
-                f"{OF_ROWS}: cooldown, from its full value at step 38 to 0 of it at step 40; it restarts because the "
-                "previous run ended at step 20",
-            ],
-        ),
-        (
-            dict(schedule=Schedule("linear", decay_steps=15)),
-            [f"{OF_BOTH}: linear, 0 of its full value since step 15"],
-        ),
+        (Schedule(), Schedule(), NEXT, []),
+        (COOLDOWN, COOLDOWN, {}, ["cooldown, constant, because the number of steps of this run is not known"]),
     ],
 )
-def test_each_learning_rate_of_a_run_that_continues_has_one_true_line(data, tmp_path, caplog, settings, said):
-    _train(data, tmp_path, **settings)
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        _train(data, tmp_path, epochs=2, **settings)
-    assert [line for line in caplog.messages if "learning rate" in line or "full value" in line] == said
+def test_each_learning_rate_that_changes_has_one_true_line(schedule, rows, run, said):
+    length = RunLength(epochs=Epochs(20), **run)
+    lines = list(rate_lines(schedule, rows, length))
+    names = [OF_BOTH] if schedule == rows else [OF_DENSE, OF_ROWS]
+    assert len(lines) == len(said)
+    assert all(line.startswith(f"{name}: {text}") for line, name, text in zip(lines, names, said, strict=False))
 
 
 def test_rows_follow_the_dense_schedule_unless_they_have_their_own(data, tmp_path):
     schedule = Schedule("step", decay_steps=5, decay_rate=0.1, warmup_steps=3)
-    followed, same, own = (
+    followed, own = (
         values(_train(data, tmp_path / name, schedule=schedule, embedding_lr_schedule=name).latest_checkpoint())
-        for name in ("auto", "same", "cooldown")
+        for name in ("auto", "cooldown")
     )
-    assert all(np.array_equal(same[name], value) for name, value in followed.items())
     assert not np.array_equal(own["rows"], followed["rows"])
 
 
@@ -223,17 +179,15 @@ def test_a_run_that_is_given_more_steps_before_its_end_says_so(data, tmp_path, c
     assert "this run ends at step 40, and until step 10 it was to end at 20" in said
 
 
-def test_without_an_end_that_is_known_rates_stay_and_the_log_says_so(data, tmp_path, caplog):
+def test_without_an_end_that_is_known_rates_stay(data, tmp_path):
     class Endless(BatchReader):
         """A reader that does not say how many batches it has."""
 
         steps = None
 
     estimator, rates = deepfm.estimator(tmp_path, summary_steps=0), Rates()
-    with caplog.at_level(logging.INFO):
-        estimator.train(lambda: Endless(data, 16, epochs=1), [rates])
+    estimator.train(lambda: Endless(data, 16, epochs=1), [rates])
     assert list(rates.by_step.values()) == pytest.approx([1.0] * STEPS)
-    assert any("the number of steps of this run is not known" in record.getMessage() for record in caplog.records)
 
 
 def _plateau(patience=1, end=0.0):

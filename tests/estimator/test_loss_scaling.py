@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator.built_step import RunFacts
-from ctr_trainer.estimator.equal_variables import summed_over_examples
+from ctr_trainer.estimator.built_model import summed_over_examples
 from ctr_trainer.estimator.optimize import TrainOp
 
 tf1 = tf.compat.v1
@@ -25,7 +24,7 @@ def _train(feeds, scaled, optimizer="adagrad"):
         features, times = _Features(), tf1.placeholder(tf.float32, [])
         w = tf1.get_variable("w", initializer=np.array([0.5, -0.5], np.float32))
         loss = times * tf.reduce_mean(tf.square(tf.linalg.matvec(X, w) + features.row - 1))
-        step = TrainOp(optimizer, 0.1).build(loss, features, RunFacts(scales_loss=scaled))
+        step = TrainOp(optimizer, 0.1).build(loss, features, scales_loss=scaled)
         scale = [v for v in tf1.global_variables() if "loss_scale" in v.op.name]
         found = []
         with tf1.Session() as session:

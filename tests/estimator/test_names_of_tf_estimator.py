@@ -9,6 +9,7 @@ import tensorflow as tf
 from ctr_trainer import estimator as tf_estimator
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.estimator import evaluated_training
+from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.export import directory
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
@@ -149,12 +150,6 @@ def test_a_checkpoint_is_named_by_its_path(tmp_path):
         estimator.evaluate(input_fn, checkpoint_path=str(tmp_path / "none"))
 
 
-def test_a_scaffold_initializes_the_variables(tmp_path):
-    estimator = make(tmp_path / "m", {"init": 2.0, "rate": 0.0})
-    estimator.train(input_fn, steps=1)
-    assert estimator.get_variable_value("w").tolist() == [2.0] * 3
-
-
 @pytest.mark.parametrize("how", ["a path", "settings"])
 def test_a_training_begins_with_the_variables_of_a_checkpoint_of_tensorflow(tmp_path, how):
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -167,6 +162,11 @@ def test_a_training_begins_with_the_variables_of_a_checkpoint_of_tensorflow(tmp_
     estimator = tf_estimator.Estimator(model_fn, str(tmp_path / "m"), params, config, warm_start_from=source)
     estimator.train(input_fn, steps=1)
     assert estimator.get_variable_value("w").tolist() == [1.0, 2.0, 3.0]
+    # A scaffold of the program initializes variables too.
+    assert (
+        make(tmp_path / "s", {"init": 2.0, **params}).train(input_fn, steps=1).get_variable_value("w").tolist()
+        == [2.0] * 3
+    )
 
 
 def test_each_evaluation_covers_all_data_and_exporters_get_their_models(tmp_path):
@@ -216,7 +216,8 @@ def test_evaluations_come_with_checkpoints_but_not_before_their_time(monkeypatch
     now, told = [0.0], []
     monkeypatch.setattr(evaluated_training, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(distributed, "all_sum", lambda values, name: told.append(name) or values)
-    period = evaluated_training.EvaluationPeriod(None, start_delay_secs=30.0, throttle_secs=60.0)
+    spec = tf_estimator.EvalSpec(input_fn, start_delay_secs=30.0, throttle_secs=60.0)
+    period = evaluated_training.EvaluationPeriod(spec, RunLength())
     period.begin()
     due = []
     for step in range(1, 101):

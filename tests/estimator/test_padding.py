@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import RunConfig
+from ctr_trainer.estimator.batch_feed import connect
 from ctr_trainer.estimator.built_model import build_step, refuse_unweighed
-from ctr_trainer.estimator.built_step import BuiltStep, RunFacts
+from ctr_trainer.estimator.built_step import BuiltStep
 from ctr_trainer.estimator.inputs import GivenReader, PaddedInput, padded
 from ctr_trainer.estimator.run_length import Epochs, RunLength
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
@@ -80,7 +81,7 @@ def test_a_dataset_without_a_batch_has_nothing_to_pad_with():
 def test_the_training_ends_with_its_last_batch_and_metrics_count_no_padding():
     inputs = PaddedInput(_dataset(20))
     weights, seen = inputs.weights(inputs.labels), []
-    feed = inputs.connect(LocalStore(), RunConfig(), BuiltStep(tf.no_op(), RunLength()))
+    feed = connect(inputs, LocalStore(), RunConfig(), BuiltStep(tf.no_op(), RunLength()))
     with tf1.train.MonitoredSession() as session:
         while not feed.has_ended:
             values, fetched = session.run([[inputs.labels, weights], feed.last_fetches])
@@ -113,7 +114,7 @@ def _step(**spec):
     loss = tf1.get_variable("v", initializer=1.0) ** 2
     made = {name: make(loss) for name, make in spec.items()}
     inputs = types.SimpleNamespace(weight=tf.constant(8.0), placeholders=(), fed=False)
-    return build_step(EstimatorSpec(ModeKeys.TRAIN, loss=loss, **made), inputs, RunFacts(), 0.1)
+    return build_step(EstimatorSpec(ModeKeys.TRAIN, loss=loss, **made), inputs, 0.1, RunLength())
 
 
 def test_a_model_that_would_train_the_padding_is_refused():

@@ -1,6 +1,5 @@
 """The phases of a lone worker's run, which come out under their names and add up, and the advice that they give."""
 
-import dataclasses
 import json
 import logging
 import re
@@ -10,8 +9,9 @@ import pytest
 from ctr_trainer.commands.reports.comparison import format_phases
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, EvalSpec, RunConfig
-from ctr_trainer.estimator.advice import Circumstances, advise
+from ctr_trainer.estimator.advice import advise
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.ranks.dense_exchange import Exchange
 from ctr_trainer.system.measuring.clock import PHASES, TRAINING, Clock
 from ctr_trainer.system.processes import hardware
 from tests.constant import CONSTANT
@@ -89,17 +89,13 @@ def test_the_phases_of_a_step_add_up_to_what_is_accounted(run):
     assert any(line.startswith("  embedding lookup") for line in lines)
 
 
-def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, steps=1000, embedding=None, **more):
-    shares = {**dict.fromkeys(PHASES, 0.0), **shares, "exchange": exchange, "syncing": more.pop("syncing", 0.0)}
-    where = {field.name: more.pop(field.name) for field in dataclasses.fields(Circumstances) if field.name in more}
-    config = RunConfig(embedding=EmbeddingConfig(**(embedding or {})), **more)
-    return advise(Circumstances(shares, steps, workers, on_one_host, config, each_step, **where))
+IN_MEMORY, BY_HOROVOD = Exchange("shared_memory", ""), Exchange("horovod", "")
 
 
-SLOW_NETWORK = dict(on_one_host=False, exchanged_bytes=10_000_000, exchange_ms=100.0)
-THROTTLED = dict(request_ms=9.0, served_ms=4.0)
-FAR_SERVICE = dict(**THROTTLED, service_is_here=False, embedding={"service": "far:1"})
-FAR_COMPRESSED = {"service": "far:1", "sync_compression": "fp16"}
+def _advise(shares, exchange=None, workers=2, steps=1000, by_rank=None, core_waits=None, service="auto", **config):
+    shares, core_waits = {**dict.fromkeys((*PHASES, "exchange"), 0.0), **shares}, core_waits or [0.0] * workers
+    run = RunConfig(embedding=EmbeddingConfig(service=service), **config)
+    return advise(shares, by_rank or {}, core_waits, steps, run, exchange, on_one_host=True, has_gpu=False)
 
 
 @pytest.mark.parametrize(
@@ -107,27 +103,15 @@ FAR_COMPRESSED = {"service": "far:1", "sync_compression": "fp16"}
     [
         (dict(shares={"read": 0.2}, prefetch_batches=0), "--prefetch_batches=4"),
         (dict(shares={"read": 0.2}), "--prefetch_batches=8"),
-        (dict(shares={"sync": 0.06}), "--embedding_service=shared"),
-        (dict(shares={"sync": 0.06}, on_one_host=False), "--service_shards=2"),
-        (dict(shares={"sync": 0.06}, embedding={"service": "a:1"}), "--sync_steps=60"),
-        (dict(shares={}, syncing=0.3), "--embedding_service=shared"),
-        (dict(shares={"session": 0.8}, exchange=0.4, syncing=0.3), "--embedding_service=shared"),
-        (dict(shares={"session": 0.8}, exchange=0.3, batch_size=127), "--batch_size=256"),
-        (dict(shares={"session": 0.8}, exchange=0.3, core_waits=[0.3, 0.8], batch_size=8), "free cores for rank 1"),
+        (dict(shares={"sync": 0.2}), "--embedding_service=shared"),
+        (dict(shares={"sync": 0.2}, service="a:1"), "--sync_steps=60"),
+        (dict(shares={"exchange": 0.3}, core_waits=[0.3, 0.8]), "free cores for rank 1"),
         (dict(shares={"read": 0.4}, by_rank={"read": [0.1, 0.1, 0.7], "update": [0.1, 0.0, 0.0]}), "a faster rank 2"),
-        (dict(shares={"session": 0.8}, exchange=0.3, fp16=True), "--nofp16_allreduce"),
-        (dict(shares={"session": 0.8}, exchange=0.3, **SLOW_NETWORK), "--fp16_allreduce"),
-        (dict(shares={"session": 0.8}, exchange=0.3, **SLOW_NETWORK, fp16=True), "--dense_sync_steps=30"),
-        (dict(shares={"session": 0.8}, exchange=0.01, accumulation_steps=4), "--accumulation_steps=1"),
-        (dict(shares={"sync": 0.3}, request_ms=9.0, served_ms=8.0, on_one_host=False), "--service_shards=2"),
-        (dict(shares={"sync": 0.3}, **THROTTLED, on_one_host=False), "cores of its own for the service"),
-        (dict(shares={"sync": 0.3}, **FAR_SERVICE), "--sync_compression=fp16"),
-        (dict(shares={"sync": 0.3}, **FAR_SERVICE | {"embedding": FAR_COMPRESSED}), "--sync_steps=60"),
-        (dict(shares={"session": 0.8}, exchange=0.3), "--overlap_allreduce or --dense_sync_steps=30"),
-        (dict(shares={"session": 0.8}, exchange=0.3, exchanges_in_memory=True), "--dense_sync_steps=30"),
+        (dict(shares={"exchange": 0.3}, exchange=BY_HOROVOD), "--overlap_allreduce or --dense_sync_steps=30"),
+        (dict(shares={"exchange": 0.3}, exchange=IN_MEMORY), "--dense_sync_steps=30"),
         (dict(shares={"checkpoint": 0.2}, save_checkpoints_steps=100), "--save_checkpoints_steps=500"),
         (dict(shares={"read": 0.2, "sync": 0.3}), "--embedding_service=shared"),  # the larger share
-        (dict(shares={"session": 0.8}), "--mixed_precision=bfloat16"),
+        (dict(shares={"session": 0.8, "read": 0.09}), "--mixed_precision=bfloat16"),
     ],
 )
 def test_the_flag_for_where_most_of_the_time_goes(monkeypatch, circumstances, flag):
@@ -135,31 +119,16 @@ def test_the_flag_for_where_most_of_the_time_goes(monkeypatch, circumstances, fl
     assert _advise(**circumstances).flag == flag
 
 
-def test_bfloat16_is_not_advised_for_histories_where_it_was_slower(monkeypatch):
-    monkeypatch.setattr(hardware, "has_bfloat16", lambda: True)
-    assert _advise({"session": 0.8}, has_histories=True) is None
-
-
 @pytest.mark.parametrize(
     "circumstances",
     [
-        dict(shares={"read": 0.09, "sync": 0.05, "session": 0.8}),
-        dict(shares={"session": 0.9}, exchange=0.3, each_step=False),  # it overlaps already, or is rare
+        dict(shares={"read": 0.09, "sync": 0.09, "session": 0.8}),
+        dict(shares={"exchange": 0.3}),  # Steps do not wait for it.
         dict(shares={"sync": 0.2}, workers=1),
-        dict(shares={}, syncing=0.3, workers=1),
-        dict(shares={}, syncing=0.3, on_one_host=False),
-        dict(shares={}, syncing=0.3, has_free_core=True),
-        dict(shares={}, syncing=0.3, embedding={"service": "a:1"}),
-        dict(shares={"lookup": 0.2}),  # no core is free
         dict(shares={"checkpoint": 0.3}, save_checkpoints_steps=2000),  # the one at the end
         dict(shares={"read": 0.9}, steps=99),
-        # Batches come late while their rows are waited for from a service that stands still.
-        dict(shares={"read": 0.4, "session": 0.5}, silent=0.35),
-        dict(shares={"sync": 0.3}, exchange=0.3, syncing=0.4, silent=0.3),
         dict(shares={"session": 0.8}, core_waits=[0.69, 0.69]),
         dict(shares={"session": 0.8}, by_rank={"read": [0.3, 0.1], "session": [0.3, 0.9]}),
-        dict(shares={"session": 0.4, "read": 0.09}, batch_size=8),
-        dict(shares={"session": 0.9}, exchange=0.09, accumulation_steps=4),  # without, it would take 28%
     ],
 )
 def test_where_no_flag_would_help_none_is_named(monkeypatch, circumstances):

@@ -137,7 +137,6 @@ def _after(step, begin, end):
         (_after(10, 0, 10), 5, None, 10, 15),  # it had come to its end
         (_after(13, 10, 15), 2, None, 10, 15),
         (_after(10, 0, None), 5, None, 0, 15),
-        (Checkpoint("path", 4, [], [], None, 0), 6, None, 0, 10),  # of a version that kept none
     ],
 )
 def test_the_length_of_a_run_that_goes_on(checkpoint, batches, last, begin, end):

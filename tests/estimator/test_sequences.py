@@ -126,22 +126,20 @@ def test_a_sequence_read_with_and_without_padding_has_both_gradients(tmp_path):
     np.testing.assert_allclose(second["history"][0, :2], first["history"][0, :2] - [[11], [13]], rtol=1e-6)
 
 
-def test_a_model_that_asks_for_a_sequence_alone_has_rows_of_it_alone(tmp_path):
+@pytest.mark.parametrize(
+    ("names", "rows"),
+    [
+        (["sequence/history"], 2),
+        (["feature/tags", "feature/item"], 4),  # The items 1 and 2, the tags 7 and 8.
+    ],
+)
+def test_a_model_has_rows_only_of_the_features_that_it_reads(tmp_path, names, rows):
     def loss_of(features, labels):
-        return tf.reduce_sum(features["sequence/history"]), {"output": features["sequence_mask/history"]}
+        return sum(tf.reduce_sum(features[name]) for name in names), {"output": features[names[0]]}
 
     estimator, _ = _train(tmp_path, loss_of, 1)
     (entry,) = estimator.latest_checkpoint().tables
-    assert entry["rows"] == 2
-
-
-def test_a_model_without_the_sequence_makes_no_rows_for_it(tmp_path):
-    def loss_of(features, labels):
-        return tf.reduce_sum(features["feature/tags"]), {"output": features["feature/item"]}
-
-    estimator, _ = _train(tmp_path, loss_of, 1)
-    (entry,) = estimator.latest_checkpoint().tables
-    assert entry["rows"] == 4  # the items 1 and 2, the tags 7 and 8
+    assert entry["rows"] == rows
 
 
 def test_a_key_that_training_never_saw_reads_zeros_and_stays_in_the_mask(tmp_path):

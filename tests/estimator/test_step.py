@@ -67,7 +67,7 @@ def test_a_step_trains_its_rows_before_it_syncs_saves_publishes_and_evaluates(ma
     calls, steps, _, session = made
     micro_batch = ["feed.next", "session.run", "feed.add"]
     step = ["feed.next", "dense.next_op", "session.run", "feed.train"]
-    due = ["dense.average_if_due", "rows.sync_if_due", "save.look"]
+    due = ["dense.end_step", "rows.sync_if_due", "save.look"]
     last = ["extension.after_step", "evaluation.evaluate_if_due"]
     steps.train_step(session, session)
     assert calls == [*micro_batch, *step, *due, *last]
@@ -89,7 +89,7 @@ def test_at_the_end_rows_are_flushed_and_saved_before_the_last_evaluation(made):
     steps.train_step(session, session)
     calls.clear()
     steps.finish(session)
-    assert calls == ["rows.flush", "save", "extension.finish", "lines.finish", "evaluation.finish"]
+    assert calls == ["feed.flush", "save", "extension.finish", "lines.finish", "evaluation.finish"]
     assert steps.error is None
 
 

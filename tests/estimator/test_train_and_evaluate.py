@@ -16,8 +16,6 @@ from ctr_trainer.estimator import (
     EvalSpec,
     MetricsConfig,
     RunConfig,
-    TrainSpec,
-    train_and_evaluate,
 )
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.system.messages.errors import UserError
@@ -124,10 +122,10 @@ def test_the_best_checkpoint_outlives_the_others_and_is_found_by_its_name(data, 
 @pytest.mark.parametrize("best_metric", ["", "logloss"])
 def test_an_evaluation_is_one_line_of_the_log_with_the_best_so_far(data, tmp_path, caplog, best_metric):
     with caplog.at_level("INFO"):
-        _train(data, tmp_path, 30, _eval_spec(data, every_n_steps=5, best_metric=best_metric))
+        _train(data, tmp_path, 20, _eval_spec(data, every_n_steps=5, best_metric=best_metric))
     lines = [line for line in caplog.messages if line.startswith(("evaluation", "the best"))]
     evaluations = EvaluationHistory.load(tmp_path).evaluations
-    assert len(lines) == len(evaluations) == 6
+    assert len(lines) == len(evaluations) == 4
     name, is_better, form = ("logloss", min, ".8f") if best_metric else ("auc", max, ".6g")
     for number, (line, each) in enumerate(zip(lines, evaluations, strict=True)):
         best = is_better(evaluations[: number + 1], key=lambda e: e[name])
@@ -142,29 +140,15 @@ def test_training_stops_when_nothing_better_comes_and_stays_stopped(data, tmp_pa
     # No improvement is as large as 1, so the first evaluation is the best and the third one in a row ends it.
     patience = dict(best_metric="logloss", early_stopping_patience=2, early_stopping_min_delta=1.0)
     spec = _eval_spec(data, every_n_steps=5, **patience)
+    _train(data, tmp_path, 8, spec)
+    # The evaluation of step 8 was a run's last: it is kept, as the step is, and counts after the restart.
+    assert [e["step"] for e in EvaluationHistory.load(tmp_path).evaluations] == [5, 8]
     estimator, result = _train(data, tmp_path, 100, spec)
-    assert (result["global_step"], result["stopped_early"]) == (15, True)
-    assert estimator.latest_checkpoint().step == 15
+    assert (result["global_step"], result["stopped_early"]) == (10, True)
+    assert estimator.latest_checkpoint().step == 10
     assert _train(data, tmp_path, 100, spec)[1] is None
     more = _eval_spec(data, every_n_steps=5, **{**patience, "early_stopping_patience": 4})
-    assert _train(data, tmp_path, 100, more)[1]["global_step"] == 25
-
-
-def test_a_restart_counts_the_evaluations_before_it(data, tmp_path):
-    patience = dict(best_metric="logloss", early_stopping_patience=3, early_stopping_min_delta=1.0)
-    spec = _eval_spec(data, every_n_steps=5, **patience)
-    _train(data, tmp_path, 13, spec)
-    # The evaluation of step 13 was a run's last: it is kept, as the step is.
-    assert [e["step"] for e in EvaluationHistory.load(tmp_path).evaluations] == [5, 10, 13]
-    _, result = _train(data, tmp_path, 100, spec)
-    assert (result["global_step"], result["stopped_early"]) == (15, True)
-
-
-def test_train_and_evaluate_has_tf_estimators_names(data, tmp_path):
-    train_spec = TrainSpec(lambda: BatchReader(data[0], 32), max_steps=4)
-    metrics, result = train_and_evaluate(_estimator(tmp_path), train_spec, _eval_spec(data, steps=2))
-    assert metrics["global_step"] == result["global_step"] == 4
-    assert metrics["examples"] == 64
+    assert _train(data, tmp_path, 100, more)[1]["global_step"] == 20
 
 
 def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(tmp_path):
@@ -193,31 +177,15 @@ def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(t
     assert {"reliability/clicked", "reliability/bought"} < set(estimator.evaluate(spec.input_fn))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            dict(save_checkpoints_steps=5, save_checkpoints_secs=60),
-            "save_checkpoints_steps=5 and save_checkpoints_secs=60",
-        ),
+def test_periods_of_checkpoints_exclude_each_other_and_are_steps_by_default():
+    for settings, message in (
+        (dict(save_checkpoints_steps=5, save_checkpoints_secs=60), "steps=5 and save_checkpoints_secs=60"),
         (dict(save_checkpoints_secs=-1), "save_checkpoints_secs=-1 must be at least 0"),
-    ],
-)
-def test_periods_of_checkpoints_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(UserError, match=message):
-        RunConfig(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "steps"),
-    [
-        ({}, 1000),
-        (dict(save_checkpoints_steps=0), 0),
-        (dict(save_checkpoints_secs=60), 0),
-    ],
-)
-def test_checkpoints_come_by_steps_unless_another_period_is_given(settings, steps):
-    assert RunConfig(**settings).checkpoint_steps == steps
+    ):
+        with pytest.raises(UserError, match=message):
+            RunConfig(**settings)
+    for settings, steps in (({}, 1000), (dict(save_checkpoints_steps=0), 0), (dict(save_checkpoints_secs=60), 0)):
+        assert RunConfig(**settings).checkpoint_steps == steps
 
 
 @pytest.mark.parametrize(

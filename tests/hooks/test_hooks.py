@@ -1,20 +1,17 @@
-import contextlib
 import functools
 import logging
 import re
-import threading
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, StepRate, Summaries, TrainingProgress
+from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, Summaries, TrainingProgress
 from ctr_trainer.estimator.hooks.measuring_hooks import RunStatusHook
-from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MergedLines, MetricsHook, OwnLines
+from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MetricsHook
+from ctr_trainer.estimator.periods import EverySeconds
 from ctr_trainer.models.metrics import click_metrics
 from ctr_trainer.models.metrics.click_metrics import ClickMetrics, Line, WorkerFigures, metric_name
-from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import Latency
 from tests.metrics.ranks import Ranks
@@ -45,20 +42,6 @@ def _constants(logits, labels, weights):
     return {"": {name: tf.constant(value, tf.float32) for name, value in values.items()}}
 
 
-@pytest.mark.parametrize("periods", [{}, {"every_n_steps": 1, "every_n_secs": 1.0}])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda periods: RunStatusHook([], **periods),
-        lambda periods: MetricsHook({}, None, [], None, **periods),
-        lambda periods: Summaries("unused", **periods),
-    ],
-)
-def test_a_hook_takes_exactly_one_period(make, periods):
-    with pytest.raises(ValueError, match="give one of every_n_steps"):
-        make(periods)
-
-
 class Lines(LineTaker):
     """Keeps the lines of the training."""
 
@@ -71,15 +54,14 @@ class Lines(LineTaker):
 
 @pytest.mark.parametrize(("weight", "sums"), [(0.0, [0, 0]), (8.0, [40, 8])])
 def test_the_loss_of_a_model_without_logits_counts_as_its_batch_does(weight, sums):
-    class Sums(OwnLines):
-        def put(self, step, sums):
-            packed.append(sums)
-            return super().put(step, sums)
-
     packed = []
 
+    def merge(sums):
+        packed.append(sums)
+        return sums, ""
+
     def hooks():
-        return [MetricsHook({}, tf.constant(5.0), [], _running(), Sums(), every_n_steps=1, weight=tf.constant(weight))]
+        return [MetricsHook({}, tf.constant(5.0), [], _running(), 1, merge, tf.constant(weight))]
 
     _run(hooks, steps=1)
     assert [list(each[:2]) for each in packed] == [sums]
@@ -122,7 +104,7 @@ def test_a_model_without_logits_logs_its_loss_and_no_examples(caplog):
     with caplog.at_level(logging.INFO):
         takers, loss = [MetricLines(), kept], 0.28447193
         _run(lambda: [MetricsHook({}, tf.constant(loss), takers, _running(), every_n_steps=1)], steps=1)
-    (line,) = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
+    line, _ = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
     assert re.fullmatch(r"step 1, loss = 0\.28447193 \(\d+\.\d it/sec\)", line)
     assert "examples_per_sec" not in kept.taken[0].figures()
 
@@ -133,10 +115,9 @@ def _merged(size, steps=3):
     def work(rank, all_sum, all_gather):
         kept, logit = Lines(), 1.0 if rank == 0 else -1.0
 
-        def add_up(sums):
-            return click_metrics.add_up(all_gather(sums, "f").reshape(size, -1))
-
-        lines = MergedLines(rank, size, add_up, lambda what: contextlib.nullcontext())
+        def merge(sums):
+            of_all = click_metrics.add_up(all_gather(sums, "f").reshape(size, -1))
+            return (sums, f"rank {rank}") if rank else (of_all, f"{size} workers")
 
         def hooks():
             # Rank 0 has two examples a step, the others one of the weight 2 and one of padding.
@@ -144,7 +125,7 @@ def _merged(size, steps=3):
             tensors = _constants([-logit, logit], [0, 1], weights)
             own = functools.partial(WorkerFigures, sync_ms=float(rank), hits=8 + rank, misses=1)
             loss = tf.constant(float(rank))
-            return [MetricsHook(tensors, loss, [kept], _running(), lines, every_n_steps=2, own=own)]
+            return [MetricsHook(tensors, loss, [kept], _running(), 2, merge, own=own)]
 
         _run(hooks, steps)
         return kept.taken
@@ -170,44 +151,6 @@ def test_rank_0_has_the_figures_of_all_workers_and_each_other_rank_its_own():
     assert (zero[0].cache_hit_rate, one[0].cache_hit_rate) == (pytest.approx(17 / 19), 0.9)
     per_step = zero[0].examples_per_sec / zero[0].steps_per_sec
     assert 2 <= per_step <= 4  # 2 + 1, of ranks that need not be equally fast
-
-
-def test_a_rank_that_is_slower_holds_up_no_step_before_the_next_line_is_due():
-    release, entered = threading.Event(), []
-
-    def all_sum(sums):
-        assert release.wait(30)
-        return 2 * sums
-
-    @contextlib.contextmanager
-    def waiting(what):
-        entered.append(what)
-        release.set()
-        yield
-
-    lines = MergedLines(0, 2, all_sum, waiting)
-    assert lines.put(100, np.ones(2)) == []
-    assert lines.ready() == []  # The other rank is not there yet.
-    assert entered == []
-    ((step, sums, of),) = lines.put(200, np.zeros(2))  # Here the one before is waited for, by its name.
-    assert (step, of, sums.tolist()) == (100, "2 workers", [2, 2])
-    assert entered == ["the figures of step 100 of the other ranks"]
-    assert [step for step, *_ in lines.finish()] == [200]
-    assert lines.finish() == lines.ready() == []
-
-
-def test_figures_of_lost_ranks_delay_no_end_and_errors_show_at_the_next_line():
-    stuck = threading.Event()
-    lines = MergedLines(1, 2, lambda sums: stuck.wait(60), None)
-    lines.put(100, np.ones(1))
-    began = time.perf_counter()
-    lines.close()
-    assert time.perf_counter() - began < 30
-    stuck.set()
-    lines = MergedLines(1, 2, lambda sums: 1 / 0, lambda what: contextlib.nullcontext())
-    lines.put(100, np.ones(1))
-    with pytest.raises(ZeroDivisionError):
-        lines.put(200, np.ones(1))
 
 
 class Flips(tf1.train.SessionRunHook):
@@ -260,16 +203,15 @@ def test_the_auc_of_a_run_is_of_all_examples_of_all_ranks():
     """This rank has a positive at 0 and a negative at 1, each three times; another, three of each the other way."""
     hooks = []
 
-    def add_up(sums):
+    def merge(sums):
         other = ClickMetrics()
         other.update(np.float32([0, 1]), np.float32([0, 1]), np.ones(2, np.float32))
         other = click_metrics.pack({"": other}, 0.0, 2.0, WorkerFigures(steps_per_sec=1.0, examples_per_sec=2.0))
-        return click_metrics.add_up(np.stack([sums, other]))
+        return click_metrics.add_up(np.stack([sums, other])), "2 workers"
 
     def make():
         tensors = _constants([0, 1], [1, 0], [1, 1])
-        lines = MergedLines(0, 2, add_up, lambda what: contextlib.nullcontext())
-        hooks.append(MetricsHook(tensors, tf.constant(0.0), [], _running(), lines, every_n_steps=1))
+        hooks.append(MetricsHook(tensors, tf.constant(0.0), [], _running(), 1, merge))
         return hooks
 
     _run(make, steps=3)
@@ -307,28 +249,29 @@ def test_a_line_has_the_rates_of_this_worker_and_of_all(caplog, names, line, sho
         f"step 2800, {name} = {value} {pace}" for name, value in zip(shown, ("0.6706", "0.41000000"), strict=True)
     ]
     said = [re.sub(r"^[\d-]{10} [\d:]{8}\.\d{6}: ", "", message) for message in caplog.messages]
-    assert said == [*figures, "current lr: 0.050000"]
+    assert said == [*figures, "current lr: 0.050000", "global_step/sec: 63.9"]
     assert [message != text for message, text in zip(caplog.messages, said, strict=True)] == [
         *[names == "graph"] * 2,
-        False,
+        *[False] * 2,
     ]
 
 
 class Recording(tf1.train.SessionRunHook):
-    """Records 100 microseconds at each step."""
+    """Records 100 microseconds at each step, of which each takes a second."""
 
     def __init__(self, latency):
-        self._latency = latency
+        self._latency, self.now = latency, 0
 
     def before_run(self, run_context):
         self._latency.record(100)
+        self.now += 1
 
 
 def test_run_status_reports_each_interval_by_itself(caplog):
     latency = Latency("OpsReadSample")
-
+    steps = Recording(latency)
     with caplog.at_level(logging.INFO):
-        _run(lambda: [Recording(latency), RunStatusHook([latency], every_n_steps=2)], steps=3)
+        _run(lambda: [steps, RunStatusHook([latency], EverySeconds(2, lambda: steps.now))], steps=3)
     lines = [r.getMessage() for r in caplog.records if "RunStatus" in r.getMessage()]
     assert lines.pop(0).startswith("[RunStatus]: all in microseconds")
     assert lines == [
@@ -349,32 +292,17 @@ def test_the_service_s_lines_come_with_the_others_but_not_at_the_end_of_a_rank(c
             self.asked += 1
             return [f"[RunStatus]: PsPushGrad {self.asked}"]
 
-    service, others = Service(), [lambda: "published"]
+    steps, others = Recording(Latency("OpsReadSample")), [lambda: "published"]
+    period = EverySeconds(2, lambda: steps.now)
     with caplog.at_level(logging.INFO):
-        _run(lambda: [RunStatusHook([], others, service, every_n_steps=2)], steps=5)
+        _run(lambda: [steps, RunStatusHook([], period, others, Service())], steps=5)
     said = [line for line in caplog.messages if "Ps" in line or line == "published"]
     assert said == ["published", "[RunStatus]: PsPushGrad 1", "published", "[RunStatus]: PsPushGrad 2", "published"]
 
 
-def test_percentiles_come_by_their_seconds_and_not_with_each_period_of_the_log(caplog):
-    """Every 30 s and at the end, however many steps there are: these take far less than 30 s."""
-    latency = Latency("StepLookup")
-
-    def hooks():
-        metrics = MetricsHook({}, tf.constant(2.0), [MetricLines()], _running(), every_n_steps=1)
-        return [Recording(latency), metrics, RunStatusHook([latency], every_n_secs=RunConfig().log_secs)]
-
-    with caplog.at_level(logging.INFO):
-        _run(hooks, steps=20)
-    assert sum(line.startswith("step ") for line in caplog.messages) == 20
-    assert [line.partition("  P50")[0] for line in caplog.messages if "statistics" in line] == [
-        "[RunStatus]: StepLookup statistics => count: 20"
-    ]
-
-
 def test_a_training_whose_session_cannot_be_made_closes_what_has_not_started(tmp_path):
     takers = [MetricLines(), MetricsFile(str(tmp_path)), Summaries(str(tmp_path), every_n_steps=2)]
-    takers += [StepRate(Clock(), 1, str(tmp_path)), TrainingProgress(Clock(), False, None, 9, None)]
+    takers += [TrainingProgress(Clock(), 9, None)]
     for taker in takers:
         taker.close()
     assert not list(tmp_path.iterdir())

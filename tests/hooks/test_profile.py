@@ -8,14 +8,17 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.estimator.built_step import optimizer_step
 from ctr_trainer.estimator.hooks import measuring_hooks, traces
-from ctr_trainer.estimator.hooks.measuring_hooks import LoadHook, PhaseHook
+from ctr_trainer.estimator.hooks.measuring_hooks import MachineHook, PhaseHook
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
 from ctr_trainer.estimator.run_length import RunLength
-from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.models.head import cross_entropy
 from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.dense_exchange import Exchange
 from ctr_trainer.system.measuring import clock as clocks
+from ctr_trainer.system.measuring import resources
 from ctr_trainer.system.measuring.clock import STEP_TITLES, Clock
 
 tf1 = tf.compat.v1
@@ -106,14 +109,17 @@ def test_the_packages_own_operations_are_found_in_a_real_trace():
         w = tf1.get_variable("w", [3, 1], use_resource=True)
         loss = cross_entropy(tf.ones(4), tf.squeeze(tf.matmul(x, w), 1), tf.ones(4))
         optimizer = tf1.train.GradientDescentOptimizer(0.1)
-        gradients = step_gradients(
-            optimizer, loss, tf.constant(4.0), run_length=RunLength(), accumulation_steps=2, exchange=None
+        step = optimizer_step(
+            *(optimizer, loss, tf.constant(4.0), [], tf.constant(0.1)),
+            run_length=RunLength(),
+            accumulation_steps=2,
+            exchange=Exchange("none", ""),
         )
         metadata = tf1.RunMetadata()
         with tf1.Session() as session:
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
-            session.run(gradients.update(), {x: np.ones((4, 3))}, options, metadata)
+            session.run(step.train_op, {x: np.ones((4, 3))}, options, metadata)
     purposes = {
         traces.purpose(node.node_name, node.timeline_label.partition("= ")[2].partition("(")[0])
         for device in metadata.step_stats.dev_stats
@@ -200,11 +206,6 @@ def test_a_run_without_a_step_after_the_traced_ones_tells_nothing(clock):
     assert _run(clock, steps=7, first=4, last=7).results() is None
 
 
-def test_the_profiled_steps_are_two_at_least_in_their_order():
-    with pytest.raises(ValueError, match="two steps in this order"):
-        ProfileHook(None, 20, 20)
-
-
 def test_load_is_counted_by_second_from_the_first_step_that_counts(clock, monkeypatch):
     class Store:
         def stats(self):
@@ -220,19 +221,15 @@ def test_load_is_counted_by_second_from_the_first_step_that_counts(clock, monkey
         return {"lo": used, "eth0": types.SimpleNamespace(bytes_recv=7, bytes_sent=7)}
 
     monkeypatch.setattr(measuring_hooks.psutil, "net_io_counters", counters)
-    load = LoadHook(Store(), 4)
+    load = MachineHook(Store(), resources.no_gpu, 100, load_from=4)
     _run(clock, 8, 3, 4, [load])
-    found = load.results()
+    found = load.load()
     assert found["cpu"] == pytest.approx(2)
     assert found["network"] == {"lo": pytest.approx({"received": 1000, "sent": 10})}
     assert found["service"] == pytest.approx({"cpu": 0.75, "requests": 6})
 
 
 def test_load_of_a_run_that_is_too_short_is_not_known(clock):
-    class Store:
-        def stats(self):
-            return {"tables": {}}
-
-    load = LoadHook(Store(), 9)
+    load = MachineHook(LocalStore(), resources.no_gpu, 100, load_from=9)
     _run(clock, 4, 1, 2, [load])
-    assert load.results() is None
+    assert load.load() is None

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from ctr_trainer.estimator.hooks.measuring_hooks import ResourcesHook
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.estimator.hooks.measuring_hooks import MachineHook
 from ctr_trainer.estimator.hooks.traces import PURPOSES
 from ctr_trainer.system.measuring import clock as clocks
 from ctr_trainer.system.measuring import resources
@@ -220,13 +221,13 @@ def test_without_the_binding_or_the_library_nothing_is_known_of_a_gpu(nvml, monk
 
 
 def test_a_run_keeps_the_mean_of_how_busy_its_gpu_was_and_the_most_memory(nvml):
-    hook = ResourcesHook(resources.open_gpu(0), every_n_steps=2)
+    hook = MachineHook(LocalStore(), resources.open_gpu(0), 1)
     _run(lambda: [hook], steps=1)  # After the first step, and at the end.
     assert (hook.gpu_busy, hook.gpu_bytes) == (0.75, 3e9)
 
 
 def test_the_memory_of_this_process_is_what_it_holds_and_there_need_be_no_gpu():
-    hook, block = ResourcesHook(resources.no_gpu, every_n_steps=1), []
+    hook, block = MachineHook(LocalStore(), resources.no_gpu, 1), []
     before = resources.resident_bytes()
 
     def grow():

@@ -118,7 +118,7 @@ def _check_lines(said, model, summary):
     assert all(re.search(r", (\d+ min )?\d+ s left$", text) for text in progress)
     assert not [line for line in said[1] if " left" in line["message"]]
     rates = [[line for line in lines if line["message"].startswith("global_step/sec: ")] for lines in said]
-    assert len(rates[0]) == 2 and not rates[1]
+    assert len(rates[0]) == 3 and not rates[1]
     start = "starting from step 0: 1,003 rows an epoch, 120 steps, 2 workers"
     assert [[line["message"] for line in lines].count(start) for lines in said] == [1, 0]
     epochs = [line["message"] for line in said[0] if re.match(r"epoch \d took ", line["message"])]

@@ -123,8 +123,7 @@ def make_estimator(experiment: Experiment, services: LocalServices | None = None
         shared["positive_weight"] = 1.0
     found = find_model(model.model)
     own = param_texts.parse(model.model, found.params_class, model.model_params, shared)
-    config = dataclasses.replace(experiment.run, progress=True)
-    return Estimator(found.model_fn, model.model_dir, own, config, name=model.model, services=services)
+    return Estimator(found.model_fn, model.model_dir, own, experiment.run, name=model.model, services=services)
 
 
 def _is_error_or_of_a_hook(record: logging.LogRecord) -> bool:

@@ -1,6 +1,5 @@
-"""Shows the figures of a training: in the log, in a file for programs, in TensorBoard and at a terminal."""
+"""Shows the figures of a training: in the log, in a file for programs, and in TensorBoard."""
 
-import contextlib
 import datetime
 import json
 import logging
@@ -8,14 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow.compat.v1 as tf1
 import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from ctr_trainer.estimator.hooks.metrics_hook import LineTaker
-from ctr_trainer.estimator.hooks.step_hook import StepHook, periodic
+from ctr_trainer.estimator.hooks.step_hook import StepHook
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.metrics.click_metrics import Line
 from ctr_trainer.settings.run_config import GRAPH_NAMES, PLAIN_NAMES
@@ -26,17 +23,15 @@ _log = logging.getLogger(__name__)
 _IN_FOUR_DIGITS = ("auc", "auc_window", "auc_event_window", "accuracy", "copc", "copc_event_window")
 FILE = "metrics.jsonl"
 _TAG = "global_step/sec"
-_OF_MANY = "step {n_fmt} of {total_fmt} |{bar:20}| {speed}, {remaining} left{auc}"
-_ENDLESS = "step {n_fmt}, {speed}, {elapsed} so far{auc}"
 
 
 class MetricLines(LineTaker):
     """Logs one line per figure, such as `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`.
 
-    Then it logs `current lr: 0.050000`, the learning rate of the dense variables at that step. If the figures cover
-    several workers, a line has this worker's rates and then the examples per second of all workers, as in
-    `(63.9 it/sec; 65430.9 examples/sec; 124878.3 of 2 workers)`. For a model with logits, the cross entropy is logged;
-    for other models, the loss.
+    Then it logs `current lr: 0.050000`, the learning rate of the dense variables at that step, and
+    `global_step/sec: 63.9`, without evaluations. If the figures cover several workers, a line has this worker's rates
+    and then the examples per second of all workers, as in `(63.9 it/sec; 65430.9 examples/sec; 124878.3 of 2 workers)`.
+    For a model with logits, the cross entropy is logged; for other models, the loss.
 
     Args:
       names: one of `LOG_NAMES`. `graph` writes the messages of a TensorFlow 1 program, such as `2024-10-02
@@ -45,10 +40,13 @@ class MetricLines(LineTaker):
         previous line. There is no accuracy and no rate of all workers.
       event_seconds: f() -> the newest event time of a stream in seconds since 1970, 0 before the first event. A last
         line then shows this time. None without a stream.
+      logs_rate: whether to log `global_step/sec`.
     """
 
-    def __init__(self, names: str = PLAIN_NAMES, event_seconds: Callable[[], float] | None = None) -> None:
-        self._as_in_graph, self._event_seconds = names == GRAPH_NAMES, event_seconds
+    def __init__(
+        self, names: str = PLAIN_NAMES, event_seconds: Callable[[], float] | None = None, logs_rate: bool = True
+    ) -> None:
+        self._as_in_graph, self._event_seconds, self._logs_rate = names == GRAPH_NAMES, event_seconds, logs_rate
 
     def take(self, line: Line) -> None:
         """Logs a `Line`, with one figure in each line of the log."""
@@ -65,6 +63,8 @@ class MetricLines(LineTaker):
             _log.info("%sstep %d, %s = %.*f (%s)%s", now, line.step, shown, digits, value, pace, suffix)
         if line.own.lr is not None:
             _log.info("current lr: %f", line.own.lr)
+        if self._logs_rate:
+            _log.info("%s: %g", _TAG, line.own.steps_per_sec)
         if self._event_seconds:
             _log.info("%sstep %d, event time = %s", now, line.step, log_lines.event_text(self._event_seconds()))
 
@@ -105,16 +105,15 @@ class MetricsFile(LineTaker):
 
 
 class Summaries(LineTaker):
-    """Writes one `Line` of the training per period as a summary for TensorBoard. Rank 0 only.
+    """Writes the figures of the training as summaries for TensorBoard. Rank 0 only.
 
     Args:
       directory: directory of the event file.
-      every_n_steps, every_n_secs: exactly one; the first line after each period is written.
+      every_n_steps: the first `Line`, and then the first one after each period of this many steps, is written.
     """
 
-    def __init__(self, directory: str, every_n_steps: int | None = None, every_n_secs: float | None = None) -> None:
-        self._timer = periodic(every_n_steps, every_n_secs)
-        self._directory = directory
+    def __init__(self, directory: str, every_n_steps: int) -> None:
+        self._directory, self._every_n_steps, self._next = directory, every_n_steps, 0
         self._writer: tf1.summary.FileWriter | None = None  # None before `start`.
 
     def start(self, step: int) -> None:
@@ -123,45 +122,16 @@ class Summaries(LineTaker):
         self._writer.add_graph(tf1.get_default_graph())
 
     def take(self, line: Line) -> None:
-        if self._timer.should_trigger_for_step(line.step):
-            self._timer.update_last_triggered_step(line.step)
+        if line.step >= self._next:
+            self._next = line.step + self._every_n_steps
             assert self._writer is not None
-            summary = tf1.Summary(value=[tf1.Summary.Value(tag=k, simple_value=v) for k, v in line.figures().items()])
-            self._writer.add_summary(summary, line.step)
+            figures = {**line.figures(), _TAG: line.own.steps_per_sec or 0.0}
+            values = [tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()]
+            self._writer.add_summary(tf1.Summary(value=values), line.step)
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.flush()
-
-
-class StepRate(LineTaker):
-    """Logs the rate since the previous such line, as `global_step/sec: 63.9`, and writes it for TensorBoard.
-
-    It replaces TensorFlow's `StepCounterHook`, which counts evaluations as training time. Rank 0 only.
-
-    Args:
-      clock: `Clock` of the training thread.
-      every_n_steps: at least 1.
-      directory: directory of the summaries; None for no summaries.
-    """
-
-    def __init__(self, clock: Clock, every_n_steps: int, directory: str | None = None) -> None:
-        self._clock, self._every_n_steps, self._directory = clock, every_n_steps, directory
-        self._from: tuple[int, float] | None = None
-
-    def start(self, step: int) -> None:
-        self._writer = self._directory and tf1.summary.FileWriterCache.get(self._directory)
-
-    def stepped(self, step: int) -> None:
-        seconds = self._clock.training_seconds()
-        if self._from is None:
-            self._from = step, seconds
-        elif step - self._from[0] >= self._every_n_steps:
-            rate = (step - self._from[0]) / max(seconds - self._from[1], 1e-9)
-            self._from = step, seconds
-            _log.info("%s: %g", _TAG, rate)
-            if self._writer:
-                self._writer.add_summary(tf1.Summary(value=[tf1.Summary.Value(tag=_TAG, simple_value=rate)]), step)
 
 
 class ProgressHook(StepHook):
@@ -184,18 +154,12 @@ class ProgressHook(StepHook):
 
 
 class TrainingProgress(LineTaker):
-    """Redraws `step 1200 of 9000 |...| 65431 examples/s, 02:05 left, auc 0.7812` in place at a terminal.
-
-    The lines of the log appear above it. It shows the rate of all workers and the AUC of the last `Line`. Before the
-    first `Line`, it shows the rate of all steps so far, and assumes that all workers are equally fast. Without a
-    terminal, each `Line` is followed by a log line such as `step 2800 of 10000 (28%), epoch 1.4 of 5, 2 min 10 s left`.
+    """Logs after each `Line` how far the training is: `step 2800 of 10000 (28%), epoch 1.4 of 5, 2 min 10 s left`.
 
     At the end of each epoch, the log reports how long the epoch took, without evaluations.
 
     Args:
       clock: `Clock` of the training thread.
-      draws: whether to draw at a terminal; False logs lines there too.
-      examples: number of examples of all workers in a step; None if unknown, to show steps per second.
       last_step: the step at which training stops, or None.
       steps: number of steps that the input has, or None.
       epoch: f(steps since the start) -> number of epochs completed, or None.
@@ -206,47 +170,28 @@ class TrainingProgress(LineTaker):
     def __init__(
         self,
         clock: Clock,
-        draws: bool,
-        examples: int | None,
         last_step: int | None,
         steps: int | None,
         epoch: Callable[[int], float | None] = lambda steps: None,
         epochs: int | None = None,
         length: RunLength = RunLength(),  # noqa: B008, it is frozen
     ) -> None:
-        self._clock, self._draws, self._examples = clock, draws, examples
-        self._last_step, self._steps = last_step, steps
+        self._clock, self._last_step, self._steps = clock, last_step, steps
         self._epoch, self._epochs, self._length = epoch, epochs, length
         self._epoch_end: int | None = None
-        self._resources = contextlib.ExitStack()
-        self._bar: _Bar | None = None
 
     def start(self, step: int) -> None:
         ends = [self._last_step, None if self._steps is None else step + self._steps]
-        self._total = total = min((end for end in ends if end is not None), default=None)
+        self._total = min((end for end in ends if end is not None), default=None)
         self._start, self._shown, self._seconds = step, step, 0.0
         if self._length.epochs is not None:
             self._begin_epoch(step)
-        if not self._draws or not sys.stderr.isatty():
-            return
-        # Makes the log handlers write above the bar.
-        self._resources.enter_context(logging_redirect_tqdm())
-        self._bar = self._resources.enter_context(
-            _Bar(self._clock, self._examples, total=total, initial=step, file=sys.stderr, dynamic_ncols=True)
-        )
 
     def stepped(self, step: int) -> None:
-        if self._bar is not None:
-            self._bar.update()
         if step == self._epoch_end:
             self._end_epoch(step)
 
     def take(self, line: Line) -> None:
-        """Makes the bar show the rate and the AUC of a `Line`. Without a bar, logs the progress at the `Line`."""
-        if self._bar is not None:
-            self._bar.line = line
-            self._bar.auc = {name: value for name, value in line.values.items() if name.split("/")[0] == "auc"}
-            return
         self._seconds += (line.step - self._shown) / line.steps_per_sec
         self._shown = line.step
         parts, epoch = [f"step {line.step}"], self._epoch(line.step - self._start)
@@ -275,27 +220,3 @@ class TrainingProgress(LineTaker):
         which = f"epoch {done}" + (f" of {self._epochs}" if self._epochs else "")
         _log.info("%s%s took %.1f s: %s", "" if is_whole else "the rest of ", which, seconds, ", ".join(parts))
         self._begin_epoch(step)
-
-    def close(self) -> None:
-        """Leaves the bar on the screen. The log writes directly to the terminal again."""
-        self._resources.close()
-
-
-class _Bar(tqdm.tqdm):
-    def __init__(self, clock: Clock, examples: int | None, **settings: Any) -> None:
-        self.auc: dict[str, float] = {}
-        self.line: Line | None = None
-        self._clock, self._examples = clock, examples
-        super().__init__(bar_format=_OF_MANY if settings["total"] is not None else _ENDLESS, **settings)
-
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        values, seconds = super().format_dict, self._clock.training_seconds()
-        rate, examples = (values["n"] - values["initial"]) / max(seconds, 1e-9), None
-        if self.line is not None:
-            rate, examples = self.line.steps_per_sec, self.line.examples_per_sec
-        if examples is None and self._examples is not None:
-            examples = rate * self._examples
-        speed = f"{rate:.1f} steps/s" if examples is None else f"{examples:.0f} examples/s"
-        auc = [f"{name} {value:.4f}" for name, value in self.auc.items()]
-        return {**values, "rate": rate, "elapsed": seconds, "speed": speed, "auc": "".join(f", {text}" for text in auc)}

@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.service.service_metrics import PS_NAMES
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.estimator.hooks.step_hook import StepHook, periodic
+from ctr_trainer.estimator.hooks.step_hook import StepHook
+from ctr_trainer.estimator.periods import EverySeconds, EverySteps
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import UNIT, Latency
 from ctr_trainer.system.measuring.resources import core_seconds, resident_bytes
@@ -36,68 +37,15 @@ class PhaseHook(tf1.train.SessionRunHook):
         self._clock.enter(self._after)
 
 
-class LoadHook(StepHook):
-    """Measures the load of the machine, from the end of global step `first` to the last step of a run.
+class MachineHook(StepHook):
+    """Measures the machine: memory, GPU and cores of this process, and the load after the profiled steps.
 
-    Caveat: it counts the bytes of all processes that use the network interfaces of the machine.
-    """
-
-    def __init__(self, store: Store, first: int) -> None:
-        super().__init__()
-        self._store, self._first = store, first
-        self._from: dict[str, Any] | None = None
-        self._until: dict[str, Any] | None = None
-
-    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        if self.step == self._first:
-            self._from = self._read()
-
-    def end(self, session: tf1.Session) -> None:
-        self._until = self._read()
-
-    def results(self) -> dict[str, Any] | None:
-        """Returns the load per second; None if the run was too short or did not end.
-
-        `cpu` is the number of cores that this process used. `network` is a dict of interface -> bytes `received` and
-        `sent`. If there is a service, `service` has `cpu`, the number of cores that all shards used, and `requests`.
-        """
-        if self._from is None or self._until is None:
-            return None
-        begin, end = self._from, self._until
-        seconds = max(end["time"] - begin["time"], 1e-9)
-
-        def rate(of: Callable[[dict[str, Any]], float]) -> float:
-            return (of(end) - of(begin)) / seconds
-
-        load: dict[str, Any] = {"cpu": rate(lambda at: at["cpu"]), "network": {}}
-        for name in end["network"].keys() & begin["network"].keys():
-            pairs = zip(("received", "sent"), begin["network"][name], end["network"][name], strict=True)
-            rates = {kind: (after - before) / seconds for kind, before, after in pairs}
-            if any(rates.values()):
-                load["network"][name] = rates
-        if end["services"]:
-            load["service"] = {
-                "cpu": rate(lambda at: sum(service["cpu_seconds"] for service in at["services"])),
-                "requests": rate(lambda at: sum(sum(service["requests"].values()) for service in at["services"])),
-            }
-        return load
-
-    def _read(self) -> dict[str, Any]:
-        counters = psutil.net_io_counters(pernic=True)
-        return {
-            "time": time.perf_counter(),
-            "cpu": time.process_time(),
-            "network": {name: (each.bytes_recv, each.bytes_sent) for name, each in counters.items()},
-            "services": list(self._store.stats().get("services", {}).values()),
-        }
-
-
-class ResourcesHook(StepHook):
-    """Records the maximum resident memory, the mean load of the GPU and its maximum memory in use.
+    Caveat: the load has the bytes of all processes that use the network interfaces of the machine.
 
     Args:
       read_gpu: the result of `open_gpu` for this worker, or `no_gpu`.
-      every_n_steps, every_n_secs: exactly one; the period of the samples. The last sample is taken at the end.
+      every_n_steps: the period of the samples of memory and GPU. The last sample is taken at the end.
+      load_from: the global step after which the load is measured; None to measure no load.
 
     Attributes:
       resident_bytes: the maximum of this process's resident memory.
@@ -107,16 +55,18 @@ class ResourcesHook(StepHook):
 
     def __init__(
         self,
+        store: Store,
         read_gpu: Callable[[], tuple[float, int] | None],
-        every_n_steps: int | None = None,
-        every_n_secs: float | None = None,
+        every_n_steps: int,
+        load_from: int | None = None,
     ) -> None:
         super().__init__()
-        self._timer = periodic(every_n_steps, every_n_secs)
-        self._read_gpu = read_gpu
+        self._store, self._read_gpu, self._load_from = store, read_gpu, load_from
+        self._samples = EverySteps(every_n_steps)
         self._busy: list[float] = []
         self.resident_bytes, self.gpu_bytes = 0, np.nan
         self._cores = (0.0, 0.0)
+        self._loads: list[dict[str, Any]] = []  # At the step `load_from`, and at the end.
 
     @property
     def gpu_busy(self) -> float:
@@ -132,12 +82,46 @@ class ResourcesHook(StepHook):
         self._cores = core_seconds()
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        if self._timer.should_trigger_for_step(self.step):
-            self._timer.update_last_triggered_step(self.step)
+        if self.step == self._load_from:
+            self._loads.append(self._load())
+        if self._samples.is_due(self.step):
             self._look()
 
     def end(self, session: tf1.Session) -> None:
+        if self._loads:
+            self._loads.append(self._load())
         self._look()
+
+    def load(self) -> dict[str, Any] | None:
+        """Returns the load per second; None if the run was too short or did not end.
+
+        `cpu` is the number of cores that this process used. `network` is a dict of interface -> bytes `received` and
+        `sent`. If there is a service, `service` has `cpu`, the number of cores that all shards used, and `requests`.
+        """
+        if len(self._loads) < 2:
+            return None
+        begin, end = self._loads
+        seconds = max(end["time"] - begin["time"], 1e-9)
+        load: dict[str, Any] = {"cpu": (end["cpu"] - begin["cpu"]) / seconds, "network": {}}
+        for name in end["network"].keys() & begin["network"].keys():
+            pairs = zip(("received", "sent"), begin["network"][name], end["network"][name], strict=True)
+            rates = {kind: (after - before) / seconds for kind, before, after in pairs}
+            if any(rates.values()):
+                load["network"][name] = rates
+        if end["service"]:
+            load["service"] = {name: (end["service"][name] - at) / seconds for name, at in begin["service"].items()}
+        return load
+
+    def _load(self) -> dict[str, Any]:
+        counters, shards = psutil.net_io_counters(pernic=True), self._store.stats().get("services", {}).values()
+        cpu = sum(shard["cpu_seconds"] for shard in shards)
+        requests = sum(sum(shard["requests"].values()) for shard in shards)
+        return {
+            "time": time.perf_counter(),
+            "cpu": time.process_time(),
+            "network": {name: (each.bytes_recv, each.bytes_sent) for name, each in counters.items()},
+            "service": {"cpu": cpu, "requests": requests} if shards else {},
+        }
 
     def _look(self) -> None:
         self.resident_bytes = max(self.resident_bytes, resident_bytes())
@@ -156,27 +140,18 @@ class ServiceStatus:
 
     def __init__(self, store: Store, as_in_graph: bool = False) -> None:
         self._store, self._as_in_graph = store, as_in_graph
-        self._at_start = self._seen = self._histograms()
+        self._seen = self._histograms()
 
     def lines(self) -> list[str]:
         """Returns one line about lookups and one about pushes. Sends one request to each shard."""
-        before, self._seen = self._seen, self._histograms()
-        if not self._seen:
-            return []
-        return [latency.status_line(self._as_in_graph) for latency in self._since(before)]
-
-    def totals(self) -> tuple[int, float]:
-        """Returns the number of requests since the start up to the last `lines`, and their seconds in the service."""
-        latencies = self._since(self._at_start)
-        return sum(each.count for each in latencies), sum(each.recorded_seconds for each in latencies)
-
-    def _since(self, before: dict[str, dict[str, str]]) -> list[Latency]:
-        of = f"{len(self._seen)} shard{'s' * (len(self._seen) > 1)} of the service"
+        before, self._seen = self._seen.values(), self._histograms()
+        now = self._seen.values()
+        of = f"{len(now)} shard{'s' * (len(now) > 1)} of the service"
         return [
-            Latency.between(
-                name, of, [each[name] for each in before.values()], [each[name] for each in self._seen.values()]
+            Latency.between(name, of, [each[name] for each in before], [each[name] for each in now]).status_line(
+                self._as_in_graph
             )
-            for name in PS_NAMES
+            for name in (PS_NAMES if now else ())
         ]
 
     def _histograms(self) -> dict[str, dict[str, str]]:
@@ -193,36 +168,34 @@ class RunStatusHook(StepHook):
     which knows when all ranks have ended, then gets the last lines from `ServiceStatus`.
 
     Args:
+      latencies: their lines are logged, and then they restart.
+      period: a report is made when it is over, and at the end.
       others: functions f() -> another line.
       service: None for a rank that does not log the service's lines.
       as_in_graph: see `Latency.status_line`.
-      every_n_steps, every_n_secs: exactly one.
     """
 
     def __init__(
         self,
         latencies: list[Latency],
+        period: EverySeconds,
         others: Iterable[Callable[[], str]] = (),
         service: ServiceStatus | None = None,
         as_in_graph: bool = False,
-        every_n_steps: int | None = None,
-        every_n_secs: float | None = None,
     ) -> None:
         super().__init__()
-        self.service = service
-        self._timer = periodic(every_n_steps, every_n_secs)
-        self._latencies, self._others = latencies, others
-        self._as_in_graph, self._has_said_unit = as_in_graph, as_in_graph
+        self._latencies, self._period, self._others = latencies, period, others
+        self._service, self._as_in_graph, self._has_said_unit = service, as_in_graph, as_in_graph
 
     def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
-        self._timer.update_last_triggered_step(self.step)
+        self._period.begin()
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        if self._timer.should_trigger_for_step(self.step):
-            self._timer.update_last_triggered_step(self.step)
+        if self._period.is_over():
+            self._period.begin()
             self._report()
-            for line in self.service.lines() if self.service else ():
+            for line in self._service.lines() if self._service else ():
                 _log.info(line)
 
     def end(self, session: tf1.Session) -> None:

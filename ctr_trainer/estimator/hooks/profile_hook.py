@@ -1,6 +1,5 @@
 """Profiles steps: the time of each phase of a step and of its session run, and a timeline for viewers."""
 
-import dataclasses
 import json
 import logging
 import math
@@ -16,21 +15,6 @@ from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, Clock, since
 _log = logging.getLogger(__name__)
 # Without `profile_steps`: number of first steps that are not traced, steps from one trace to the next, and its steps.
 _FIRST_STEPS, _EVERY_STEPS, _STEPS = 20, 1000, 4
-
-
-@dataclasses.dataclass
-class _Window:
-    """The steps after the profiled ones: their number, and the seconds of each phase when it began and at its end."""
-
-    begin: dict[str, float]
-    end: dict[str, float]
-    steps: int = 0
-    squares: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """The seconds of all phases but `tracing`."""
-        return sum(self.end[name] - self.begin[name] for name in PHASES if name != "tracing")
 
 
 class ProfileHook(StepHook):
@@ -54,8 +38,6 @@ class ProfileHook(StepHook):
       directory: directory for this rank only, created if it does not exist; None to write nothing.
     """
 
-    phase = "tracing"
-
     def __init__(
         self,
         clock: Clock,
@@ -65,15 +47,16 @@ class ProfileHook(StepHook):
         directory: str | None = None,
     ) -> None:
         super().__init__()
-        if first is not None and not (last is not None and 1 <= first < last):
-            raise ValueError(f"first {first} and last {last} are not two steps in this order, from 1 on")
         self._clock, self._first, self._last, self._directory = clock, first, last, directory
         level = tf1.RunOptions.FULL_TRACE if gpu else tf1.RunOptions.SOFTWARE_TRACE
         self._arguments = tf1.train.SessionRunArgs(None, options=tf1.RunOptions(trace_level=level))
         self._traced = 0
         self._purposes: dict[str, float] = {}
         self._step_stats: Any = None  # Of the step whose operations the timeline shows.
-        self._window: _Window | None = None
+        # The steps after the profiled ones: the seconds of each phase when they began and at the end of the last one.
+        self._since: dict[str, float] = {}
+        self._until: dict[str, float] = {}
+        self._steps, self._squares = 0, 0.0
 
     def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
@@ -89,8 +72,8 @@ class ProfileHook(StepHook):
     def after_micro_batch(
         self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
     ) -> None:
-        if self._is_traced and not self._is_first:
-            with self._clock.within(self.phase):
+        if self._is_traced and self._traced:
+            with self._clock.within("tracing"):
                 began, _ = self._clock.last["session"]
                 self._step_stats = self._step_stats or run_values.run_metadata.step_stats
                 for name, value in seconds_by_purpose(run_values.run_metadata.step_stats, since_1970(began)).items():
@@ -100,14 +83,13 @@ class ProfileHook(StepHook):
         self.after_micro_batch(run_context, run_values)
         self._traced += self._is_traced
         self._keep_spans()
-        with self._clock.within(self.phase):  # All other phases have ended.
+        with self._clock.within("tracing"):  # All other phases have ended.
             if self.step == self._last and self._traced:
                 self._write()
-                self._window = _Window(dict(self._clock.seconds), dict(self._clock.seconds))
-            elif self._window is not None:
-                before = self._window.seconds
-                self._window.end, self._window.steps = dict(self._clock.seconds), self._window.steps + 1
-                self._window.squares += (self._window.seconds - before) ** 2
+                self._since = self._until = dict(self._clock.seconds)
+            elif self._since:
+                before, self._until = self._until, dict(self._clock.seconds)
+                self._steps, self._squares = self._steps + 1, self._squares + _seconds(before, self._until) ** 2
 
     def end(self, session: tf1.Session) -> None:
         self._write()
@@ -123,29 +105,23 @@ class ProfileHook(StepHook):
         All values except the counts describe a step that is not traced: the mean `step_seconds` and their standard
         deviation, the `seconds` of each phase of `clock.STEP_TITLES`, and the share of a step for which these account.
         """
-        window = self._window
-        if window is None or not window.steps or not self._purposes:
+        if not (self._steps and self._purposes):
             return None
-        of_step = {name: (window.end[name] - window.begin[name]) / window.steps for name in PHASES}
+        of_step = {name: (self._until[name] - self._since[name]) / self._steps for name in PHASES}
         session = of_step.pop("session")
         seconds = {name: session * self.share(name) for name in self._purposes}
         for name, value in of_step.items():
             if value and (key := PHASES[name].step_name):
                 seconds[key] = seconds.get(key, 0.0) + value
-        accounted, step = sum(seconds.values()), window.seconds / window.steps
+        step = _seconds(self._since, self._until) / self._steps
         return {
-            "steps": window.steps,
+            "steps": self._steps,
             "traced_steps": self._traced - 1,
             "step_seconds": step,
-            "step_deviation": math.sqrt(max(window.squares / window.steps - step**2, 0.0)),
+            "step_deviation": math.sqrt(max(self._squares / self._steps - step**2, 0.0)),
             "seconds": {name: seconds[name] for name in STEP_TITLES if name in seconds},
-            "accounted": accounted / step,
+            "accounted": sum(seconds.values()) / step,
         }
-
-    @property
-    def _is_first(self) -> bool:
-        """Whether the step that is traced is the first one, which prepares traced runs."""
-        return not self._traced
 
     def _traces(self, step: int) -> bool:
         if self._first is not None and self._last is not None:
@@ -168,9 +144,6 @@ class ProfileHook(StepHook):
         _log.info("profiled steps %d to %d: %s", self._first, self.step, path)
 
 
-def profile_hook(clock: Clock, steps: tuple[int, ...], gpu: bool, directory: str) -> ProfileHook:
-    """Returns the hook for `RunConfig.profile_steps`; see `ProfileHook`."""
-    if not steps:
-        return ProfileHook(clock, gpu=gpu)
-    first, last = steps
-    return ProfileHook(clock, first, last, gpu, directory)
+def _seconds(since: dict[str, float], until: dict[str, float]) -> float:
+    """Returns the seconds of all phases but `tracing` between two readings of a clock."""
+    return sum(until[name] - since[name] for name in PHASES if name != "tracing")

@@ -40,10 +40,3 @@ class StepHook(tf1.train.SessionRunHook):
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         """Called after each step."""
         raise NotImplementedError(f"{type(self).__name__} must define after_step")
-
-
-def periodic(every_n_steps: int | None = None, every_n_secs: float | None = None) -> tf1.train.SecondOrStepTimer:
-    """Returns a timer for exactly one of the two periods. Raises ValueError if none or both are given."""
-    if (every_n_steps is None) == (every_n_secs is None):
-        raise ValueError(f"give one of every_n_steps ({every_n_steps}) and every_n_secs ({every_n_secs})")
-    return tf1.train.SecondOrStepTimer(every_secs=every_n_secs, every_steps=every_n_steps)

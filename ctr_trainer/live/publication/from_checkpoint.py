@@ -41,7 +41,7 @@ def write_publication(url: Place, model: TrainedModel, checkpoint: Checkpoint, c
         refuse_not_finite(tower, checkpoint)
         spool = Spool(
             url,
-            (checkpoint.model or {}).get("name") or "",
+            checkpoint.model.get("name") or "",
             functools.partial(_write_rows, checkpoint),
             list(checkpoint.table_configs().values()),
             config.dtype,

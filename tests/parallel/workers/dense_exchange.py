@@ -11,7 +11,6 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.estimator.built_step import RunFacts
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.training import DenseStep
 from ctr_trainer.models.layers.dropout import micro_batch
@@ -39,7 +38,7 @@ def train(train_op, batches, settled_after=(), exchange="auto"):
         losses = tf.square(tf.linalg.matvec(x, w) - y)
         loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
         features = Features(weight)
-        step = DenseStep(train_op.build(loss, features, RunFacts(dense_exchange=exchange)))
+        step = DenseStep(train_op.build(loss, features, dense_exchange=exchange))
         number_of_batch = micro_batch()
         with tf1.Session(config=distributed.session_config(1)) as session:
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])

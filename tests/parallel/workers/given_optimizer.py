@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.estimator import DistributedOptimizer, Estimator, EstimatorSpec, ModeKeys, RunConfig
-from ctr_trainer.estimator.equal_variables import lone_updates
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
 
@@ -71,69 +70,6 @@ class Beside(tf1.train.SessionRunHook):
         return tf1.train.SessionRunArgs(self._operation)
 
 
-def lone_shapes():
-    """Returns the names of the variables that `lone_updates` finds in each form of a training step."""
-    shapes = {
-        "clipped together": lambda opt, pairs: opt.apply_gradients(
-            zip(tf.clip_by_global_norm([g for g, _ in pairs], 1.0)[0], [v for _, v in pairs], strict=True)
-        ),
-        "one exchanged": lambda opt, pairs: opt.apply_gradients(
-            [(distributed.allreduce(g, v.op.name) if v.op.name == "a" else g, v) for g, v in pairs]
-        ),
-        "scaled by an own norm": lambda opt, pairs: opt.apply_gradients(
-            [(distributed.allreduce(g, f"n{v.op.name}") / tf.norm(g), v) for g, v in pairs]
-        ),
-        "rate of the step": lambda opt, pairs: tf1.train.GradientDescentOptimizer(
-            tf1.train.exponential_decay(0.1, tf1.train.get_or_create_global_step(), 10, 0.9)
-        ).apply_gradients([(distributed.allreduce(g, f"r{v.op.name}"), v) for g, v in pairs]),
-        "by hand": lambda opt, pairs: tf.group(*(v.assign(0.9 * v - 0.1 * g) for g, v in pairs)),
-        "wrapped": lambda opt, pairs: hvd.DistributedOptimizer(tf1.train.AdamOptimizer(0.1)).minimize(
-            tf.add_n([tf.reduce_sum(g * v) for g, v in pairs])
-        ),
-        "chosen by a condition": lambda opt, pairs: opt.apply_gradients(
-            [(tf.cond(tf.reduce_sum(g) > 0, lambda g=g: g, lambda g=g: -g), v) for g, v in pairs]
-        ),
-        "decay alone": lambda opt, pairs: tf.group(*(v.assign(0.9 * v) for _, v in pairs)),
-        "in a condition": lambda opt, pairs: tf.cond(
-            tf1.train.get_or_create_global_step() < 5,
-            lambda: tf.group(opt.apply_gradients(pairs)),
-            lambda: tf.group(pairs[0][1].assign_sub(pairs[0][0])),
-        ),
-        "exchanged in a condition": lambda opt, pairs: tf.cond(
-            tf1.train.get_or_create_global_step() < 5,
-            lambda: tf.group(opt.apply_gradients([(distributed.allreduce(g, f"c{v.op.name}"), v) for g, v in pairs])),
-            tf.no_op,
-        ),
-        "summed over steps": lambda opt, pairs: opt.apply_gradients(
-            [(tf1.get_variable(f"sum_{v.op.name}", v.shape, trainable=False).assign_add(g), v) for g, v in pairs]
-        ),
-        "summed, then exchanged": lambda opt, pairs: opt.apply_gradients(
-            [
-                (
-                    distributed.allreduce(
-                        tf1.get_variable(f"s_{v.op.name}", v.shape, trainable=False) + g, f"s{v.op.name}"
-                    ),
-                    v,
-                )
-                for g, v in pairs
-            ]
-        ),
-    }
-    found = {}
-    for control_flow_v2, use_resource in ((True, True), (False, True), (False, False)):
-        (tf1.enable_control_flow_v2 if control_flow_v2 else tf1.disable_control_flow_v2)()
-        for name, shape in shapes.items():
-            with tf.Graph().as_default():
-                x = tf1.data.make_initializable_iterator(tf.data.Dataset.from_tensors(tf.ones([3]))).get_next()
-                a, b = (tf1.get_variable(n, [3], use_resource=use_resource) for n in "ab")
-                optimizer = tf1.train.AdagradOptimizer(0.1)
-                pairs = optimizer.compute_gradients(tf.reduce_sum(x * (a + 2 * b) ** 2), [a, b])
-                lone = lone_updates(shape(optimizer, pairs), tf1.trainable_variables())
-                found[f"{name} {control_flow_v2} {use_resource}"] = [variable.op.name for variable in lone]
-    tf1.enable_control_flow_v2()
-    return found
-
-
 def train(directory, make, how="given", exchange="horovod"):
     """Trains, and returns the final variable w, or the text of the error."""
     estimator = Estimator(
@@ -162,8 +98,6 @@ def main(out):
     found["aggregated"] = train(f"{out}/aggregated", several, "minimized")
     for how in ("partial", "grouped", "beside"):
         found[how] = train(f"{out}/{how}", adagrad, how)
-    if distributed.size() > 1 and distributed.is_chief():
-        found["shapes"] = lone_shapes()
     found["twice"] = train(f"{out}/twice", lambda: hvd.DistributedOptimizer(adagrad()))
     found["keras"] = train(f"{out}/keras", tf.keras.optimizers.Adagrad)
     with open(f"{out}/{distributed.rank()}.json", "w") as file:

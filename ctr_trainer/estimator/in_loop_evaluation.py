@@ -1,0 +1,114 @@
+"""An evaluation of a model in its own graph, while another graph trains the model."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.estimator.batch_feed import connect
+from ctr_trainer.estimator.evaluation import Evaluation
+from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
+from ctr_trainer.estimator.program import call_input_fn, make_input
+from ctr_trainer.estimator.train_and_evaluate import EvalSpec
+from ctr_trainer.estimator.trained_model import TrainedModel
+from ctr_trainer.estimator.training import Training
+from ctr_trainer.models.estimator_spec import ModeKeys
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.meetings import StopRequest
+from ctr_trainer.system.messages.errors import UserError
+
+
+class InLoopEvaluation:
+    """Evaluates a model in its own graph while another graph trains the model.
+
+    The constructor must be called while the training graph is the default graph.
+
+    An evaluation uses the dense variables of rank 0, as a checkpoint does. It reads the rows from the store after all
+    ranks have flushed their rows. Keys without a row read zeros and get no row. With several workers, each evaluation
+    adds one sync to the training. With one worker, the training is bit-identical.
+
+    After `stop` was asked for, no more batches are evaluated.
+
+    Raises:
+      UserError: the evaluation graph has variables that the training graph does not have.
+    """
+
+    def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopRequest) -> None:
+        self._eval_spec, self._training, self._stop = eval_spec, training, stop
+        self._config = estimator.config
+        sources = {v.op.name: v for v in tf1.global_variables()}
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            tf1.set_random_seed(self._config.seed)
+            tf1.train.get_or_create_global_step()
+            data = call_input_fn(eval_spec.input_fn, ModeKeys.EVAL, estimator.params, self._config)
+            trained = training.model.inputs
+            saved = (trained.features.spec, trained.features.statistics) if trained.fed else None
+            inputs = make_input(data, estimator.model_dir, saved)
+            self._spec = estimator.model_fn(inputs.features, inputs.labels, ModeKeys.EVAL, estimator.params)
+            embeddings = training.feed.embeddings
+            configs: dict[str, TableConfig] = (
+                {name: rows.config for name, rows in embeddings.rows.items()} if embeddings else {}
+            )
+            self._feed = connect(inputs, training.store, self._config, trained=configs, within_training=True)
+            self._steps = eval_spec.steps or inputs.batches_per_epoch
+            self._evaluation = Evaluation(self._feed, self._spec, eval_spec.metrics)
+            variables = tf1.global_variables()
+            unknown = [v.op.name for v in variables if v.op.name not in sources]
+            if unknown:
+                raise UserError(
+                    f"the model_fn makes variables for evaluation that it does not make for training "
+                    f"({', '.join(unknown)}), so they have no values: make the same variables in both modes"
+                )
+            self._sources = [sources[v.op.name] for v in variables]
+            self._fed = [tf1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
+            assign = tf.group(*(tf1.assign(v, fed) for v, fed in zip(variables, self._fed, strict=True)))
+            self._values: dict[tf.Tensor, np.ndarray] = {}  # Each evaluation fills the scaffold's dict.
+            self._scaffold = tf1.train.Scaffold(init_op=assign, init_feed_dict=self._values)
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The names of the metrics that `evaluate` returns."""
+        return self._evaluation.metric_names
+
+    def evaluate(self, session: tf1.Session) -> dict[str, Any] | None:
+        """Returns the metrics over all ranks; None if a signal stops the training. A collective.
+
+        Raises:
+          ServiceLost: the embedding service is lost.
+        """
+        self._training.dense.settle(session)
+        values = distributed.broadcast_arrays(session.run(self._sources), "evaluated_variables")
+        self._values.update(zip(self._fed, values, strict=True))
+        self._training.feed.flush()
+        distributed.barrier("evaluation_rows_flushed")
+        self._evaluation.reset()
+        self._feed.new_keys.in_training = self._training.feed.new_keys.in_training
+        try:
+            self._run()
+        finally:
+            self._feed.close()
+        if distributed.all_sum(np.array(self._stop.asked > 0, np.int32), "evaluation_stopped"):
+            return None
+        return self._evaluation.results()
+
+    def _run(self) -> None:
+        self._feed.rewind()
+        hooks = [*(self._spec.evaluation_hooks or ()), *(self._eval_spec.hooks or ())]
+        if distributed.is_chief() and self._steps:
+            hooks.append(ProgressHook("evaluating", self._steps))
+        steps = self._eval_spec.steps or None
+        with self._graph.as_default():
+            config = distributed.session_config(self._config.threads, given=self._config.session_config)
+            creator = tf1.train.ChiefSessionCreator(self._scaffold, config=config)
+            with tf1.train.MonitoredSession(creator, hooks) as session:
+                while not (self._stop.asked or session.should_stop() or self._evaluation.steps == steps):
+                    self._evaluation.step(session)
+                    # To the watchdog, the evaluation is part of a training step.
+                    distributed.watchdog().progress()
+
+    def close(self) -> None:
+        """Stops the threads that read the data."""
+        self._feed.close()
