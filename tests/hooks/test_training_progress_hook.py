@@ -1,4 +1,7 @@
-"""The lines that say how far a training is."""
+"""The lines and the bar that say how far a training is."""
+
+import io
+import sys
 
 import pytest
 
@@ -38,3 +41,16 @@ def test_a_line_says_how_far_the_training_is_and_how_long_it_will_take(caplog, l
         progress.take(Line(2800, "", {}, 45.0, None))
     said = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
     assert said[1] == expected
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_gets_a_bar_of_the_steps_and_a_file_gets_none(monkeypatch, is_terminal):
+    shown = io.StringIO()
+    shown.isatty = lambda: is_terminal
+    monkeypatch.setattr(sys, "stderr", shown)
+    progress = TrainingProgress(Clock(), 30, None)
+    progress.start(10)
+    for step in range(11, 31):
+        progress.stepped(step)
+    progress.close()
+    assert ("30/30" in shown.getvalue() and "10/30" in shown.getvalue()) if is_terminal else not shown.getvalue()

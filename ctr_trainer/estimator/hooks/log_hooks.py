@@ -1,5 +1,6 @@
 """Shows the figures of a training: in the log, in a file for programs, and in TensorBoard."""
 
+import contextlib
 import datetime
 import json
 import logging
@@ -10,6 +11,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf1
 import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from ctr_trainer.estimator.hooks.metrics_hook import LineTaker
 from ctr_trainer.estimator.hooks.step_hook import StepHook
@@ -156,7 +158,8 @@ class ProgressHook(StepHook):
 class TrainingProgress(LineTaker):
     """Logs after each `Line` how far the training is: `step 2800 of 10000 (28%), epoch 1.4 of 5, 2 min 10 s left`.
 
-    At the end of each epoch, the log reports how long the epoch took, without evaluations.
+    At the end of each epoch, the log reports how long the epoch took, without evaluations. If standard error is a
+    terminal, a progress bar is redrawn below the log.
 
     Args:
       clock: `Clock` of the training thread.
@@ -179,6 +182,7 @@ class TrainingProgress(LineTaker):
         self._clock, self._last_step, self._steps = clock, last_step, steps
         self._epoch, self._epochs, self._length = epoch, epochs, length
         self._epoch_end: int | None = None
+        self._bar, self._drawing = tqdm.tqdm(disable=True), contextlib.ExitStack()
 
     def start(self, step: int) -> None:
         ends = [self._last_step, None if self._steps is None else step + self._steps]
@@ -186,8 +190,12 @@ class TrainingProgress(LineTaker):
         self._start, self._shown, self._seconds = step, step, 0.0
         if self._length.epochs is not None:
             self._begin_epoch(step)
+        if sys.stderr.isatty():
+            self._drawing.enter_context(logging_redirect_tqdm())  # The log is written above the bar.
+            self._bar = self._drawing.enter_context(tqdm.tqdm(total=self._total, initial=step, unit=" steps"))
 
     def stepped(self, step: int) -> None:
+        self._bar.update()
         if step == self._epoch_end:
             self._end_epoch(step)
 
@@ -203,6 +211,9 @@ class TrainingProgress(LineTaker):
             left = (self._total - line.step) * self._seconds / (line.step - self._start)
             parts.append(f"{log_lines.format_seconds(left)} left")
         _log.info("%s", ", ".join(parts))
+
+    def close(self) -> None:
+        self._drawing.close()
 
     def _begin_epoch(self, step: int) -> None:
         self._epoch_end = self._length.next_epoch_end(step)
