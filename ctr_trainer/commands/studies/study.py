@@ -10,6 +10,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
 from ctr_trainer.commands.reports.training_run import Curve, best
 from ctr_trainer.commands.studies import results
 from ctr_trainer.commands.studies.plan import TrialPlans, trial_flags
@@ -71,6 +74,8 @@ class Search:
         if starts and not known:
             self._study.enqueue_trial(starts)
         self._began, self._failures, self._rows = time.monotonic(), 0, 0
+        form = "{desc} |{bar:20}| {n:.0f}% of the budget, {elapsed}"
+        self._bar = tqdm.tqdm(total=100, bar_format=form, leave=False, disable=not sys.stderr.isatty())
 
     def run(self) -> results.Found:
         """Runs trials, updates the result files after each trial, and returns the result.
@@ -83,7 +88,8 @@ class Search:
         started = f"continues a search of {finished} trials" if finished else "starts"
         _log.info("%s %s, by %s on the validation data", self._study.study_name, started, self._metric)
         if self._spent() < 1:
-            self._study.optimize(self._objective, catch=(UserError,), callbacks=[self._ended])
+            with logging_redirect_tqdm(), self._bar:  # The log is written above the bar.
+                self._study.optimize(self._objective, catch=(UserError,), callbacks=[self._ended])
         return self.write()
 
     def write(self) -> results.Found:
@@ -109,6 +115,8 @@ class Search:
         def watch(curve: Curve) -> bool:
             nonlocal reported
             self._rows = training.rows(curve)
+            self._bar.set_description(f"trial {trial.number}", refresh=False)
+            self._bar.update(min(100 * self._spent(), 100) - self._bar.n)
             for number in range(reported + 1, 1 if is_own else len(curve) + 1):
                 trial.report(self._best(curve[:number]), number)
                 reported = number
