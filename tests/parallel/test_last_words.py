@@ -34,5 +34,5 @@ def test_two_workers_that_share_rows_save_nothing_that_diverged(tmp_path):
     assert done.returncode != 0
     (line,) = [line for line in _said(done.stderr) if line.startswith("error")]
     assert line.startswith("error: the loss of step 2 is ")
-    assert line.endswith("step-0000000001: the same command resumes from it")
+    assert line.endswith("step-0000000001, of step 1: the same command resumes from it")
     assert [each.step for each in list_checkpoints(tmp_path / "model")] == [1]
