@@ -123,7 +123,9 @@ def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data
     assert last == -(-ROWS // (2 * 16))
     summary = json.loads((job.model_dir / "train_summary.json").read_text())
     worker, service = summary["restarts"]
-    assert re.search(r"rank 1 on \S+ has ended without an error message: it was killed", worker["reason"])
+    # The other worker records the kill, unless horovodrun stops it first; horovodrun's own line names the signal.
+    killed = r"rank 1 (on \S+ has ended without an error message: it was killed|ended by SIGKILL)"
+    assert re.search(killed, worker["reason"])
     assert "embedding service" in service["reason"]
     assert first <= worker["step"] < again <= service["step"] < last
     for number, restart in enumerate((worker, service), 1):
