@@ -38,7 +38,7 @@ def _command(workers, name, *flags):
 
 def _wait_until(condition, what):
     """Looks twice a second, because each look is a request to a store that has one thread."""
-    launch.wait_until(condition, what, _SECONDS, every=0.5)
+    launch.wait_until(condition, what, _SECONDS, every=0.05)
 
 
 def _has_saved(store):
