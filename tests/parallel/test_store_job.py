@@ -48,7 +48,7 @@ def _has_saved(store):
 def test_a_job_in_a_store(store, temporary, tmp_path):
     for file in small.make(tmp_path / "made", ROWS).iterdir():
         store.put(f"data/{file.name}", file)
-    saves = ["--save_checkpoints_steps=8", "--keep_checkpoint_max=2"]
+    saves = ["--save_checkpoints_steps=2", "--keep_checkpoint_max=2"]
     train = _command(2, "train", *saves, "--log_steps=4", "--eval_epochs=1", "--best_metric=auc")
 
     job = subprocess.Popen(
