@@ -152,7 +152,7 @@ def test_a_label_of_two_values_is_read_and_said(tmp_path, caplog, name, no, yes,
     assert info.label_mean == pytest.approx(CLICKS.mean())
 
 
-def test_a_label_of_ratings_gets_a_threshold_and_rows_without_one_are_not_measured(tmp_path):
+def test_a_label_of_ratings_gets_a_threshold_and_rows_without_it_are_left_out(tmp_path):
     columns = {"rating": ["" if i % 50 == 0 else 1 + i % 5 for i in range(ROWS)], "u": COLUMNS["u"]}
     spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", label="rating")
     assert spec.label.threshold == 3.0

@@ -81,7 +81,7 @@ def warnings(caplog):
     return [record.getMessage() for record in caplog.records if record.name == leakage.__name__]
 
 
-def test_columns_that_give_the_label_away_are_named_by_a_conversion_and_left_out_of_a_draft(tmp_path, caplog):
+def test_columns_that_leak_the_label_are_named_by_convert_and_not_in_a_draft(tmp_path, caplog):
     source = write_csv(tmp_path / "a.csv", COLUMNS | {name: values for name, (values, _) in LEAKS.items()})
     with caplog.at_level(logging.WARNING):
         convert("csv", source, tmp_path / "out", spec_with(*LEAKS), split="random:0.8,0.2", progress=False)

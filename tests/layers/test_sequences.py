@@ -57,7 +57,7 @@ class TestDice:
             np.testing.assert_allclose(session.run(output), expected, rtol=1e-5)
 
     @pytest.mark.parametrize("steps", [1, 3])
-    def test_the_statistics_leave_padding_out_and_are_unbiased_from_the_first_step_on(self, steps):
+    def test_the_statistics_leave_padding_out_and_are_unbiased_from_step_one(self, steps):
         x, mask = np.float32([[[0], [2]], [[4], [100]]]), np.float32([[1, 1], [1, 0]])
         (moments,), _ = run(lambda x, m: [_dice_moments(x, m, steps)], x, mask)
         np.testing.assert_allclose(moments[:, 0], [2, 8 / 3], rtol=1e-5)

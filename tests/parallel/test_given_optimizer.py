@@ -30,7 +30,7 @@ def test_three_examples_split_two_and_one_train_as_one_batch_does(trained, name)
     assert np.abs(np.array(alone) - 0.1).max() > 0.1
 
 
-def test_variables_that_drift_apart_end_the_job_after_the_first_step_or_at_a_checkpoint(trained):
+def test_variables_that_drift_apart_end_the_job_at_step_one_or_a_checkpoint(trained):
     for rank in trained[2]:
         for how, step, variable in (("lone", 1, "w"), ("partial", 1, "rows"), ("beside", 1, "w")):
             assert f"the workers no longer train one model: at step {step} these variables differ" in rank[how]

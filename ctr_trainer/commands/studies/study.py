@@ -87,8 +87,8 @@ class Search:
         finished = sum(each.state.is_finished() for each in trials)
         started = f"continues a search of {finished} trials" if finished else "starts"
         _log.info("%s %s, by %s on the validation data", self._study.study_name, started, self._metric)
-        if self._spent() < 1:
-            with logging_redirect_tqdm(), self._bar:  # The log is written above the bar.
+        with logging_redirect_tqdm(), self._bar:  # The log is written above the bar.
+            if self._spent() < 1:
                 self._study.optimize(self._objective, catch=(UserError,), callbacks=[self._ended])
         return self.write()
 

@@ -106,11 +106,6 @@ class Latency:
     def total_seconds(self) -> float:
         return self._total_us / 1e6
 
-    @property
-    def recorded_seconds(self) -> float:
-        """Seconds of the durations since the last `reset`, to three digits."""
-        return self._histogram.get_mean_value() * self.count / 1e6 if self.count else 0.0
-
     def percentiles(self) -> dict[str, int]:
         """Returns `count`, and `P50`, `P95`, `P99`, `Max` in microseconds; all 0 if nothing was recorded."""
         with self._lock:
