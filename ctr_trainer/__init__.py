@@ -6,6 +6,7 @@ API pages describe are public; everything else is internal and may change.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from ctr_trainer.settings.run_config import RunConfig
     from ctr_trainer.settings.training_configs import MetricsConfig
     from ctr_trainer.system.messages.log_lines import install as install_log
+
+# Before TensorFlow is imported: its C++ code writes only errors, and each session has as many threads within operations
+# as it asks for. Otherwise all sessions of a process have as many as the first one, even if that only computes keys.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")
 
 __version__ = "0.2.0"
 __all__ = [

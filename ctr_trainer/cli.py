@@ -20,7 +20,6 @@ from ctr_trainer.ranks.endings.report import EndReport
 from ctr_trainer.settings.by_flag import refusing_by_flags, replaced
 from ctr_trainer.system.messages import errors, log_lines
 from ctr_trainer.system.messages.errors import UserError, did_you_mean, masked
-from ctr_trainer.system.processes import tensorflow_import
 from ctr_trainer.system.processes.child import CHILD
 
 _log = logging.getLogger(__name__)
@@ -55,7 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is sys.__stdout__:
         _write_until_closed(sys.stdout)
-    tensorflow_import.be_quiet()
     log_lines.install()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())

@@ -15,8 +15,21 @@ def host_function(compute: Callable[..., Any], *shapes: Sequence[int | None]) ->
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
         inputs = [tf.compat.v1.placeholder(tf.string, shape) for shape in shapes]
         fetches = compute(*inputs)
-    # With -1, the calling thread runs the operations, so several threads compute concurrently.
-    config = tf.compat.v1.ConfigProto(
-        device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1
+    return tf.compat.v1.Session(graph=graph, config=calling_thread_config()).make_callable(fetches, inputs)
+
+
+def calling_thread_config() -> Any:
+    """Makes the options of a session whose operations the calling thread runs, so several threads run concurrently.
+
+    TensorFlow's threads within operations belong to the process, and those between operations unless a session has its
+    own: the first session decides how many a later training has. The package sets TF_OVERRIDE_GLOBAL_THREADPOOL, so
+    that each session has its own.
+    """
+    import tensorflow as tf  # It takes seconds to import.
+
+    return tf.compat.v1.ConfigProto(
+        device_count={"GPU": 0},
+        intra_op_parallelism_threads=1,
+        inter_op_parallelism_threads=-1,
+        use_per_session_threads=True,
     )
-    return tf.compat.v1.Session(graph=graph, config=config).make_callable(fetches, inputs)

@@ -15,6 +15,7 @@ from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRowSink, Chunk
 from ctr_trainer.data.source import SourceFile
 from ctr_trainer.data.typed import Use
+from ctr_trainer.features.host_function import calling_thread_config
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -86,7 +87,7 @@ def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None,
         data = tf.data.TFRecordDataset(str(local), "GZIP" if compressed else "").batch(_RECORDS).with_options(options)
         following = tf1.data.make_one_shot_iterator(data).get_next()
     read = size = 0
-    with contextlib.closing(_session(graph)) as session:
+    with contextlib.closing(tf1.Session(graph=graph, config=calling_thread_config())) as session:
         while True:
             try:
                 records = session.run(following)
@@ -216,7 +217,7 @@ class ExampleReader:
             features = {name: tf.io.RaggedFeature(_KINDS[kind]) for name, kind in kinds.items()}
             parsed = tf.io.parse_example(self._serialized, features)
             self._fetches = {name: (ragged.row_splits, ragged.values) for name, ragged in parsed.items()}
-        self._kinds, self._session = kinds, _session(graph)
+        self._kinds, self._session = kinds, tf1.Session(graph=graph, config=calling_thread_config())
 
     def close(self) -> None:
         if self._session is not None:
@@ -249,8 +250,3 @@ class ExampleReader:
                 for name, (splits, values) in columns.items()
             }
         )
-
-
-def _session(graph: tf.Graph) -> tf.compat.v1.Session:
-    config = tf1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    return tf1.Session(graph=graph, config=config)

@@ -18,6 +18,7 @@ from ctr_trainer.export.ranking import CANDIDATES, COLUMNS, CONTEXT, RANKING, RA
 from ctr_trainer.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS, flat_order
 from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import FORM, NEW_KEYS, TYPICAL, SparseFeature
+from ctr_trainer.features.host_function import calling_thread_config
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
 from ctr_trainer.live.publication.raw_inputs import RawInputs
@@ -197,7 +198,7 @@ class Tower:
                 spare.close()
                 spare = None
             graph = earlier._session.graph if earlier else tf.Graph()
-            self._session: Any = spare._session if spare else tf1.Session(graph=graph, config=_config())
+            self._session: Any = spare._session if spare else tf1.Session(graph=graph, config=calling_thread_config())
             self._meta: Any
             if earlier:
                 self._meta = earlier._meta
@@ -270,8 +271,3 @@ class Tower:
             return dict(zip(names, run(*values), strict=True))
 
         return call
-
-
-def _config() -> Any:
-    # Batches are small. With -1, the calling thread computes them and does not wait for a thread of a pool.
-    return tf1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1)

@@ -2,17 +2,11 @@
 
 import gc
 import importlib
-import os
 import sys
 
 # Keras imports these packages if they are installed, for image galleries, wrappers and data frames, and works without
 # them. With scikit-learn installed, they take as long as TensorFlow itself, at the start of each worker.
 _NOT_NEEDED = ("matplotlib", "pandas", "scipy", "sklearn")
-
-
-def be_quiet() -> None:
-    """Makes a later import of TensorFlow write no information and no warnings of its C++ code, only errors."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def load() -> None:
@@ -21,7 +15,6 @@ def load() -> None:
     The import creates a million objects that remain. Python's garbage collector would scan them repeatedly, which takes
     a third of the time, and again in each full collection of the training.
     """
-    be_quiet()
     if "tensorflow" in sys.modules:
         return
     hidden = {name for name in _NOT_NEEDED if name not in sys.modules}
