@@ -1,11 +1,13 @@
 """Input from a batch reader: placeholders, and the batches and embedding rows that are fed to them."""
 
+import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
@@ -15,15 +17,17 @@ from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.built_step import BuiltStep
 from ctr_trainer.estimator.embeddings import Embeddings, Lookups, TableLookup
-from ctr_trainer.estimator.feed import Fed, Feed, GraphInput
-from ctr_trainer.estimator.inputs import GivenReader, WholeSteps
+from ctr_trainer.estimator.feed import Fed, Feed
+from ctr_trainer.estimator.inputs import GraphInput
 from ctr_trainer.estimator.open_embeddings import open_embeddings
+from ctr_trainer.estimator.run_length import Epochs
 from ctr_trainer.features.columns import FORM, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.measuring.clock import Clock
+from ctr_trainer.system.measuring.clock import PHASES, Clock
+from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -31,22 +35,24 @@ class BatchInput(GraphInput):
     """Placeholders for the features of a reader's batches.
 
     Args:
+      reader: a `data.reader.BatchReader`, or another iterable of `Batch` with `spec`, `statistics` and `batch_size`.
+        Other attributes of a reader are optional. If its spec has quantiles, it also needs `with_statistics`, so that a
+        model can be evaluated on data with other statistics.
       spec, statistics: the feature spec and the statistics of the training data; for a new model, the reader's own.
     """
 
     fed = True
     features: FedFeatures
 
-    def __init__(self, reader: GivenReader, spec: FeatureSpec, statistics: Statistics | None) -> None:
+    def __init__(self, reader: Any, spec: FeatureSpec, statistics: Statistics | None) -> None:
         features = FedFeatures(spec, statistics, reader.batch_size)
         super().__init__(features, features.labels)
         self.reader = reader
-        self.batch_size, self.batches, self.epochs = reader.batch_size, reader.steps, reader.epochs
-        self.batches_per_epoch, self.in_epochs = reader.steps_per_epoch, reader.in_epochs
-
-    @property
-    def uses_embeddings(self) -> bool:
-        return bool(self.features.segments)
+        self.batches, self.epochs = getattr(reader, "steps", None), getattr(reader, "epochs", None)
+        self.batches_per_epoch = getattr(reader, "steps_per_epoch", None)
+        before = getattr(reader, "steps_before", None)
+        if self.batches_per_epoch is not None and before is not None:
+            self.in_epochs = Epochs(self.batches_per_epoch, before, getattr(reader, "rows", None))
 
     @functools.cached_property
     def weight(self) -> tf.Tensor:
@@ -90,7 +96,7 @@ def connect(
     ahead = config.prefetch_batches
     if step is None or config.deterministic:
         ahead = 0
-    elif inputs.reader.is_live:
+    elif getattr(inputs.reader, "is_live", False):
         ahead = min(ahead, 1)  # So that the records of a stream do not wait for later batches.
     has_others = distributed.size() > 1 or config.embedding.service != "auto"
     if step is not None and config.deterministic and inputs.features.spec.limits and has_others:
@@ -102,6 +108,32 @@ def connect(
         inputs.features, config, store, step, ahead=ahead, trained=trained, uncached=within_training
     )
     return BatchFeed(inputs, embeddings, step, config.prefetch_batches, clock)
+
+
+class WholeSteps:
+    """The batches of a reader, followed by zero-weight batches that complete the last optimizer step.
+
+    Training therefore uses the last examples even if they do not fill a step. All ranks have the same number of
+    batches, so all ranks add the same number. The added batches repeat the last batch, so they look up no other row.
+    """
+
+    def __init__(self, batches: Iterable[Batch], batches_per_step: int, latency: Latency) -> None:
+        self._batches, self._per_step, self._latency = batches, batches_per_step, latency
+        self._count: int | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        count = 0
+        for last in self._latency.each(self._batches):
+            count += 1
+            yield last
+        self._count = count
+        for _ in range(-count % self._per_step):  # Empty if there was no batch, so `last` is defined.
+            yield dataclasses.replace(last, size=0, weights=np.zeros_like(last.weights))
+
+    def taken_by(self, steps: int) -> int:
+        """Returns the number of the reader's own batches in the first `steps` steps."""
+        batches = steps * self._per_step
+        return batches if self._count is None else min(batches, self._count)
 
 
 class BatchFeed(Feed):
@@ -127,7 +159,8 @@ class BatchFeed(Feed):
         self._training, self._prefetch_batches = step.rows if step is not None else None, prefetch_batches
         self._clock = clock or Clock()
         reader, per_step = inputs.reader, step.accumulation_steps if step is not None else 1
-        self._batches = WholeSteps(reader, per_step)
+        read_latency = Latency(PHASES["read"].operation)
+        self._batches = WholeSteps(reader, per_step, read_latency)
         self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = read_ahead((), 0)
         self._rows_of: list[str] = []
         if (training := self._training) is not None and training.gradients:
@@ -136,21 +169,25 @@ class BatchFeed(Feed):
             self._rows_of, self.fetches = list(training.gradients), list(training.gradients.values())
             self.last_fetches = [*self.fetches, training.learning_rate]
             self.last_fetches += [training.share] if training.share is not None else []
-        self.steps = None if reader.steps is None else -(-reader.steps // per_step)
-        self.is_live, self.stream_state = reader.is_live, reader.stream_state
-        self.status_lines = reader.status_lines(embeddings.new_keys)
-        self.latencies = [reader.read_latency, *embeddings.latencies]
+        self.steps = None if inputs.batches is None else -(-inputs.batches // per_step)
+        self.is_live, self.stream_state = getattr(reader, "is_live", False), getattr(reader, "stream_state", None)
+        self.status_lines = reader.status_lines(embeddings.new_keys) if hasattr(reader, "status_lines") else ()
+        self.latencies = [read_latency, *embeddings.latencies]
         self.new_keys = embeddings.new_keys
         here, trained = reader.statistics or {}, inputs.features.statistics or {}
         self.new_keys.forms = lambda name: (here.get(name, {}).get(FORM, ""), trained.get(name, {}).get(FORM, ""))
 
     def rewind(self) -> None:
         self._ahead.close()
-        done, per_epoch = self.epochs_after(0), self._reader.steps_per_epoch
+        done, per_epoch = self.epochs_after(0), self.inputs.batches_per_epoch
         self.new_keys.limit = float("inf") if done is None or per_epoch is None else (1 - done) * per_epoch
         self.embeddings.begin()
         self._ahead = read_ahead(self.embeddings.prepare(self._batches), self._prefetch_batches)
         self.examples = 0
+
+    def begin_training(self, session: tf1.Session, step: int) -> None:
+        assert self._training is not None
+        self.embeddings.begin_training(step, lambda: float(session.run(self._training.learning_rate)))
 
     def next(self) -> Fed:
         with self._clock.within("feed"):
@@ -179,14 +216,19 @@ class BatchFeed(Feed):
         weight = 1.0 if self._training.share is None else float(np.sum(fed.batch.weights))
         return fed.tables, dict(zip(self._rows_of, fetched, strict=False)), weight
 
+    def sync_if_due(self, step: int) -> None:
+        self.embeddings.sync_if_due(step, self._clock)
+
     def flush(self) -> None:
         self.embeddings.flush()
 
     def position_after(self, steps: int) -> dict[str, Any] | None:
+        if not hasattr(self._reader, "position_after"):
+            return None
         return self._reader.position_after(self._batches.taken_by(steps))
 
     def committed(self, position: dict[str, Any] | None) -> None:
-        if position is not None:
+        if position is not None and hasattr(self._reader, "committed"):
             self._reader.committed(position)
 
     def epochs_after(self, steps: int) -> float | None:

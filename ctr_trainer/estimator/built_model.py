@@ -8,8 +8,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.built_step import BuiltStep, RowTraining, optimizer_step
-from ctr_trainer.estimator.feed import GraphInput
-from ctr_trainer.estimator.inputs import PaddedInput
+from ctr_trainer.estimator.inputs import GraphInput, padded_input
 from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds
 from ctr_trainer.estimator.optimize import PlannedStep
@@ -53,7 +52,7 @@ def build_model(job: TrainingJob, input_ends: InputEnds) -> BuiltModel:
     data = call_input_fn(job.input_fn, ModeKeys.TRAIN, job.params, config, position)
     pads = config.uneven_inputs == "pad" and several
     has_read = input_ends.has_read if several else None
-    inputs = PaddedInput(data, has_read) if pads else make_input(data, job.model_dir, has_read=has_read)
+    inputs = padded_input(data, has_read) if pads else make_input(data, job.model_dir, has_read=has_read)
     own = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
     batches, epochs = distributed.broadcast_object((inputs.batches, own), "batches")
     length = resumed(job.checkpoint, batches, job.last_step, epochs and Epochs(**epochs))

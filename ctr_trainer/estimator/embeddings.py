@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.estimator.row_sync import RowSync
 from ctr_trainer.estimator.table_inputs import TableInputs
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import Latency
 
 Lookups = dict[str, tuple[Lookup, int | None]]  # By table name: the keys, and the result of `RowCopies.pull_ahead`.
@@ -85,11 +86,19 @@ class Embeddings:
         self._gradients, self.syncs, self._ahead, self.new_keys = gradients, syncs, ahead, new_keys
         self._lookup, self._local, self._push = lookup_latency, Latency("OpsLocalLookup"), push_latency
         self.latencies = [self._lookup, self._local, self._push, syncs.latency]
+        self._evicts = distributed.is_chief() and any(each.config.evicts for each in rows.values())
 
     def begin(self) -> None:
         """Prepares the rows. Call this before the first lookup, after the rows of a checkpoint were restored."""
         for rows in self.rows.values():
             rows.begin()
+
+    def begin_training(self, step: int, learning_rate: Callable[[], float]) -> None:
+        """Prepares the rows for the first step after `step`, whose learning rate is `learning_rate()`."""
+        for rows in self._dense:  # After a resume, new rows of the first batch catch up with this rate.
+            rows.expect_learning_rate(learning_rate())
+        if self._evicts:
+            self._store.advance(step)
 
     def prepare(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Lookups]]:
         """Yields each batch with the part of its lookups that can be done ahead of the step.
@@ -164,10 +173,16 @@ class Embeddings:
         if host is not None:
             host.end_step()
 
-    def look(self) -> None:
-        """Raises an error if the service has ended or the background sync has failed. Does not wait."""
+    def sync_if_due(self, step: int, clock: Clock) -> None:
+        """Syncs the copies if a sync is due after `step`, and removes expired rows every `sync_steps` steps.
+
+        `lru` and `ttl_steps` are therefore only as exact as that. Raises an error if the service has ended or the
+        background sync has failed.
+        """
         self._store.look()
-        self.syncs.look()
+        self.syncs.sync_if_due(step, clock)
+        if self._evicts and step % self.syncs.steps == 0:
+            self._store.advance(step)
 
     def flush(self) -> None:
         """Syncs, and returns when the store has exactly all changes of this worker and no row has missed a step.
@@ -183,16 +198,6 @@ class Embeddings:
         """Makes the steps that rows of a dense optimizer missed."""
         for rows in self._dense if distributed.local_rank() == 0 else ():
             rows.catch_up()
-
-    @property
-    def moves_all_rows(self) -> bool:
-        """Whether training updates all rows at every step, with a dense optimizer."""
-        return bool(self._dense)
-
-    def expect_learning_rate(self, learning_rate: float) -> None:
-        """Sets the learning rate of the first step. After a resume, new rows of its batch catch up with this rate."""
-        for rows in self._dense:
-            rows.expect_learning_rate(learning_rate)
 
     def totals(self) -> RowTotals:
         return sum((rows.totals() for rows in self.rows.values()), RowTotals())

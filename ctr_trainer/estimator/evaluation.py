@@ -10,7 +10,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.estimator.feed import Feed, GraphInput
+from ctr_trainer.estimator.feed import Feed
+from ctr_trainer.estimator.inputs import GraphInput
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.metrics.click_metrics import Mean, metric_name

@@ -1,20 +1,15 @@
-"""Input functions for arrays in memory, and wrappers for the batch readers and datasets that an `input_fn` returns."""
+"""Input functions for arrays in memory; the input of a graph, which may be a padded dataset."""
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.data.batch import Batch
-from ctr_trainer.embedding.worker.new_keys import NewKeys
-from ctr_trainer.estimator.feed import DatasetInput, example_count, read_in_graph
 from ctr_trainer.estimator.run_length import Epochs
-from ctr_trainer.features.columns import Statistics
 from ctr_trainer.ranks import distributed
-from ctr_trainer.system.measuring.clock import PHASES
-from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -77,87 +72,62 @@ def _columns(frame: Any) -> dict[str, np.ndarray]:
     return {name: values.astype(str) if values.dtype == object else values for name, values in columns.items()}
 
 
-class GivenReader:
-    """Wraps a reader, and supplies defaults for the optional attributes that it lacks.
-
-    Args:
-      reader: a `data.reader.BatchReader`, or another iterable of `Batch` with `spec`, `statistics` and `batch_size`. If
-        its spec has quantiles, it also needs `with_statistics`, so that a model can be evaluated on data with other
-        statistics.
+class GraphInput:
+    """The features and labels from which a model is built, and the properties of the data that are known by then.
 
     Attributes:
-      steps: number of batches from the reader's start to its end; None if unknown.
-      steps_per_epoch: number of batches in a whole epoch; None if unknown.
-      in_epochs: `Epochs` of the reader; None if unknown.
-      epochs: number of the epoch before which the reader stops; None for no end, or if unknown.
-      is_live: whether examples arrive one by one, as in a stream.
-      position_after: f(steps) -> the position after every worker has read `steps` batches since the reader's start;
-        None if unknown.
-      committed: f(position), called after a checkpoint with this position is complete.
-      status_lines: f(`NewKeys`) -> list of functions, each of which returns a line for the log.
-      stream_state: for a stream, f() -> {`event_seconds`: the newest event time in seconds since 1970, 0 before the
-        first event; `lag_records`: number of records that are not read yet}; None otherwise.
-      read_latency: OpsReadSample: the time that the reader takes for each batch.
+      features, labels: the arguments of `model_fn`.
+      fed: whether the features are `FedFeatures`, whose values are fed at each step. Otherwise the graph reads its
+        input itself, and a resumed run reads it from the beginning.
+      weight: scalar float32, the sum of the weights of a batch's examples.
+      batches: number of batches from the input's start to its end. This and the attributes below are None if unknown.
+      batches_per_epoch: number of batches in a whole epoch.
+      in_epochs: `Epochs` of the input.
+      epochs: number of epochs of the whole run, including epochs before this input's start.
+      placeholders: the placeholders of embedding rows; () if the graph reads its input itself.
+      next_total: scalar tensor, equal on all ranks: the number of ranks that have another batch; see `padded_input`.
     """
 
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-        self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
-        self.steps: int | None = getattr(reader, "steps", None)
-        self.epochs: int | None = getattr(reader, "epochs", None)
-        self.steps_per_epoch: int | None = getattr(reader, "steps_per_epoch", None)
-        before, rows = getattr(reader, "steps_before", None), getattr(reader, "rows", None)
-        self.in_epochs: Epochs | None = None
-        if self.steps_per_epoch is not None and before is not None:
-            self.in_epochs = Epochs(self.steps_per_epoch, before, rows)
-        self.is_live: bool = getattr(reader, "is_live", False)
-        self.position_after: Callable[[int], Any] = getattr(reader, "position_after", lambda steps: None)
-        self.committed: Callable[[Any], None] = getattr(reader, "committed", lambda position: None)
-        self.status_lines: Callable[[NewKeys], Sequence[Callable[[], str]]] = getattr(
-            reader, "status_lines", lambda _: ()
-        )
-        self.stream_state: Callable[[], dict[str, float]] | None = getattr(reader, "stream_state", None)
-        self.read_latency = Latency(PHASES["read"].operation)
+    fed = False
+    batches: int | None = None
+    batches_per_epoch: int | None = None
+    in_epochs: Epochs | None = None
+    epochs: int | None = None
+    placeholders: Sequence[tf.Tensor] = ()
+    next_total: tf.Tensor | None = None
 
-    def with_statistics(self, statistics: Statistics) -> "GivenReader":
-        """Returns the reader with the statistics of the training data, which define a model's quantiles."""
-        return GivenReader(self._reader.with_statistics(statistics))
+    def __init__(self, features: Any, labels: Any) -> None:
+        self.features, self.labels = features, labels
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self.read_latency.each(self._reader)
+    @functools.cached_property
+    def weight(self) -> tf.Tensor:
+        return tf.cast(_example_count(self.features, self.labels), tf.float32)
+
+    def weights(self, labels: tf.Tensor) -> tf.Tensor:
+        """Returns float32[B], the weight of each example in the metrics; `labels` is float32[B]."""
+        ones = tf.ones_like(labels)
+        return ones if self.next_total is None else ones * tf.minimum(self.weight, 1.0)
 
 
-class WholeSteps:
-    """The batches of a reader, followed by zero-weight batches that complete the last optimizer step.
-
-    Training therefore uses the last examples even if they do not fill a step. All ranks have the same number of
-    batches, so all ranks add the same number. The added batches repeat the last batch, so they look up no other row.
+def dataset_input(data: Any, has_read: Callable[[], None] | None = None) -> GraphInput:
+    """Returns the input of a graph that reads a `tf.data.Dataset` of (features, labels), or the tensors of both.
 
     Args:
-      batches_per_step: number of batches in an optimizer step.
+      data: the Dataset or the tuple of tensors; only the features if there are no labels.
+      has_read: callback f(), called after each batch is read, or None.
     """
-
-    def __init__(self, batches: Iterable[Batch], batches_per_step: int) -> None:
-        self._batches, self._per_step = batches, batches_per_step
-        self._count: int | None = None
-
-    def __iter__(self) -> Iterator[Batch]:
-        count = 0
-        for last in self._batches:
-            count += 1
-            yield last
-        self._count = count
-        for _ in range(-count % self._per_step):  # Empty if there was no batch, so `last` is defined.
-            yield dataclasses.replace(last, size=0, weights=np.zeros_like(last.weights))
-
-    def taken_by(self, steps: int) -> int:
-        """Returns the number of the reader's own batches in the first `steps` steps."""
-        batches = steps * self._per_step
-        return batches if self._count is None else min(batches, self._count)
+    data = _read_in_graph(data) if isinstance(data, tf.data.Dataset) else data
+    batch = data if isinstance(data, tuple) else (data, None)
+    if len(batch) != 2 or batch[0] is None:
+        raise UserError(
+            f"input_fn returned {'None' if data is None else f'a tuple of {len(batch)}'}: expected a "
+            "tf.data.Dataset of (features, labels), the tensors of both, or a BatchReader"
+        )
+    return GraphInput(*(_counted(batch, has_read) if has_read else batch))
 
 
-class PaddedInput(DatasetInput):
-    """The input of a rank, followed by zero-weight batches until the inputs of all ranks have ended.
+def padded_input(data: Any, has_read: Callable[[], None] | None = None) -> GraphInput:
+    """Returns the input of a rank, followed by zero-weight batches until the inputs of all ranks have ended.
 
     A zero-weight batch repeats the last batch. In each step, one exchange of a number, which runs concurrently with the
     computation, counts the ranks that have another batch, so that all ranks end after the same step.
@@ -166,26 +136,20 @@ class PaddedInput(DatasetInput):
       data: this rank's `tf.data.Dataset`, read one batch ahead.
       has_read: callback f(), called after each batch is read, or None.
 
-    Attributes:
-      weight: scalar float32, the number of examples in this rank's batch; 0 for a zero-weight batch.
-
     Raises:
       UserError: `data` is not a Dataset.
     """
-
-    def __init__(self, data: Any, has_read: Callable[[], None] | None = None) -> None:
-        if not isinstance(data, tf.data.Dataset):
-            raise UserError(
-                f"uneven_inputs='pad' is for a tf.data.Dataset, and input_fn returned {type(data).__name__}: use "
-                "uneven_inputs='error' (a BatchReader has as many batches on all ranks)"
-            )
-        batch, (self.weight, has_next) = read_in_graph(padded(data))
-        super().__init__(batch, has_read)
-        with tf.device("/cpu:0"):
-            self.next_total = distributed.allreduce(has_next, "ranks_with_a_batch")
-
-    def weights(self, labels: tf.Tensor) -> tf.Tensor:
-        return tf.ones_like(labels) * tf.minimum(self.weight, 1.0)
+    if not isinstance(data, tf.data.Dataset):
+        raise UserError(
+            f"uneven_inputs='pad' is for a tf.data.Dataset, and input_fn returned {type(data).__name__}: use "
+            "uneven_inputs='error' (a BatchReader has as many batches on all ranks)"
+        )
+    batch, (weight, has_next) = _read_in_graph(padded(data))
+    inputs = dataset_input(batch, has_read)
+    inputs.weight = weight  # Replaces the number of examples: 0 for a zero-weight batch.
+    with tf.device("/cpu:0"):
+        inputs.next_total = distributed.allreduce(has_next, "ranks_with_a_batch")
+    return inputs
 
 
 def padded(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -207,7 +171,7 @@ def padded(dataset: tf.data.Dataset) -> tf.data.Dataset:
     def finished(element: Any, counts: tf.Tensor, has_next: tf.Tensor, begun: tf.Tensor) -> Any:
         whole = tf.nest.pack_sequence_as(spec, element, expand_composites=True)
         parts = whole if isinstance(whole, tuple) and len(whole) == 2 else (whole, None)
-        weight = tf.where(counts, tf.cast(example_count(*parts), tf.float32), 0.0)
+        weight = tf.where(counts, tf.cast(_example_count(*parts), tf.float32), 0.0)
         return whole, (weight, tf.cast(has_next, tf.float32))
 
     steps = endless.scan((none, False, False), step)
@@ -221,3 +185,39 @@ def _parts(element: Any) -> tuple[tf.Tensor, ...]:
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     """Returns the smallest tensor that conforms to a `tf.TensorSpec`."""
     return tf.zeros([size or 0 for size in spec.shape.as_list()] if spec.shape.rank else [], spec.dtype)
+
+
+def _read_in_graph(dataset: tf.data.Dataset) -> Any:
+    """Returns the tensors of a batch; each session reads the Dataset from the beginning."""
+    iterator = tf1.data.make_initializable_iterator(dataset)
+    # A session runs these initializers when it starts.
+    tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    return iterator.get_next()
+
+
+def _example_count(features: Any, labels: Any) -> tf.Tensor | int:
+    """Returns the first dimension of a batch's labels, or of its first feature if there are no labels."""
+    tensors = [*tf.nest.flatten(labels), *tf.nest.flatten(features)]
+    first = next(tensor for tensor in tensors if tensor is not None)
+    if isinstance(first, tf.SparseTensor):
+        return first.dense_shape[0]
+    if isinstance(first, tf.RaggedTensor):
+        return first.nrows()
+    return tf.shape(first)[0] if first.shape.rank != 0 else 1
+
+
+def _counted(batch: tuple[Any, Any], has_read: Callable[[], None]) -> list[Any]:
+    """Returns the features and labels of a batch. They become available after the graph has called `has_read`."""
+
+    def counted() -> np.int32:
+        has_read()
+        return np.int32(0)
+
+    read = [tensor for tensor in tf.nest.flatten(batch, True) if tensor is not None]
+    with tf.control_dependencies(read), tf.device("/cpu:0"):
+        count = tf.numpy_function(counted, [], tf.int32)
+    with tf.control_dependencies([count]):
+        return [
+            tf.nest.map_structure(tf.identity, part, expand_composites=True) if part is not None else None
+            for part in batch
+        ]

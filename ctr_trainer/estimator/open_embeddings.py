@@ -94,7 +94,7 @@ def open_embeddings(
     # If there are copies, the log also reports an interval in which no lookup needed the service.
     lookup.shows_none = bool(copies)
     in_order = config.deterministic and step is not None
-    syncs = RowSync(copies, group, in_order)
+    syncs = RowSync(copies, group, in_order, config)
     host = HostGradients() if in_order and size > 1 and syncs.owner != "worker" else None
     scale = step.rows.learning_rate_scale if step is not None and step.rows is not None else None
     factor = merging.gradient_factor(embedding.row_optimizer.name, size, scale or size, group.groups)

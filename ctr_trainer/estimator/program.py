@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from ctr_trainer.checkpoint.model_directory import TrainedFeatures, features_path, load_features
 from ctr_trainer.estimator.batch_feed import BatchInput
-from ctr_trainer.estimator.feed import DatasetInput, GraphInput
-from ctr_trainer.estimator.inputs import GivenReader
+from ctr_trainer.estimator.inputs import GraphInput, dataset_input
 from ctr_trainer.features.columns import FORM
 from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.models.estimator_spec import EstimatorSpec
@@ -45,7 +44,7 @@ def make_input(
     """Returns the `GraphInput` of the data that an `input_fn` returned.
 
     Args:
-      data: see `GivenReader` and `DatasetInput`; an object with a `spec` is a reader.
+      data: see `BatchInput` and `dataset_input`; an object with a `spec` is a reader.
       trained: (FeatureSpec, statistics) of the model; None to load them from `model_dir`.
       has_read: f(), called after each batch that the graph itself reads, or None.
 
@@ -53,8 +52,8 @@ def make_input(
       UserError: the feature spec of the data differs from the feature spec of the model in `model_dir`.
     """
     if not hasattr(data, "spec"):
-        return DatasetInput(data, has_read)
-    reader, trained = GivenReader(data), trained or load_features(model_dir)
+        return dataset_input(data, has_read)
+    reader, trained = data, trained or load_features(model_dir)
     if trained is None:
         return BatchInput(reader, reader.spec, reader.statistics)
     spec, statistics = trained

@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
+from ctr_trainer.estimator.periods import EverySeconds
 from ctr_trainer.ranks import distributed
-from ctr_trainer.system.measuring.clock import PHASES
+from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.measuring.clock import PHASES, Clock
 from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.processes import hardware
 from ctr_trainer.system.processes.waiting import Background
@@ -15,7 +17,11 @@ _T = TypeVar("_T")
 
 
 class RowSync:
-    """Syncs the copies of all tables concurrently, in the background or strictly.
+    """Syncs the copies of all tables concurrently every `sync_steps` steps, in the background or strictly.
+
+    The syncs of the ranks are spread over `sync_steps`, unless a sync is a collective. With a publication, a worker
+    also syncs when half of the seconds between two publications have passed, because a publication reads the service.
+    A step waits only if the next sync is due and the previous one has not ended.
 
     A strict sync is a collective: all groups push at the same step, in rank order, and wait for each other, so that the
     service adds the changes in a fixed order. Then each group reads the rows with the pushes of all. With one group,
@@ -24,16 +30,18 @@ class RowSync:
     Args:
       copies: dict of table name -> `RowCopies`; empty if this worker trains the tables of the store.
       group: this worker's group.
-      in_order: whether syncs of several groups are strict.
+      in_order: whether syncs of several groups are strict, as in a training with `deterministic`.
 
     Attributes:
       copies, is_strict: see above.
+      steps: the number of steps between two syncs.
       owner: the owner of each copy, `host` or `worker`; None if there are no copies.
       latency: OpsParameterSync: time of each sync of all tables.
       seconds: duration of the last sync.
+      wait_ms: milliseconds for which the last sync blocked the training thread; None before the first sync.
     """
 
-    def __init__(self, copies: Mapping[str, RowCopies], group: Group, in_order: bool) -> None:
+    def __init__(self, copies: Mapping[str, RowCopies], group: Group, in_order: bool, config: RunConfig) -> None:
         self.copies, self._group = copies, group
         self.is_strict = in_order and group.groups > 1
         self.owner = None if not copies else "worker" if group.is_alone else "host"
@@ -47,7 +55,22 @@ class RowSync:
                 2 * len(copies), initializer=hardware.run_on, initargs=(cores,)
             )
         self.latency = Latency(PHASES["sync"].operation, "" if group.is_alone else "the host")
-        self.seconds = 0.0
+        self.seconds, self.wait_ms = 0.0, None
+        self.steps, rank, size = config.embedding.sync_steps, distributed.rank(), distributed.size()
+        self._offset = 0 if self.is_strict else rank * self.steps // size
+        by_clock = config.publish.to and not (self.is_strict or config.deterministic)
+        self._seconds = EverySeconds(config.publish.secs / 2) if by_clock else None
+
+    def sync_if_due(self, step: int, clock: Clock) -> None:
+        """Syncs if a sync is due after `step`. Raises the error of a failed sync."""
+        if not self._background.is_busy:
+            self._background.wait()
+        if (step + self._offset) % self.steps == 0 or (self._seconds and self._seconds.is_over()):
+            with clock.within("sync"):
+                self.sync()
+                self.wait_ms = 1000 * clock.lasted()
+            if self._seconds:
+                self._seconds.begin()
 
     def on_all(self, call: Callable[[str, RowCopies], _T]) -> dict[str, _T]:
         """Returns a dict of table name -> `call(name, copies)`. Waits for all calls before it raises an error."""
@@ -69,11 +92,6 @@ class RowSync:
             for copies in self.copies.values():
                 copies.begin_window()
             self._background.start(lambda: self._timed(lambda: self.on_all(lambda _, copies: copies.sync_window())))
-
-    def look(self) -> None:
-        """Raises an error if the background sync has failed. Does not wait."""
-        if not self._background.is_busy:
-            self._background.wait()
 
     def flush(self) -> None:
         """Syncs, and returns when the store has exactly all changes of the group. A collective unless alone."""

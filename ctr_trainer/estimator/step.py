@@ -65,7 +65,7 @@ class TrainingSteps:
         self._clock.step = self.step
         if self._evaluation:
             self._evaluation.begin(session)  # May lower the learning rates.
-        training.rows.begin(session, self.step)
+        self._feed.begin_training(session, self.step)
         training.saves.begin()
         for extension in self._extensions:
             extension.begin(session, self.step)
@@ -104,7 +104,7 @@ class TrainingSteps:
         self.step, self.steps, self.seconds = self.step + 1, self.steps + 1, clock.training_seconds()
         told = training.meetings.after_step(self.step, self._stop.asked, training.saves.is_over())
         self._dense.end_step(session, self.step, clock)  # With --dense_sync_steps, averages the workers' variables.
-        training.rows.sync_if_due(self.step, clock)  # Every --sync_steps steps.
+        self._feed.sync_if_due(self.step)  # Every --sync_steps steps.
         training.save.look()
         saves = training.saves.is_due(self.step) or told.is_over
         if saves:

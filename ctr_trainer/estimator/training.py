@@ -23,7 +23,6 @@ from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds, observed_phases
 from ctr_trainer.estimator.open_store import open_store
 from ctr_trainer.estimator.periods import EverySeconds, EverySteps
-from ctr_trainer.estimator.row_schedule import RowSchedule
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed
@@ -106,7 +105,6 @@ class Training:
       warm_start: provides the initial values if there is no checkpoint.
       saver: saves the dense variables.
       dense: trains the dense variables.
-      rows: syncs the embedding rows.
       save: writes a checkpoint of the rows and the dense variables.
       saves: determines when to save.
       meetings: the steps after which the ranks exchange requests.
@@ -121,7 +119,6 @@ class Training:
     warm_start: NoWarmStart
     saver: tf1.train.Saver
     dense: DenseStep
-    rows: RowSchedule
     save: Saving
     saves: EverySteps
     meetings: Meetings
@@ -178,7 +175,7 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         model = build_model(job, input_ends)
         stack.enter_context(warm.variables(getattr(params_of_training(job.params), "negative_sampling", None)))
         store: Store = LocalStore()
-        if model.inputs.uses_embeddings:
+        if model.inputs.placeholders:
             store = stack.enter_context(
                 open_store(
                     config.embedding,
@@ -210,7 +207,6 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
             warm_start=warm,
             saver=saver,
             dense=dense,
-            rows=RowSchedule(feed.embeddings, store, config, model.step.rows and model.step.rows.learning_rate),
             save=Saving(job, saver, feed, store, model.step.run_length, dense.settle_equal),
             saves=EverySeconds(secs) if (secs := config.save_checkpoints_secs) else EverySteps(config.checkpoint_steps),
             meetings=_meetings(feed, clock),

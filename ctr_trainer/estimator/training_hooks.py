@@ -18,7 +18,6 @@ from ctr_trainer.estimator.hooks.measuring_hooks import MachineHook, PhaseHook, 
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MetricsHook
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
 from ctr_trainer.estimator.periods import EverySeconds
-from ctr_trainer.estimator.row_schedule import RowSchedule
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.models.metrics import click_metrics
 from ctr_trainer.models.metrics.click_metrics import WorkerFigures
@@ -82,7 +81,7 @@ def training_hooks(
         config.log_steps,
         _merge_of_ranks(clock) if distributed.size() > 1 else lambda sums: (sums, ""),
         weight=None if scored else model.inputs.weight,
-        own=functools.partial(_worker_figures, training.rows, feed.embeddings),
+        own=functools.partial(_worker_figures, feed.embeddings),
         learning_rate=_learning_rate(),
         of_windows=feed.is_live,
         event_windows=windows,
@@ -114,13 +113,13 @@ def _learning_rate() -> tf.Tensor | None:
         return None
 
 
-def _worker_figures(rows: RowSchedule, embeddings: Embeddings | None) -> WorkerFigures:
+def _worker_figures(embeddings: Embeddings | None) -> WorkerFigures:
     """Returns the current figures of this worker, without its rates."""
-    if embeddings is None or rows.wait_ms is None:
+    if embeddings is None or embeddings.syncs.wait_ms is None:
         return WorkerFigures()
-    totals = embeddings.totals()
+    totals, syncs = embeddings.totals(), embeddings.syncs
     return WorkerFigures(
-        sync_ms=1000 * embeddings.syncs.seconds, sync_wait_ms=rows.wait_ms, hits=totals.hits, misses=totals.misses
+        sync_ms=1000 * syncs.seconds, sync_wait_ms=syncs.wait_ms, hits=totals.hits, misses=totals.misses
     )
 
 

@@ -16,7 +16,7 @@ from ctr_trainer.estimator import open_embeddings as opening
 from ctr_trainer.estimator.built_step import BuiltStep, RowTraining
 from ctr_trainer.estimator.open_embeddings import open_embeddings
 from ctr_trainer.estimator.open_store import copies_of_hosts
-from ctr_trainer.estimator.row_schedule import RowSchedule
+from ctr_trainer.estimator.row_sync import RowSync
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING
@@ -181,13 +181,12 @@ def test_the_syncs_of_the_ranks_are_spread_over_the_steps(monkeypatch, rank, exp
     synced = []
     monkeypatch.setattr(distributed, "rank", lambda: rank)
     monkeypatch.setattr(distributed, "size", lambda: 3)
-    syncs = types.SimpleNamespace(is_strict=False, sync=lambda: synced.append(step))
-    rows = types.SimpleNamespace(syncs=syncs, rows={}, look=lambda: None)
-    schedule = RowSchedule(rows, None, RunConfig(embedding=EmbeddingConfig(sync_steps=3)), None)
+    syncs = RowSync({}, Group(groups=3), False, RunConfig(embedding=EmbeddingConfig(sync_steps=3)))
+    monkeypatch.setattr(syncs, "sync", lambda: synced.append(step))
     for step in range(1, 8):
-        schedule.sync_if_due(step, Clock())
+        syncs.sync_if_due(step, Clock())
     assert synced == expected
-    assert schedule.wait_ms is not None
+    assert syncs.wait_ms is not None
 
 
 def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):

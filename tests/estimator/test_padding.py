@@ -8,15 +8,17 @@ import tensorflow as tf
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import RunConfig
-from ctr_trainer.estimator.batch_feed import connect
+from ctr_trainer.estimator.batch_feed import BatchInput, WholeSteps, connect
 from ctr_trainer.estimator.built_model import build_step, refuse_unweighed
 from ctr_trainer.estimator.built_step import BuiltStep
-from ctr_trainer.estimator.inputs import GivenReader, PaddedInput, padded
+from ctr_trainer.estimator.inputs import padded, padded_input
 from ctr_trainer.estimator.run_length import Epochs, RunLength
+from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.mean_optimizer import share_of
-from ctr_trainer.system.measuring import latency
+from ctr_trainer.system.measuring import latency as latencies
+from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
@@ -79,7 +81,7 @@ def test_a_dataset_without_a_batch_has_nothing_to_pad_with():
 
 
 def test_the_training_ends_with_its_last_batch_and_metrics_count_no_padding():
-    inputs = PaddedInput(_dataset(20))
+    inputs = padded_input(_dataset(20))
     weights, seen = inputs.weights(inputs.labels), []
     feed = connect(inputs, LocalStore(), RunConfig(), BuiltStep(tf.no_op(), RunLength()))
     with tf1.train.MonitoredSession() as session:
@@ -133,7 +135,7 @@ def test_a_model_that_keeps_moving_statistics_of_the_padding_is_refused():
 
 def test_an_input_that_is_no_dataset_is_refused():
     with pytest.raises(UserError, match=r"is for a tf\.data\.Dataset, and input_fn returned tuple"):
-        PaddedInput(({"x": tf.ones([2])}, tf.ones([2])))
+        padded_input(({"x": tf.ones([2])}, tf.ones([2])))
 
 
 def test_an_unknown_way_is_refused():
@@ -141,10 +143,13 @@ def test_an_unknown_way_is_refused():
         RunConfig(uneven_inputs="skip")
 
 
+SPEC = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=(SparseFeature("f", "f", 2, "f"),))
+
+
 class Plain:
     """Three batches, and no more than a reader must have."""
 
-    spec, statistics, batch_size = "spec", {"price": "old"}, 4
+    spec, statistics, batch_size = SPEC, {}, 4
 
     def __iter__(self):
         return iter("abc")
@@ -155,49 +160,39 @@ class Full(Plain):
 
     steps, steps_per_epoch, steps_before, epochs = 3, 6, 9, 2
 
-    def __init__(self, statistics=Plain.statistics):
-        self.statistics = statistics
-
-    def with_statistics(self, statistics):
-        return Full(statistics)
-
     def position_after(self, steps):
         return {"at": steps}
 
 
+def _feed_of(reader):
+    inputs = BatchInput(reader, reader.spec, reader.statistics)
+    return inputs, connect(inputs, LocalStore(), RunConfig())
+
+
 def test_what_a_reader_does_not_know_is_none():
-    reader = GivenReader(Plain())
-    assert (reader.spec, reader.statistics, reader.batch_size) == ("spec", {"price": "old"}, 4)
-    assert [reader.steps, reader.steps_per_epoch, reader.in_epochs, reader.epochs] == [None] * 4
-    assert reader.position_after(1) is None
-    assert [list(reader), list(reader)] == [["a", "b", "c"]] * 2
-    assert reader.read_latency.name == "OpsReadSample"
-    assert reader.read_latency.total_count == 6
+    inputs, feed = _feed_of(Plain())
+    assert [inputs.batches, inputs.batches_per_epoch, inputs.in_epochs, inputs.epochs] == [None] * 4
+    assert (feed.steps, feed.is_live, feed.stream_state, feed.status_lines) == (None, False, None, ())
+    assert feed.position_after(1) is None
+    feed.committed({"at": 1})
 
 
 def test_what_a_reader_knows_is_taken_from_it():
-    reader = GivenReader(Full())
-    assert (reader.steps, reader.steps_per_epoch, reader.in_epochs, reader.epochs) == (3, 6, Epochs(6, 9), 2)
-    assert reader.position_after(5) == {"at": 5}
-
-
-def test_statistics_of_a_model_replace_those_of_a_reader_that_can():
-    assert GivenReader(Full()).with_statistics({"price": "new"}).statistics == {"price": "new"}
-    with pytest.raises(AttributeError, match="with_statistics"):
-        GivenReader(Plain()).with_statistics({})
+    inputs, feed = _feed_of(Full())
+    assert (inputs.batches, inputs.batches_per_epoch, inputs.in_epochs, inputs.epochs) == (3, 6, Epochs(6, 9), 2)
+    assert (feed.steps, feed.position_after(5)) == (3, {"at": 5})
 
 
 def test_each_batch_is_timed_by_itself(monkeypatch):
     """A batch that waits for a piece of the data to be read takes long, and the batches cut from that piece do not."""
     now = [0]
-    monkeypatch.setattr(latency, "time", types.SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    monkeypatch.setattr(latencies, "time", types.SimpleNamespace(perf_counter_ns=lambda: now[0]))
 
-    class Pieces(Plain):
-        def __iter__(self):
-            for batch in range(100):
-                now[0] += 1000 * (500 if batch % 25 == 0 else 10 + batch)
-                yield batch
+    def pieces():
+        for batch in range(100):
+            now[0] += 1000 * (500 if batch % 25 == 0 else 10 + batch)
+            yield batch
 
-    reader = GivenReader(Pieces())
-    assert len(list(reader)) == 100
-    assert reader.read_latency.percentiles() == {"count": 100, "P50": 62, "P95": 108, "P99": 500, "Max": 500}
+    latency = Latency("OpsReadSample")
+    assert len(list(WholeSteps(pieces(), 1, latency))) == 100
+    assert latency.percentiles() == {"count": 100, "P50": 62, "P95": 108, "P99": 500, "Max": 500}

@@ -50,7 +50,6 @@ def made(clock):
         feed=feed,
         dense=dense,
         clock=clock,
-        rows=Recorder(calls, "rows"),
         save=save,
         saves=EverySteps(2),
         meetings=Meetings(0, 1, None),
@@ -67,7 +66,7 @@ def test_a_step_trains_its_rows_before_it_syncs_saves_publishes_and_evaluates(ma
     calls, steps, _, session = made
     micro_batch = ["feed.next", "session.run", "feed.add"]
     step = ["feed.next", "dense.next_op", "session.run", "feed.train"]
-    due = ["dense.end_step", "rows.sync_if_due", "save.look"]
+    due = ["dense.end_step", "feed.sync_if_due", "save.look"]
     last = ["extension.after_step", "evaluation.evaluate_if_due"]
     steps.train_step(session, session)
     assert calls == [*micro_batch, *step, *due, *last]
@@ -81,7 +80,7 @@ def test_a_step_trains_its_rows_before_it_syncs_saves_publishes_and_evaluates(ma
 def test_rates_fall_before_rows_are_prepared_and_the_model_is_published(made):
     calls, steps, _, session = made
     steps.begin(session)
-    assert calls == ["session.run", "evaluation.begin", "rows.begin", "extension.begin"]
+    assert calls == ["session.run", "evaluation.begin", "feed.begin_training", "extension.begin"]
 
 
 def test_at_the_end_rows_are_flushed_and_saved_before_the_last_evaluation(made):
