@@ -146,13 +146,13 @@ def optimizer_step(
     if exchanges:
         outer = mean_over_ranks(outer, exchange, fp16)
     pairs = outer.compute_gradients()
-    dense, epochs = len(pairs) - len(batch.statistics), run_length.steps_of_epochs()
+    dense = len(pairs) - len(batch.statistics)
 
     def update() -> list[tf.Operation]:
         """Updates the dense variables on which the loss depends, and the batch statistics of layers."""
         operations = [outer.apply_gradients(pairs[:dense])] if dense else []
         for statistic, (mean, _) in zip(batch.statistics, pairs[dense:], strict=True):
-            operations.append(statistic.update(mean, outer.weight, epochs.steps if epochs else None))
+            operations.append(statistic.update(mean, outer.weight, run_length.steps_per_epoch))
         return operations
 
     after, kept = micro_batches.after if micro_batches else [], previous.kept if previous else []

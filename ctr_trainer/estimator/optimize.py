@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.estimator import schedules
 from ctr_trainer.estimator.built_step import BuiltStep, optimizer_step
 from ctr_trainer.estimator.dense_optimizers import DenseUpdate
-from ctr_trainer.estimator.run_length import RunLength, StepsOfEpochs
+from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.schedules import Plateau, cooldown_steps
 from ctr_trainer.ranks import dense_exchange as exchanges
 from ctr_trainer.ranks import distributed
@@ -112,11 +112,9 @@ class TrainOp(TrainSettings):
 
     def _learning_rates(self, step: tf.Tensor, run: RunLength, plateau: Plateau | None) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the learning rates of the dense variables and of the rows, scalar tensors."""
-        begin, end = run.begin, run.end()
-        epochs = run.steps_of_epochs()
-        factor = schedules.factor(self.schedule, step, begin, end, epochs, plateau)
-        rows = self._row_schedule(begin, end, epochs)
-        rows_factor = factor if rows == self.schedule else schedules.factor(rows, step, begin, end, epochs, plateau)
+        factor = schedules.factor(self.schedule, step, run, plateau)
+        rows = self._row_schedule(run)
+        rows_factor = factor if rows == self.schedule else schedules.factor(rows, step, run, plateau)
         row_rate = self.embedding_learning_rate * rows_factor
         if distributed.is_chief():
             for line in rate_lines(self.schedule, rows, run):
@@ -124,14 +122,15 @@ class TrainOp(TrainSettings):
         dense = tf.multiply(self._scale() * self.learning_rate, factor, name="learning_rate")
         return dense, tf.convert_to_tensor(row_rate)
 
-    def _row_schedule(self, begin: int, end: int | None, epochs: StepsOfEpochs | None) -> Schedule:
+    def _row_schedule(self, run: RunLength) -> Schedule:
         """Returns the `Schedule` of the rows. Its cooldown is short, because new rows still have much to learn."""
         follows = self.embedding_lr_schedule in ("auto", "same")
-        rows = self.schedule if follows else Schedule(self.embedding_lr_schedule)
+        rows, end = self.schedule if follows else Schedule(self.embedding_lr_schedule), run.end()
         if rows.name != "cooldown" or rows.decay_steps or end is None or self.embedding_lr_schedule == "same":
             return rows
-        steps = cooldown_steps(end - begin, _ROWS_COOLDOWN_SHARE)
-        return dataclasses.replace(rows, decay_steps=steps / epochs.steps if epochs and rows.unit == "epoch" else steps)
+        steps = cooldown_steps(end - run.begin, _ROWS_COOLDOWN_SHARE)
+        unit = run.steps_per_epoch if rows.unit == "epoch" else None
+        return dataclasses.replace(rows, decay_steps=steps / unit if unit else steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +146,7 @@ class PlannedStep:
 
 def rate_lines(schedule: Schedule, rows: Schedule, run: RunLength) -> Iterator[str]:
     """Yields the log lines about the rates of the dense variables and the rows, and about an end that has changed."""
-    start, end, epochs = run.start, run.end(), run.steps_of_epochs()
+    start, end = run.start, run.end()
     if end == start:
         return
     if schedule.depends_on_end or rows.depends_on_end:
@@ -163,9 +162,9 @@ def rate_lines(schedule: Schedule, rows: Schedule, run: RunLength) -> Iterator[s
             if of.name == "plateau" or (of.name == "constant" and not of.warmup_steps):
                 continue
             at = [start, *([] if end is None else [end])]
-            factors = schedules.factors(of, at, run.begin, end, epochs)
+            factors = schedules.factors(of, at, run)
             text = " and ".join(f"{factor:.6g} at step {step}" for factor, step in zip(factors, at, strict=True))
-            first, steps = schedules.span(of, run.begin, end, epochs)
+            first, steps = schedules.span(of, run)
             text = f"{text} of its full value" + (
                 f", decaying from step {first:.10g} on" if steps and first > start else ""
             )

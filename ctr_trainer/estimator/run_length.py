@@ -22,20 +22,6 @@ class Epochs:
 
 
 @dataclasses.dataclass(frozen=True)
-class StepsOfEpochs:
-    """The global steps at which the epochs of the data begin.
-
-    Attributes:
-      steps: optimizer steps per epoch; not an integer if a step of several batches spans the end of an epoch.
-      first: the global step at which the first epoch begins. It is 0, unless the run resumes with another batch size
-        or number of workers. Then it is the step at which the epoch would have begun with the settings of this run.
-    """
-
-    steps: float = 1.0
-    first: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
 class RunLength:
     """The steps of a run, as far as they are known before it starts; the same on all ranks.
 
@@ -65,12 +51,20 @@ class RunLength:
         ends += [] if self.last is None else [self.last]
         return min(ends, default=None)
 
-    def steps_of_epochs(self) -> StepsOfEpochs | None:
-        """Returns `StepsOfEpochs`; None if the number of batches per epoch is unknown."""
-        if self.epochs is None:
-            return None
-        first = self.start - self.epochs.before / self.accumulation_steps
-        return StepsOfEpochs(self.epochs.batches / self.accumulation_steps, first)
+    @property
+    def steps_per_epoch(self) -> float | None:
+        """Optimizer steps per epoch; None if unknown, and not an integer if a step spans the end of an epoch."""
+        return None if self.epochs is None else self.epochs.batches / self.accumulation_steps
+
+    @property
+    def first_epoch(self) -> float:
+        """The global step at which the first epoch begins. `epochs` must not be None.
+
+        It is 0, unless the run resumes with another batch size or number of workers. Then it is the step at which the
+        epoch would have begun with the settings of this run.
+        """
+        assert self.epochs is not None
+        return self.start - self.epochs.before / self.accumulation_steps
 
     def epochs_done(self, step: int) -> int:
         """Returns the number of epochs completed after global step `step` >= `start`. `epochs` must not be None."""

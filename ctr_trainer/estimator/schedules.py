@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.run_length import StepsOfEpochs
+from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 
@@ -48,37 +48,31 @@ def cooldown_steps(steps: int, share: float) -> int:
 
 
 def factor(
-    schedule: Schedule,
-    step: tf.Tensor | tf.Variable,
-    begin: int = 0,
-    end: int | None = None,
-    epochs: StepsOfEpochs | None = None,
-    plateau: "Plateau | None" = None,
+    schedule: Schedule, step: tf.Tensor | tf.Variable, run: RunLength, plateau: Plateau | None = None
 ) -> tf.Tensor:
     """Returns the factor of a learning rate, a scalar float32.
 
     Args:
       step: the global step, an integer.
-      begin, end: the global steps at which the run's schedule begins and ends; `end` is None if it is not known.
-      epochs: `StepsOfEpochs` of the run; None if they are not known.
+      run: the length of the run; if the unit of the schedule is an epoch, its epochs must be known.
       plateau: the `Plateau` of the run, for a schedule of this name.
 
     Raises:
       UserError: the unit is an epoch, but the number of steps per epoch is not known.
     """
-    unit = _unit(schedule, epochs)
+    unit, begins = _unit(schedule, run)
     found = tf.constant(1.0)
     if schedule.warmup_steps:
-        done = tf.cast(step, tf.float32) + float(1.0 - unit.first)
-        found = tf.minimum(1.0, done / (schedule.warmup_steps * unit.steps))
+        done = tf.cast(step, tf.float32) + float(1.0 - begins)
+        found = tf.minimum(1.0, done / (schedule.warmup_steps * unit))
     if schedule.name == "plateau":
         assert plateau is not None
         return found * plateau.factor
     if schedule.name == "piecewise":
-        changes = [math.ceil(unit.first + boundary * unit.steps - _ROUNDING) for boundary in schedule.boundaries]
+        changes = [math.ceil(begins + boundary * unit - _ROUNDING) for boundary in schedule.boundaries]
         passed = [tf.cast(tf.cast(step, tf.int64) >= at, tf.int32) for at in changes]
         return found * tf.gather(schedule.factors, tf.add_n(passed))
-    first, steps = span(schedule, begin, end, epochs)
+    first, steps = span(schedule, run)
     if not steps:
         return found
     x = tf.maximum(tf.cast(step, tf.float64) - first, 0.0) / steps
@@ -92,41 +86,35 @@ def factor(
     return found * (schedule.end + (1.0 - schedule.end) * left)
 
 
-def factors(
-    schedule: Schedule, steps: Sequence[int], begin: int, end: int | None, epochs: StepsOfEpochs | None
-) -> list[float]:
+def factors(schedule: Schedule, steps: Sequence[int], run: RunLength) -> list[float]:
     """Returns the factor at each of the steps, see `factor`."""
     with tf.Graph().as_default(), tf1.Session() as session:
-        found = [factor(schedule, tf.constant(step), begin, end, epochs) for step in steps]
-        return list(map(float, session.run(found)))
+        return list(map(float, session.run([factor(schedule, tf.constant(step), run) for step in steps])))
 
 
-def span(schedule: Schedule, begin: int, end: int | None, epochs: StepsOfEpochs | None = None) -> tuple[float, float]:
+def span(schedule: Schedule, run: RunLength) -> tuple[float, float]:
     """Returns (global step at which the decay begins, number of its steps). Without a decay, the number is 0."""
-    if schedule.name in ("constant", "piecewise", "plateau"):
-        return begin, 0
-    if end is None and schedule.depends_on_end:
-        return begin, 0
-    unit = _unit(schedule, epochs)
-    warm = unit.first + schedule.warmup_steps * unit.steps
-    if end is None:
-        return warm, schedule.decay_steps * unit.steps
-    if schedule.name == "cooldown":
-        steps = schedule.decay_steps * unit.steps or cooldown_steps(end - begin, COOLDOWN_SHARE)
+    end = run.end()
+    if schedule.name in ("constant", "piecewise", "plateau") or (end is None and schedule.depends_on_end):
+        return run.begin, 0
+    unit, begins = _unit(schedule, run)
+    if schedule.name == "cooldown" and end is not None:
+        steps = schedule.decay_steps * unit or cooldown_steps(end - run.begin, COOLDOWN_SHARE)
         return end - steps, steps
-    if schedule.decay_steps:
-        return warm, schedule.decay_steps * unit.steps
-    first = max(begin, warm)
+    warm = begins + schedule.warmup_steps * unit
+    if end is None or schedule.decay_steps:
+        return warm, schedule.decay_steps * unit
+    first = max(run.begin, warm)
     return first, max(end - first, 1)
 
 
-def _unit(schedule: Schedule, epochs: StepsOfEpochs | None) -> StepsOfEpochs:
-    """Returns the unit of the schedule as `StepsOfEpochs`."""
+def _unit(schedule: Schedule, run: RunLength) -> tuple[float, float]:
+    """Returns the schedule's unit in steps, and the global step from which the schedule counts."""
     if schedule.unit == "step":
-        return StepsOfEpochs()
-    if epochs is None:
+        return 1.0, 0.0
+    if run.steps_per_epoch is None:
         raise UserError(
             "unit=epoch: the input does not say how many batches an epoch has, as a tf.data.Dataset: count in "
             "steps, unit=step"
         )
-    return epochs
+    return run.steps_per_epoch, run.first_epoch

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -5,16 +6,17 @@ import tensorflow as tf
 
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.estimator import run_length, schedules
+from ctr_trainer.estimator.run_length import Epochs, RunLength
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 
 
-def _factors(schedule, steps, begin=0, end=None, epochs=None):
+def _factors(schedule, steps, run=RunLength()):  # noqa: B008, frozen
     with tf.Graph().as_default():
         step = tf1.placeholder(tf.int64, [])
-        factor = schedules.factor(schedule, step, begin, end, epochs)
+        factor = schedules.factor(schedule, step, run)
         with tf1.Session() as session:
             return [float(session.run(factor, {step: number})) for number in steps]
 
@@ -60,14 +62,16 @@ def test_factors_by_step(schedule, by_step):
     ],
 )
 def test_factors_by_the_length_of_the_run(schedule, begin, end, by_step):
-    assert _factors(schedule, by_step, begin, end) == pytest.approx(list(by_step.values()), abs=1e-6)
+    assert _factors(schedule, by_step, RunLength(begin, last=end)) == pytest.approx(list(by_step.values()), abs=1e-6)
 
 
-TWENTY = run_length.StepsOfEpochs(20.0)
+TWENTY, THIRD = RunLength(epochs=Epochs(20)), RunLength(epochs=Epochs(100), accumulation_steps=3)
+# 30 steps of epochs of 20 were made, 1.5; then come epochs of 10 steps.
+SHORTER = RunLength(start=30, epochs=Epochs(10, before=15))
 
 
 @pytest.mark.parametrize(
-    ("schedule", "end", "epochs", "by_step"),
+    ("schedule", "end", "run", "by_step"),
     [
         (Schedule(warmup_steps=0.5, unit="epoch"), None, TWENTY, {0: 0.1, 4: 0.5, 9: 1.0, 10: 1.0}),
         (Schedule("linear", 0.5, 1, unit="epoch"), None, TWENTY, {10: 1.0, 20: 0.5, 30: 0.0}),
@@ -76,27 +80,28 @@ TWENTY = run_length.StepsOfEpochs(20.0)
         (Schedule("exponential", 0, 2, 0.25, unit="epoch"), None, TWENTY, {20: 0.5, 40: 0.25}),
         (Schedule("step", 0, 1, 0.5, unit="epoch"), None, TWENTY, {19: 1.0, 20: 0.5, 40: 0.25}),
         # Three batches a step and 100 an epoch: the third epoch ends with step 100, within none.
-        (Schedule("step", 0, 3, 0.5, unit="epoch"), None, run_length.StepsOfEpochs(100 / 3), {99: 1.0, 100: 0.5}),
-        (Schedule("step", 0, 1, 0.5, unit="epoch"), None, run_length.StepsOfEpochs(100 / 3), {33: 1.0, 34: 0.5}),
+        (Schedule("step", 0, 3, 0.5, unit="epoch"), None, THIRD, {99: 1.0, 100: 0.5}),
+        (Schedule("step", 0, 1, 0.5, unit="epoch"), None, THIRD, {33: 1.0, 34: 0.5}),
         (
             Schedule("piecewise", boundaries=(0.5, 2), factors=(1.0, 0.1, 0.01), unit="epoch"),
             None,
             TWENTY,
             {9: 1.0, 10: 0.1, 39: 0.1, 40: 0.01},
         ),
-        # 30 steps of epochs of 20 were made, 1.5; then come epochs of 10 steps: the third one begins at step 35.
         (
             Schedule("piecewise", boundaries=(2,), factors=(1.0, 0.1), unit="epoch"),
             None,
-            run_length.StepsOfEpochs(10.0, first=15.0),
+            SHORTER,
             {34: 1.0, 35: 0.1},
         ),
-        (Schedule(warmup_steps=2, unit="epoch"), None, run_length.StepsOfEpochs(10.0, 15.0), {30: 0.8, 34: 1.0}),
-        (Schedule("step", 1, 1, 0.5, unit="epoch"), None, run_length.StepsOfEpochs(10.0, 15.0), {34: 1.0, 35: 0.5}),
+        (Schedule(warmup_steps=2, unit="epoch"), None, SHORTER, {30: 0.8, 34: 1.0}),
+        (Schedule("step", 1, 1, 0.5, unit="epoch"), None, SHORTER, {34: 1.0, 35: 0.5}),
     ],
 )
-def test_factors_counted_in_epochs(schedule, end, epochs, by_step):
-    assert _factors(schedule, by_step, 0, end, epochs) == pytest.approx(list(by_step.values()), abs=1e-6)
+def test_factors_counted_in_epochs(schedule, end, run, by_step):
+    assert _factors(schedule, by_step, dataclasses.replace(run, last=end)) == pytest.approx(
+        list(by_step.values()), abs=1e-6
+    )
 
 
 def test_epochs_of_an_input_that_does_not_know_them_are_refused():
@@ -107,18 +112,17 @@ def test_epochs_of_an_input_that_does_not_know_them_are_refused():
 @pytest.mark.parametrize(
     ("start", "before", "accumulation_steps", "expected"),
     [
-        (0, 0, 1, run_length.StepsOfEpochs(20.0, 0.0)),
-        (30, 30, 1, run_length.StepsOfEpochs(20.0, 0.0)),  # as it was
-        (30, 60, 1, run_length.StepsOfEpochs(20.0, -30.0)),  # on half as many workers as before
-        (10, 40, 4, run_length.StepsOfEpochs(5.0, 0.0)),
-        (7, 21, 3, run_length.StepsOfEpochs(20 / 3, 0.0)),
+        (0, 0, 1, (20.0, 0.0)),
+        (30, 30, 1, (20.0, 0.0)),  # as it was
+        (30, 60, 1, (20.0, -30.0)),  # on half as many workers as before
+        (10, 40, 4, (5.0, 0.0)),
+        (7, 21, 3, (20 / 3, 0.0)),
     ],
 )
 def test_where_epochs_begin_in_steps(start, before, accumulation_steps, expected):
-    epochs = run_length.Epochs(20, before)
-    length = run_length.RunLength(start=start, epochs=epochs, accumulation_steps=accumulation_steps)
-    assert length.steps_of_epochs() == expected
-    assert run_length.RunLength(start=start).steps_of_epochs() is None
+    length = RunLength(start=start, epochs=Epochs(20, before), accumulation_steps=accumulation_steps)
+    assert (length.steps_per_epoch, length.first_epoch) == expected
+    assert RunLength(start=start).steps_per_epoch is None
 
 
 def _after(step, begin, end):
@@ -145,7 +149,7 @@ def test_the_length_of_a_run_that_goes_on(checkpoint, batches, last, begin, end)
 
 
 def test_a_step_of_several_batches_counts_once():
-    assert run_length.RunLength(start=2, batches=9, accumulation_steps=4).end() == 5
+    assert RunLength(start=2, batches=9, accumulation_steps=4).end() == 5
 
 
 @pytest.mark.parametrize(
