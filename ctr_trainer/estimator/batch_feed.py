@@ -187,7 +187,8 @@ class BatchFeed(Feed):
 
     def begin_training(self, session: tf1.Session, step: int) -> None:
         assert self._training is not None
-        self.embeddings.begin_training(step, lambda: float(session.run(self._training.learning_rate)))
+        rate = self._training.learning_rate
+        self.embeddings.begin_training(step, lambda: float(session.run(rate)))
 
     def next(self) -> Fed:
         with self._clock.within("feed"):

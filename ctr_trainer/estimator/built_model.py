@@ -11,7 +11,6 @@ from ctr_trainer.estimator.built_step import BuiltStep, RowTraining, optimizer_s
 from ctr_trainer.estimator.inputs import GraphInput, padded_input
 from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds
-from ctr_trainer.estimator.optimize import PlannedStep
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.run_length import Epochs, RunLength, resumed
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
@@ -90,8 +89,8 @@ def build_step(
       UserError: the optimizer is not a TensorFlow 1 optimizer, or is already distributed. Or, with several workers,
         Horovod accumulates the gradients of the program's own `train_op` over several steps.
     """
-    if isinstance(spec.train_op, PlannedStep):
-        return spec.train_op.build(length, dense_exchange, scales_loss)
+    if callable(spec.train_op):  # Of a `TrainOp`.
+        return spec.train_op(length, dense_exchange, scales_loss)
     if distributed.size() > 1:
         _warn_of_sum(spec.loss)
     optimizer, rate = spec.optimizer, tf.convert_to_tensor(row_learning_rate)

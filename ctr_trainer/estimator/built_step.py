@@ -39,7 +39,7 @@ class BuiltStep:
 
     Attributes:
       run_length: the length of the run in these steps.
-      rows: how the embedding rows are trained; None if the model has none.
+      rows: how the embedding rows are trained.
       accumulate: operation that adds the gradients of a micro-batch to the sum; None if a step has one batch.
       accumulation_steps: micro-batches per optimizer step.
       begin: operation that keeps the gradients of a step; None if each step applies its own gradients. It replaces
@@ -55,7 +55,7 @@ class BuiltStep:
 
     train_op: tf.Operation
     run_length: RunLength
-    rows: RowTraining | None = None
+    rows: RowTraining
     accumulate: tf.Operation | None = None
     accumulation_steps: int = 1
     begin: tf.Operation | None = None

@@ -96,7 +96,7 @@ def open_embeddings(
     in_order = config.deterministic and step is not None
     syncs = RowSync(copies, group, in_order, config)
     host = HostGradients() if in_order and size > 1 and syncs.owner != "worker" else None
-    scale = step.rows.learning_rate_scale if step is not None and step.rows is not None else None
+    scale = step.rows.learning_rate_scale if step is not None else None
     factor = merging.gradient_factor(embedding.row_optimizer.name, size, scale or size, group.groups)
     names = (name for each in inputs.values() for name in each.features)
     return Embeddings(

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,6 @@ from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import reach
 
-_log = logging.getLogger(__name__)
 # In addition to its floats, a row has a key, an entry in the index and a version.
 _MORE_BYTES_OF_A_ROW = 8 + 5 + 4
 # Freed memory to keep for sync messages, because many buffers of `wire.PAGE_BYTES` are allocated and freed at once.
@@ -59,21 +57,13 @@ def _of_this_host(address: str | None) -> str:
     return [rank["address"] for rank in ranks if rank["address"] and rank["host"] == socket.gethostname()][-1]
 
 
-def copies_of_hosts(config: EmbeddingConfig) -> bool:
-    """Returns whether the workers of a host share one copy of the service's rows."""
-    if config.row_copies == "host" and not SharedMemory.is_possible():
-        _log.info("this system has no memory that workers can share: each worker keeps its own copy of the rows")
-        return False
-    return config.row_copies == "host"
-
-
 @contextlib.contextmanager
 def open_evaluation_store() -> Iterator[tuple[LocalStore, bool]]:
     """Yields a store without tables, and whether this rank fills it. A collective.
 
     If a host has several ranks, they share the memory of the store, and one of them fills it.
     """
-    if not SharedMemory.is_possible() or not any_host_has_several_workers():
+    if not any_host_has_several_workers():
         yield LocalStore(), True
         return
     with open_host_memory() as memory:
@@ -133,7 +123,7 @@ def open_store(
     """
     with contextlib.ExitStack() as stack:
         memory = None
-        if copies_of_hosts(config) and config.service != "shared" and any_host_has_several_workers():
+        if config.row_copies == "host" and config.service != "shared" and any_host_has_several_workers():
             memory = stack.enter_context(open_host_memory())
         if config.service not in ("auto", "shared"):
             yield stack.enter_context(_named_service(config, model_dir, memory))

@@ -60,9 +60,9 @@ class TrainOp(TrainSettings):
     Source: Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019, algorithm 1.
     """
 
-    def __call__(self, loss: tf.Tensor, features: Any) -> "PlannedStep":
-        """Returns the `train_op` of an `EstimatorSpec`, which the Estimator builds when it knows the run."""
-        return PlannedStep(functools.partial(self.build, loss, features))
+    def __call__(self, loss: tf.Tensor, features: Any) -> Callable[..., BuiltStep]:
+        """Returns the `train_op` of an `EstimatorSpec`, which the Estimator calls when it knows the run."""
+        return functools.partial(self.build, loss, features)
 
     def build(
         self,
@@ -131,17 +131,6 @@ class TrainOp(TrainSettings):
         steps = cooldown_steps(end - run.begin, _ROWS_COOLDOWN_SHARE)
         unit = run.steps_per_epoch if rows.unit == "epoch" else None
         return dataclasses.replace(rows, decay_steps=steps / unit if unit else steps)
-
-
-@dataclasses.dataclass(frozen=True)
-class PlannedStep:
-    """The `train_op` of an `EstimatorSpec` that the Estimator has yet to build: the step of a loss by a `TrainOp`.
-
-    Attributes:
-      build: f(length, dense_exchange, scales_loss) -> `BuiltStep`, see `TrainOp.build`.
-    """
-
-    build: Callable[..., BuiltStep]
 
 
 def rate_lines(schedule: Schedule, rows: Schedule, run: RunLength) -> Iterator[str]:

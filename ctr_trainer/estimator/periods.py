@@ -8,15 +8,10 @@ from ctr_trainer.system.messages.errors import UserError
 
 
 class EverySteps:
-    """Due after every step whose number, plus `offset`, is a multiple of n.
+    """Due after every step whose number is a multiple of `steps`; never if that is 0."""
 
-    Args:
-      steps: n; 0 for never.
-      offset: see above.
-    """
-
-    def __init__(self, steps: int, offset: int = 0) -> None:
-        self._steps, self._offset = steps, offset
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
 
     def is_over(self) -> bool:
         """Returns whether the period is over by a clock of this rank; False if it counts steps."""
@@ -24,7 +19,7 @@ class EverySteps:
 
     def is_due(self, step: int) -> bool:
         """Returns whether to act after `step`. All ranks know it without asking each other."""
-        return bool(self._steps) and (step + self._offset) % self._steps == 0
+        return bool(self._steps) and step % self._steps == 0
 
     def begin(self) -> None:
         """Starts the period. Called when training begins, and after an action."""

@@ -55,7 +55,8 @@ class RowSync:
                 2 * len(copies), initializer=hardware.run_on, initargs=(cores,)
             )
         self.latency = Latency(PHASES["sync"].operation, "" if group.is_alone else "the host")
-        self.seconds, self.wait_ms = 0.0, None
+        self.seconds = 0.0
+        self.wait_ms: float | None = None
         self.steps, rank, size = config.embedding.sync_steps, distributed.rank(), distributed.size()
         self._offset = 0 if self.is_strict else rank * self.steps // size
         by_clock = config.publish.to and not (self.is_strict or config.deterministic)

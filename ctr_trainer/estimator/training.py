@@ -51,7 +51,6 @@ class DenseStep:
         self._kept, self._ended = False, False
         self._equal = EqualVariables()
         self._average: tf.Operation | None = None
-        self._averages = EverySteps(0 if step.steps_wait else step.dense_sync_steps)
         if not step.steps_wait and distributed.size() > 1:
             # The optimizer state is averaged too. With different states, the workers would scale their steps
             # differently. Besides, a checkpoint has only one state.
@@ -70,7 +69,7 @@ class DenseStep:
 
         After the first step of a `train_op` that this package did not make, checks that it has exchanged gradients.
         """
-        if self._averages.is_due(step):
+        if not self._step.steps_wait and step % self._step.dense_sync_steps == 0:
             with clock.within("dense_sync"):
                 self.settle(session)
         if self._step.exchange is None and not self._ended:

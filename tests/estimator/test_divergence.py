@@ -113,7 +113,6 @@ def test_a_store_counts_the_rows_that_it_refuses_and_leaves_no_file_of_them(tmp_
     assert os.listdir(tmp_path / "after") == []
 
 
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared tables need Linux's memfd_create")
 def test_rows_that_another_worker_of_shared_memory_made_infinite_are_refused(tmp_path):
     memory, config = SharedMemory(), TableConfig("t", (2,), (0.1,), "sgd")
     chief, other = (LocalStore(each) for each in (memory, SharedMemory(memory.address)))

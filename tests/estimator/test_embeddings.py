@@ -15,7 +15,6 @@ from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator import open_embeddings as opening
 from ctr_trainer.estimator.built_step import BuiltStep, RowTraining
 from ctr_trainer.estimator.open_embeddings import open_embeddings
-from ctr_trainer.estimator.open_store import copies_of_hosts
 from ctr_trainer.estimator.row_sync import RowSync
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
@@ -219,14 +218,6 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
     embeddings.flush()
     embeddings.syncs.close()
     assert [store.stats()["tables"][name]["rows"] for name in names] == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [({}, True), ({"row_copies": "worker"}, False), ({"row_copies": "host"}, True)],
-)
-def test_the_workers_of_a_host_train_one_copy_of_the_rows_unless_told_otherwise(settings, expected):
-    assert copies_of_hosts(EmbeddingConfig(**settings)) == expected
 
 
 @pytest.mark.parametrize(

@@ -35,21 +35,8 @@ class SharedMemory(TableMemory):
     is_shared = True
     free: int = getattr(mmap, "MADV_REMOVE", 9)
 
-    @staticmethod
-    def is_possible() -> bool:
-        return hasattr(os, "memfd_create")
-
     def __init__(self, address: str | None = None, prefix: str = "") -> None:
-        """Opens the owner's memory at `address`; None makes this process the owner.
-
-        Raises:
-          UserError: this system has no memfd_create.
-        """
-        if not self.is_possible():
-            raise UserError(
-                "this system has no memory that workers can share (memfd_create): use "
-                "embedding_service=auto with row_copies=worker"
-            )
+        """Opens the owner's memory at `address`; None makes this process the owner."""
         self.is_own = address is None
         self.address = address or f"{os.getpid()}/{uuid.uuid4().hex[:12]}"
         self._prefix = prefix

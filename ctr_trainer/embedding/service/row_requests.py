@@ -41,7 +41,7 @@ class SentColumns:
 
     def share(self, ask: Callable[[dict[str, Any]], bool]) -> None:
         """Uses shared memory from now on if `ask` finds that the service can read it at the address `memory`."""
-        if self._memory is not None or not SharedMemory.is_possible():
+        if self._memory is not None:
             return
         memory = SharedMemory()
         array = memory.array(_NAME, np.uint8, most_rows=wire.MOST_BYTES).array

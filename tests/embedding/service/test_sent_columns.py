@@ -6,12 +6,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.row_requests import ReceivedColumns, SentColumns
 from ctr_trainer.system.messages.errors import UserError
-
-pytestmark = pytest.mark.skipif(not SharedMemory.is_possible(), reason="this system has no memfd_create(2)")
 
 MANY = 20_000
 LAYOUT = [("<i8", None), ("<f4", 3)]

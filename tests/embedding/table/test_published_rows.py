@@ -1,7 +1,6 @@
 """What an epoch of a publication takes from a table, as a reader of all epochs sees it."""
 
 import dataclasses
-import os
 
 import numpy as np
 import pytest
@@ -200,7 +199,6 @@ def test_a_reader_of_all_epochs_has_the_table_whatever_came_went_or_failed():
     assert reader.rows == _all(table) and len(reader.rows) > 20 and table.counters.evicted > 1000
 
 
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared tables need Linux's memfd_create")
 def test_changes_of_another_process_are_published():
     rng = np.random.default_rng(3)
     memory, table = worker.open_table(config=worker.LIMITED)

@@ -1,7 +1,5 @@
 """Limits on which keys have rows, in a table that several workers share."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -11,8 +9,6 @@ from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from tests.embedding.table import shared_worker
 from tests.embedding.table.test_shared_table import Worker
-
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared tables need Linux's memfd_create")
 
 
 def _config(**limits):

@@ -14,7 +14,6 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.system.messages.errors import UserError
 from tests.embedding.table import shared_worker as worker
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared tables need Linux's memfd_create")
 ROOT = pathlib.Path(__file__).parents[3]
 
 

@@ -1,7 +1,6 @@
 """One copy of the rows on each host: SGD at the rate 1, so that a row loses what its gradients add up to."""
 
 import dataclasses
-import os
 import threading
 
 import numpy as np
@@ -14,7 +13,6 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import copied_rows, row_copies
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory needs Linux's memfd_create")
 CONFIG = TableConfig("t", (2,), (0.0,), "sgd")
 
 
