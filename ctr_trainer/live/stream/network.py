@@ -11,7 +11,7 @@ from typing import Any
 from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.plan import Directive, Report
 from ctr_trainer.live.stream.source import Mark, Range
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import LOST, REFUSED, Lost, UserError, end_of
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
@@ -49,10 +49,10 @@ class CoordinatorServer:
                 asked = json.loads(connection.recv_bytes())
                 try:
                     answer = {"answer": self._answered(**asked)}
-                except UserError as error:
-                    answer = {"error": str(error)}
                 except Exception as error:
-                    answer = {"error": f"rank 0 cannot read the stream: {error!r}"}
+                    end = end_of(error)
+                    text = end.told or f"rank 0 cannot read the stream: {error!r}"
+                    answer = {"error": text, "status": end.status}
                 connection.send_bytes(json.dumps(answer).encode())
 
     def _answered(self, what: str, rank: int, number: int, report: dict[str, Any] | None = None) -> Any:
@@ -104,7 +104,7 @@ class RemoteCoordinator:
         self._is_closed = True
 
     def _ask(self, connection: multiprocessing.connection.Connection, **asked: Any) -> Any:
-        """Sends a request and returns the answer; None after `close`."""
+        """Sends a request and returns the answer, or raises rank 0's error; None after `close`."""
         try:
             connection.send_bytes(json.dumps({"rank": self._rank, **asked}).encode())
             waited = 0.0
@@ -113,12 +113,13 @@ class RemoteCoordinator:
                 if self._is_closed:
                     return None
                 if waited > self._timeout:
-                    raise UserError(
-                        f"rank 0, which plans the reading of the stream, has not answered for {waited:.0f} s"
-                    )
+                    raise Lost(f"rank 0, which plans the reading of the stream, has not answered for {waited:.0f} s")
             answer = json.loads(connection.recv_bytes())
         except (OSError, EOFError) as error:
-            raise UserError("rank 0, which plans the reading of the stream, has ended") from error
+            # Not an error of this rank: the record of rank 0, or the one of its kill, is the cause.
+            raise ConnectionError(
+                f"rank 0 has ended, and rank {self._rank} waits for its plan of the stream"
+            ) from error
         if "error" in answer:
-            raise UserError(answer["error"])
+            raise {LOST: Lost, REFUSED: UserError}.get(answer["status"], RuntimeError)(answer["error"])
         return answer["answer"]
