@@ -2,13 +2,12 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.data.source import SourceFile
 from ctr_trainer.features.columns import Label
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError, cut
@@ -63,48 +62,19 @@ class BadRows:
     count: int = 0
     unit: str = "line"
 
-    def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
-        """Counts and logs one bad row; see `BadRow`. Raises UserError if the budget is exceeded."""
-        at = f"{file}, {self.unit} {line}" + (f", column {cut(repr(column))}" if column else "")
-        message = f"{at}: {cut(repr(value))} is not {expected}"
-        if self.count == self.budget:
-            already = f" ({self.count} bad rows before it were left out)" if self.count else ""
-            raise UserError(
-                f"{message}{already}. Correct the row, or increase max_bad_rows (now {self.budget}) to leave out more "
-                "bad rows"
-            )
-        self.count += 1
-        _log.warning("bad row %d of at most %d, left out: %s", self.count, self.budget, message)
-
-
-class TooManyBadRows(Exception):
-    """A part of the input has more bad rows than the whole input may have."""
-
-
-class FoundBadRows:
-    """Collects bad rows, which are later passed to `BadRows` in the order of the input.
-
-    Each thread or task collects the bad rows of its blocks separately. Therefore the rows that are left out, and the
-    row that ends a conversion, do not depend on the speed of the threads.
-    """
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.rows: list[BadRow] = []
-
-    def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
-        """Adds one bad row; see `BadRow`. Raises TooManyBadRows if there are more rows than the budget."""
-        self.rows.append(BadRow(file, line, column, value, expected))
-        if len(self.rows) > self.budget:
-            raise TooManyBadRows
-
-    def taken(self) -> list[BadRow]:
-        """Returns the collected rows and removes them from the collection."""
-        rows, self.rows = self.rows, []
-        return rows
-
-
-BadRowSink = BadRows | FoundBadRows
+    def add(self, rows: Iterable[BadRow]) -> None:
+        """Counts and logs bad rows, in the order of the input. Raises UserError if the budget is exceeded."""
+        for file, line, column, value, expected in rows:
+            at = f"{file}, {self.unit} {line}" + (f", column {cut(repr(column))}" if column else "")
+            message = f"{at}: {cut(repr(value))} is not {expected}"
+            if self.count == self.budget:
+                already = f" ({self.count} bad rows before it were left out)" if self.count else ""
+                raise UserError(
+                    f"{message}{already}. Correct the row, or increase max_bad_rows (now {self.budget}) to leave out "
+                    "more bad rows"
+                )
+            self.count += 1
+            _log.warning("bad row %d of at most %d, left out: %s", self.count, self.budget, message)
 
 
 @dataclasses.dataclass
@@ -123,30 +93,10 @@ class Chunk:
     line_of: Callable[[int], int]
     first_line_hint: str = ""
 
-    def parse(self, bad_rows: BadRowSink) -> "Chunk":
-        return self
 
-
-class Block(Protocol):
-    """Consecutive rows of one source file, which may still have to be parsed."""
-
-    def parse(self, bad_rows: BadRowSink) -> Chunk:
-        """Returns the Chunk of the good rows and adds the bad rows to `bad_rows`. Called once, in any thread."""
-
-
-class SourceReader(Protocol):
-    """Reads the files of one source format; `convert.SOURCES` has one per format."""
-
-    def __call__(
-        self, files: Sequence[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
-    ) -> Iterable[Block]:
-        """Yields the blocks of files, in order.
-
-        Args:
-          bad_rows: receives the bad rows that are found when the source is split into blocks. Parsing a block may find
-            more.
-          time: column of a split by time; None for no such split.
-        """
+# Consecutive rows of one source file, which may still have to be parsed: f(list) -> the Chunk of the good rows. The
+# function appends the bad rows to the list. It is called once, in any thread.
+Block = Callable[[list[BadRow]], Chunk]
 
 
 @dataclasses.dataclass

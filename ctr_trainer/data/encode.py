@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.data import encoders
-from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, BadRowSink, Chunk, Encoded, label_columns
+from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, BadRow, Chunk, Encoded, label_columns
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.typed import is_text
 from ctr_trainer.features import times
@@ -62,7 +62,7 @@ class Encoder:
             jobs[TIME] = _Job(time, encode, "the split by time")
         self._jobs = jobs
 
-    def encode(self, chunk: Chunk, bad_rows: BadRowSink, observed: Observations) -> pa.Table:
+    def encode(self, chunk: Chunk, bad_rows: list[BadRow], observed: Observations) -> pa.Table:
         """Returns the encoded table of a Chunk's good rows.
 
         Each row that is left out is added to `bad_rows`; the lengths and odd values of lists are added to `observed`.
@@ -85,7 +85,7 @@ class Encoder:
                 line, value = chunk.line_of(int(row)), table[column][int(row)]
                 expected = f"{encoded.expected}, for {what}{encoders.invalid_byte(value) or encoded.cure}"
                 expected += chunk.first_line_hint if line == 1 else ""
-                bad_rows.add(chunk.file, line, column, encoders.shown(value), expected)
+                bad_rows.append(BadRow(chunk.file, line, column, encoders.shown(value), expected))
         for name, each in lengths.items():
             observed.see_lengths(name, each[good])
         whole = pa.table(columns)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -13,13 +14,13 @@ import pyarrow.parquet as pq
 import tqdm
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.blocks import BadRows, BadRowSink, Chunk, FoundBadRows, label_columns
+from ctr_trainer.data.blocks import BadRow, BadRows, Block, label_columns
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations, Positives
 from ctr_trainer.data.source import Input, Source, SourceFile, list_files
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.typed import Use
-from ctr_trainer.features.columns import FITTED, Label
+from ctr_trainer.features.columns import FITTED, DenseFeature, Label, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -29,16 +30,12 @@ _ROWS = 50_000  # Rows per batch.
 T = TypeVar("T")
 
 
-def read(
-    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
-) -> Iterator[Chunk]:
-    """Yields Chunks of the columns that the spec needs; see `typed` for their types. A `blocks.SourceReader`."""
-    return _chunks(files, typed.uses(spec, time), spec, bad_rows)
+def read(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
+    """Yields blocks of the columns that the spec needs; see `typed` for their types."""
+    return _blocks(files, typed.uses(spec, time), spec)
 
 
-def _chunks(
-    files: Iterable[SourceFile], wanted: dict[str, Use], spec: FeatureSpec, bad_rows: BadRowSink
-) -> Iterator[Chunk]:
+def _blocks(files: Iterable[SourceFile], wanted: dict[str, Use], spec: FeatureSpec) -> Iterator[Block]:
     for file in files:
         with open_file(file.path) as parquet:
             present = own_columns(file, parquet, wanted, spec)
@@ -47,7 +44,7 @@ def _chunks(
                 for batch in parquet.iter_batches(_ROWS, columns=present, use_threads=False):
                     table = file.complete(pa.Table.from_batches([batch]), wanted)
                     numbers = np.arange(first + 1, first + 1 + len(table))
-                    yield typed.as_chunk(table, wanted, file.path, numbers, bad_rows)
+                    yield functools.partial(typed.as_chunk, table, wanted, file.path, numbers)
                     first += len(table)
             except (OSError, pa.ArrowInvalid) as error:
                 raise UserError(f"{file.path}: cannot be read after row {first}: {error}") from error
@@ -96,7 +93,7 @@ class ForeignParquet(Source):
         self._wanted, self._labels_needed = typed.uses(spec), labels_needed
         self._partitioned = {path: SourceFile(path, partitions) for path, partitions, _, _ in layout["files"]}
         self._first = [sum(rows[:number]) for _, rows, _ in files for number in range(len(rows))]
-        self._bad_rows, self._observed = BadRows(unit="row"), Observations(spec)
+        self._observed = Observations(spec)
         self._encoder = Encoder(spec, labels_needed=labels_needed)
 
     def read(self, group: int) -> pa.Table:
@@ -106,9 +103,11 @@ class ForeignParquet(Source):
         table = file.complete(table, self._wanted)
         typed.check(self._wanted, table.column_names, file.path, self.spec)
         numbers = self._first[group] + 1 + np.arange(len(table))
-        chunk = typed.as_chunk(table, self._wanted, file.path, numbers, self._bad_rows)
+        bad_rows: list[BadRow] = []
         seen = Observations(self.spec)
-        table = self._encoder.encode(chunk, self._bad_rows, seen)
+        chunk = typed.as_chunk(table, self._wanted, file.path, numbers, bad_rows)
+        table = self._encoder.encode(chunk, bad_rows, seen)
+        BadRows(unit="row").add(bad_rows)
         self._observed.merge(seen)
         return table
 
@@ -116,21 +115,13 @@ class ForeignParquet(Source):
         """Reads the label columns once, and one feature's column, because every spec needs a feature; see `Source`."""
         dense = self.spec.dense[:1]
         sparse = () if dense else self.spec.sparse[:1]
-        part = dataclasses.replace(self.spec, dense=dense, sparse=sparse, ids=(), weight=None, limits=())
-        statistics, columns = Statistics(part), ForeignParquet(self._layout, part, {})
-        with contextlib.closing(columns):
-            groups = range(len(self.group_rows))
-            for group in _bar(groups, f"labels of {self.name}", " row groups", True, advanced):
-                statistics.add(columns.read(group))
-        return statistics.label_means()
+        return _statistics(self._layout, self.spec, dense, sparse, "labels", advanced).label_means()
 
     def reopened(self) -> "ForeignParquet":
         return ForeignParquet(self._layout, self.spec, self.statistics, self._labels_needed)
 
 
-def scan(
-    source: Input, spec: FeatureSpec, progress: bool = True, advanced: Callable[[str], object] = lambda text: None
-) -> dict[str, Any]:
+def scan(source: Input, spec: FeatureSpec, advanced: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
     """Reads the footers of Parquet files.
 
     Args:
@@ -144,7 +135,7 @@ def scan(
       UserError: a file is not Parquet, or lacks a column; or a label has several values, but never its `positive`.
     """
     wanted, layout, labelled = typed.uses(spec), [], True
-    for file in _bar(list_files(source), f"scanning {source}", " files", progress, advanced):
+    for file in _bar(list_files(source), f"scanning {source}", " files", advanced):
         with open_file(file.path) as opened:
             own_columns(file, opened, wanted, spec)
             names = {*opened.schema_arrow.names, *file.partitions}
@@ -159,32 +150,48 @@ def scan(
 def _check_positive(source: Input, label: Label, use: Use, spec: FeatureSpec) -> None:
     """Checks that a label's `positive` occurs; see `Positives.check`. Reads until it occurs, usually only one block."""
     positives = Positives(label, spec.csv.label_suffix)
-    for chunk in _chunks(list_files(source), {label.column: use}, spec, FoundBadRows(sys.maxsize)):
-        positives.add(chunk.table[label.column])
+    for block in _blocks(list_files(source), {label.column: use}, spec):
+        positives.add(block([]).table[label.column])
         if positives.found:
             return
     positives.check()
 
 
 def fit_statistics(
-    source: Input, spec: FeatureSpec, progress: bool = True, advanced: Callable[[str], object] = lambda text: None
+    layout: dict[str, Any], spec: FeatureSpec, advanced: Callable[[str], object] = lambda text: None
 ) -> dict[str, dict]:
-    """Computes the statistics of the features whose transform or quantiles need them, in one pass over the data."""
+    """Computes the statistics of the features whose transform or quantiles need them, in one pass over the data.
+
+    Args:
+      layout: the result of `scan`.
+    """
     dense = tuple(f for f in spec.dense if f.transform in FITTED)
     quantiles = tuple(f for f in spec.sparse if f.quantiles)
     if not dense and not quantiles:
         return {}
-    part = dataclasses.replace(spec, dense=dense, sparse=quantiles, ids=(), weight=None, limits=())
-    statistics, bad_rows, encoder = Statistics(part), BadRows(unit="row"), Encoder(part)
-    for chunk in _bar(
-        read(list_files(source), part, bad_rows), f"statistics of {source}", " blocks", progress, advanced
-    ):
-        statistics.add(encoder.encode(chunk, bad_rows, Observations(part)))
-    return statistics.fitted()
+    return _statistics(layout, spec, dense, quantiles, "statistics", advanced).fitted()
 
 
-def _bar(items: Iterable[T], what: str, unit: str, progress: bool, advanced: Callable[[str], object]) -> Iterator[T]:
-    bar = tqdm.tqdm(items, desc=what, unit=unit, disable=not (progress and sys.stderr.isatty()))
+def _statistics(
+    layout: dict[str, Any],
+    spec: FeatureSpec,
+    dense: tuple[DenseFeature, ...],
+    sparse: tuple[SparseFeature, ...],
+    what: str,
+    advanced: Callable[[str], object],
+) -> Statistics:
+    """Reads the labels and some features once. `what` names the figures for the bar."""
+    part = dataclasses.replace(spec, dense=dense, sparse=sparse, ids=(), weight=None, limits=())
+    statistics = Statistics(part)
+    with contextlib.closing(ForeignParquet(layout, part, {})) as data:
+        groups = range(len(data.group_rows))
+        for group in _bar(groups, f"{what} of {data.name}", " row groups", advanced):
+            statistics.add(data.read(group))
+    return statistics
+
+
+def _bar(items: Iterable[T], what: str, unit: str, advanced: Callable[[str], object]) -> Iterator[T]:
+    bar = tqdm.tqdm(items, desc=what, unit=unit, disable=not sys.stderr.isatty())
     for number, item in enumerate(bar, 1):
         yield item
         advanced(f"{what}: {number:,}{unit}")

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data.blocks import BadRowSink, Chunk, label_columns
+from ctr_trainer.data.blocks import BadRow, Chunk, label_columns
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError, did_you_mean, listed
 
@@ -82,8 +82,8 @@ def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: Feature
             )
 
 
-def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.ndarray, bad_rows: BadRowSink) -> Chunk:
-    """Converts a table of typed columns to a Chunk.
+def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.ndarray, bad_rows: list[BadRow]) -> Chunk:
+    """Converts a table of typed columns to a Chunk. With all but its last argument, it is a `blocks.Block`.
 
     Args:
       wanted: the result of `uses`.
@@ -102,7 +102,7 @@ def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.nda
             ) from error
         for row in np.flatnonzero(bad & good) if bad is not None else ():
             good[row] = False
-            bad_rows.add(file, int(numbers[row]), name, values[int(row)].as_py(), expected)
+            bad_rows.append(BadRow(file, int(numbers[row]), name, values[int(row)].as_py(), expected))
     plain = pa.table(columns)
     if not good.all():
         plain, numbers = plain.filter(pa.array(good)), numbers[good]

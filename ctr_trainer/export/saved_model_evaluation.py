@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 import tqdm
 
-from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRows, label_columns
+from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRow, BadRows, label_columns
 from ctr_trainer.data.conversion.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.encoders import split
@@ -76,10 +76,12 @@ def read_raw(
     # The rows are numbered, so that the raw values of the good rows can be found.
     numbered = dataclasses.replace(spec, ids=(*spec.ids, _ROW))
     encoder = Encoder(numbered)
-    for block in SOURCES[format](list_files(files), spec, bad_rows):
-        chunk = block.parse(bad_rows)
+    for block in SOURCES[format](list_files(files), spec, None):
+        found: list[BadRow] = []
+        chunk = block(found)
         chunk.table = chunk.table.append_column(_ROW, pa.array(np.arange(len(chunk.table))))
-        encoded = encoder.encode(chunk, bad_rows, observed)
+        encoded = encoder.encode(chunk, found, observed)
+        bad_rows.add(found)
         observed.see_labels(chunk.table)
         raw = chunk.table.take(encoded[ID_PREFIX + _ROW])
         for first in range(0, len(raw), batch_size):

@@ -84,7 +84,7 @@ def test_of_several_labels_one_is_to_be_named(tmp_path):
 def test_parquet_made_elsewhere_takes_one_pass_over_its_labels(tmp_path, monkeypatch):
     pq.write_table(pa.table(_columns(CLICKED)), tmp_path / "rows.parquet", row_group_size=5)
     spec = _spec(tmp_path, SPEC)
-    layout = parquet.scan([str(tmp_path / "rows.parquet")], spec, progress=False)
+    layout = parquet.scan([str(tmp_path / "rows.parquet")], spec)
     source, read = parquet.ForeignParquet(layout, spec, {}), []
     whole = parquet.ForeignParquet._read_group
     monkeypatch.setattr(

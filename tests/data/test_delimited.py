@@ -26,7 +26,9 @@ def read(tmp_path, text, form=FORM, budget=0, name="a.csv"):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     bad_rows, found = BadRows(budget), []
     for block in delimited.blocks(list_files(path), form):
-        chunk = block.parse(bad_rows)
+        bad: list = []
+        chunk = block(bad)
+        bad_rows.add(bad)
         rows = zip(*(column.to_pylist() for column in chunk.table.columns), strict=True)
         found += [(chunk.line_of(row), fields) for row, fields in enumerate(rows)]
     return found, bad_rows

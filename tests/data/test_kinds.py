@@ -30,8 +30,10 @@ def encode(feature, column, bad_rows=0):
 
 def _encoded(values, columns, bad_rows):
     spec, (column,) = FeatureSpec.from_dict(values), columns.values()
-    table = pa.table({**columns, "y": [1] * len(column)})
-    return Encoder(spec).encode(Chunk(table, "a.csv", lambda row: row + 1), bad_rows, Observations(spec))
+    table, found = pa.table({**columns, "y": [1] * len(column)}), []
+    encoded = Encoder(spec).encode(Chunk(table, "a.csv", lambda row: row + 1), found, Observations(spec))
+    bad_rows.add(found)
+    return encoded
 
 
 def hashed(*values):

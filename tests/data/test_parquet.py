@@ -152,7 +152,8 @@ def path(tmp_path_factory):
 
 
 def source(path, spec=SPEC):
-    return ForeignParquet(json.loads(json.dumps(scan(path, spec))), spec, fit_statistics(path, spec))
+    layout = json.loads(json.dumps(scan(path, spec)))
+    return ForeignParquet(layout, spec, fit_statistics(layout, spec))
 
 
 def reader(path, **options):
@@ -194,7 +195,7 @@ def test_files_without_rows_and_with_other_whole_numbers_are_read_together(tmp_p
 
 def test_only_the_features_that_need_statistics_are_passed_over():
     no_need = SPEC.to_dict() | {"dense": [{"name": "price", "transform": "log1p"}]}
-    assert fit_statistics("nowhere", type(SPEC).from_dict(no_need)) == {}
+    assert fit_statistics({}, type(SPEC).from_dict(no_need)) == {}
 
 
 def test_pieces_and_quantiles_are_fitted_before_the_first_batch(tmp_path):

@@ -86,7 +86,7 @@ def test_parquet_of_others_is_read_in_place(store, tmp_path, no_copies):
             store.put(f"clicks/{file.relative_to(directory)}", file)
     statistics = {name: {"mean": 1.0, "std": 2.0} for name in ("price", "age", "when")}
     ours, theirs = (
-        ForeignParquet(scan(source, foreign.SPEC, progress=False), foreign.SPEC, statistics)
+        ForeignParquet(scan(source, foreign.SPEC), foreign.SPEC, statistics)
         for source in (f"{BUCKET}/clicks", str(directory))
     )
     assert ours.group_rows == theirs.group_rows and sum(ours.group_rows) == 200

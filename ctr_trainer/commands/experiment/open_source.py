@@ -111,7 +111,7 @@ def _look(
     layout = parquet.scan(files, spec, advanced=advanced)
     statistics = model[1] if model is not None else {}
     if fitted and model is None:
-        statistics = parquet.fit_statistics(files, spec, advanced=advanced)
+        statistics = parquet.fit_statistics(layout, spec, advanced=advanced)
         if warns:
             warn_of_leaks(parquet.ForeignParquet(layout, spec, {}))
     return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}

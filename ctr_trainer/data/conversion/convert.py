@@ -1,12 +1,11 @@
 """Converts source files to a data set: Parquet files of keys, numbers and labels."""
 
 import contextlib
-import functools
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,14 @@ import pyarrow as pa
 import tqdm
 
 from ctr_trainer.data import dataset, parquet
-from ctr_trainer.data.blocks import TIME, BadRows, SourceReader
+from ctr_trainer.data.blocks import TIME, BadRows, Block
 from ctr_trainer.data.conversion import delimited, libsvm, synthetic, tfrecord
 from ctr_trainer.data.conversion.encoded_blocks import encoded
 from ctr_trainer.data.conversion.leakage import warn_of_leaks
 from ctr_trainer.data.conversion.writer import DatasetWriter
 from ctr_trainer.data.dataset import DatasetInfo, Split
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.source import ConvertedData, Input, list_files, named
+from ctr_trainer.data.source import ConvertedData, Input, SourceFile, list_files, named
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.columns import BOUNDARIES
 from ctr_trainer.features.spec import FeatureSpec
@@ -29,7 +28,8 @@ from ctr_trainer.system.files.outputs import UNFINISHED, Unfinished, refuse_over
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
-SOURCES: dict[str, SourceReader] = {
+# f(files, spec, column of a split by time or None) -> the blocks of the files, in order.
+SOURCES: dict[str, Callable[[Sequence[SourceFile], FeatureSpec, str | None], Iterable[Block]]] = {
     "criteo": delimited.read_criteo,
     "csv": delimited.read,
     "libffm": libsvm.read_fields,
@@ -123,8 +123,8 @@ def convert(
                 writers, extra = synthetic.write(make_writer, sample, spec, rows, seed, bar)
             else:
                 column = cut.column if cut else None
-                read = functools.partial(SOURCES[format], list_files(input or ()), spec, time=column)
-                tables = encoded(read, spec, bad_rows, observed, column, num_threads, measured=not cut)
+                blocks = SOURCES[format](list_files(input or ()), spec, column)
+                tables = encoded(blocks, spec, bad_rows.add, observed, column, num_threads, measured=not cut)
                 writers = _write(tables, cut, split_seed, make_writer, bar, advanced)
                 observed.check()
         directory.clear(f"{_UNSPLIT}/")

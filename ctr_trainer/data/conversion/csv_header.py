@@ -5,6 +5,7 @@ import csv
 import itertools
 import re
 from collections.abc import Sequence, Sized
+from typing import Any
 
 import pyarrow as pa
 
@@ -53,14 +54,19 @@ def names_of(file: str, line: bytes, form: CsvFormat, wanted: dict[str, Use]) ->
 def fields_of(file: str, first_line: bytes, form: CsvFormat) -> list[str]:
     """Returns the fields of a file's first line. Raises UserError if a quote is not closed."""
     line = first_line.decode("utf-8-sig", "replace")
-    quoting = dict(quotechar=form.quote) if form.quote else dict(quoting=csv.QUOTE_NONE)
     try:
-        return next(csv.reader([line], delimiter=form.delimiter, strict=True, **quoting), [])
+        return next(csv.reader([line], strict=True, **dialect(form)), [])
     except csv.Error as error:
         raise UserError(
             f'{file}, line 1: cannot be split into fields: {error}; with `quote = ""` in [csv], quotes have no special '
             f"meaning: {line[:200]!r}"
         ) from error
+
+
+def dialect(form: CsvFormat) -> dict[str, Any]:
+    """Returns the arguments of `csv.reader` for this form."""
+    quoting = dict(quotechar=form.quote) if form.quote else dict(quoting=csv.QUOTE_NONE)
+    return dict(delimiter=form.delimiter, **quoting)
 
 
 def missing_hint(names: Sequence[str], form: CsvFormat, wanted: int) -> str:

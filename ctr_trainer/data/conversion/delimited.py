@@ -1,7 +1,16 @@
-"""The `csv` and `criteo` formats: delimited text, streamed block by block."""
+"""The `csv` and `criteo` formats: delimited text, streamed block by block.
 
+Arrow parses a block whose lines are all rows or empty. Otherwise the `csv` module examines the lines one by one,
+because Arrow reads a quoted field up to its closing quote, so that one stray quote can swallow thousands of rows, ends
+a row at a carriage return, and takes a zero byte for text.
+"""
+
+import csv
 import dataclasses
+import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -9,9 +18,8 @@ import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data.blocks import BadRow, Block, Chunk
 from ctr_trainer.data.conversion import csv_header
-from ctr_trainer.data.conversion.csv_lines import QUOTE_CURE, Lines, lines_of
 from ctr_trainer.data.conversion.text_blocks import LONGEST_LINE, first_line, text_blocks
 from ctr_trainer.data.source import SourceFile
 from ctr_trainer.features.spec import CsvFormat, FeatureSpec
@@ -22,18 +30,21 @@ CRITEO_SPARSE = tuple(f"C{i}" for i in range(1, 27))
 CRITEO_COLUMNS = ("label", *CRITEO_DENSE, *CRITEO_SPARSE)
 _CRITEO = CsvFormat(delimiter="\t", header=False, columns=CRITEO_COLUMNS, quote="")
 _SHOWN = 200  # Number of bytes of a bad row in its message.
+_RETURN = re.compile(rb"\r(?!\n)")
+_QUOTE_CURE = (
+    'in [csv], `quote = ""` gives quotes no special meaning, and `lines_per_row` is the largest number of lines of a '
+    "row with quoted line breaks"
+)
+_CLOSED = f"a row whose quotes are closed; {_QUOTE_CURE}"
+csv.field_size_limit(2 * LONGEST_LINE)
 
 
-def read(
-    files: Sequence[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
-) -> Iterator["CsvBlock"]:
+def read(files: Sequence[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
     """Yields the blocks of files in the form that the spec's [csv] section describes; see `blocks`."""
     return blocks(files, form_of(files, spec.csv, spec), spec, time)
 
 
-def read_criteo(
-    files: Sequence[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
-) -> Iterator["CsvBlock"]:
+def read_criteo(files: Sequence[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
     """Yields the blocks of Criteo's files: tab-separated, without a header or quotes; see `CRITEO_COLUMNS`.
 
     If the spec is unlabelled, the files may be the test set of the challenge, which has no label.
@@ -54,8 +65,8 @@ def form_of(files: Sequence[SourceFile], form: CsvFormat, spec: FeatureSpec) -> 
 
 def blocks(
     files: Iterable[SourceFile], form: CsvFormat, spec: FeatureSpec | None = None, time: str | None = None
-) -> Iterator["CsvBlock"]:
-    """Yields the CsvBlocks of delimited files, which may be compressed (.gz, .bz2, .zst).
+) -> Iterator[Block]:
+    """Yields the blocks of delimited files, which may be compressed (.gz, .bz2, .zst).
 
     Each line of a file is the header, a row, a bad row, empty, or the continuation of a quoted field. A bad row has too
     many or too few fields, a quote that is not closed (see CsvFormat), a zero byte, or a carriage return that is not at
@@ -77,34 +88,116 @@ def blocks(
                     cure = csv_header.missing_hint(names, form, len(wanted))
                     typed.check(wanted, [*names, *file.partitions], file.path, spec, cure)
                 text, before = (rest, 1) if form.header else (text, 0)
-            text, left, lines = _cut(left + text, form, len(names))
-            yield CsvBlock(file, form, names, hint, text, before, lines)
+            text, left, rows = _cut(left + text, form, len(names))
+            yield _CsvBlock(file, form, names, hint, text, before, rows).parse
             before += text.count(b"\n")
         if left:
-            yield CsvBlock(file, form, names, hint, left, before, None)
+            yield _CsvBlock(file, form, names, hint, left, before, None).parse
 
 
-def _cut(text: bytes, form: CsvFormat, fields: int) -> tuple[bytes, bytes, list[Lines] | None]:
+class _Row(NamedTuple):
+    """Consecutive lines of a block that are a row or a bad row.
+
+    Attributes:
+      first, count: number of the first line, from 0 at the block's start, and number of lines.
+      fault: description of a valid row if this is a bad one; otherwise "".
+      field: index of a bad row's wrong field; None if the row has another number of fields.
+    """
+
+    first: int
+    count: int
+    fault: str = ""
+    field: int | None = None
+
+
+def _cut(text: bytes, form: CsvFormat, fields: int) -> tuple[bytes, bytes, list[_Row] | None]:
     """Divides a block before a last row that may continue in the next block.
 
     Returns:
-      (block, rest, the `Lines` of the block or, if no row can have several lines, None).
+      (block, rest, the rows of the block or, if no row can have several lines, None).
     """
     if form.lines_per_row == 1 or form.quote.encode() not in text or len(text) > 2 * LONGEST_LINE:
         return text, b"", None
-    lines = list(lines_of(text, form, fields, final=False))
-    end = lines[-1].stop if lines else 0
-    return text[:end], text[end:], lines
+    lines = io.BytesIO(text).readlines()
+    rows = list(_rows(lines, form, fields, final=False))
+    end = sum(map(len, lines[: rows[-1].first + rows[-1].count])) if rows else 0
+    return text[:end], text[end:], rows
+
+
+def _rows(lines: Sequence[bytes], form: CsvFormat, fields: int, final: bool = True) -> Iterator[_Row]:
+    """Yields the rows and bad rows of lines, except empty lines.
+
+    A quoted field with line breaks ends at its closing quote if the row then has at most `form.lines_per_row` lines and
+    the right number of fields. Otherwise its first line is a bad row, and the next line begins a new row.
+
+    Args:
+      fields: number of fields of a row.
+      final: whether this is the last block. Otherwise, a last row that may continue in the next block is left out.
+    """
+    delimiter, quote = form.delimiter.encode(), form.quote.encode()
+    special = re.compile(rb"[\0%b]|%b" % (re.escape(quote), _RETURN.pattern))
+    at = 0
+    while at < len(lines):
+        line, count, found, fault = lines[at], 1, 0, ""
+        end = len(line)  # The wrong field ends here.
+        if not special.search(line):
+            found = line.count(delimiter) + 1 if line.rstrip(b"\r\n") else 0
+        elif b"\0" in line:
+            fault, end = "text: it contains a zero byte", line.index(b"\0")
+        else:
+            try:
+                found, count = _fields(lines[at : at + form.lines_per_row], form)
+            except _Unclosed:
+                if not final and at + form.lines_per_row > len(lines):
+                    return
+                fault = _CLOSED
+            except csv.Error:
+                fault, end = "a row without carriage returns inside", _RETURN.search(line).start()
+            if count > 1 and found != fields:
+                fault = _CLOSED
+        if fault:
+            part = line[:end].replace(b"\r", b" ").decode(errors="replace")
+            yield _Row(at, 1, fault, len(next(csv.reader([part], **csv_header.dialect(form)), [""])) - 1)
+            count = 1
+        elif found == fields:
+            yield _Row(at, count)
+        elif found:
+            cure = f"; {_QUOTE_CURE}" if quote and quote in line else ""
+            yield _Row(at, 1, f"a row of {fields} fields (it has {found}){cure}")
+        at += count
+
+
+class _Unclosed(Exception):
+    """Lines end within a quoted field."""
+
+
+def _fields(lines: Iterable[bytes], form: CsvFormat) -> tuple[int, int]:
+    """Returns the numbers of fields and of lines of the first row.
+
+    Raises:
+      _Unclosed: the row continues after the last line.
+      csv.Error: a carriage return is not at the end of a line.
+    """
+
+    def texts() -> Iterator[str]:
+        for line in lines:
+            if b"\0" in line:
+                break
+            yield line.decode(errors="replace")
+        raise _Unclosed
+
+    reader = csv.reader(texts(), **csv_header.dialect(form))
+    return len(next(reader)), reader.line_num
 
 
 @dataclasses.dataclass(frozen=True)
-class CsvBlock:
-    """Whole rows of a file; a `blocks.Block`.
+class _CsvBlock:
+    """Whole rows of a file.
 
     Attributes:
       names, hint: see `csv_header.names_of`.
       before: number of lines of the file before this block.
-      lines: the `Lines` of the text, if they are known.
+      rows: the rows of the text, if they are known.
     """
 
     file: SourceFile
@@ -113,22 +206,24 @@ class CsvBlock:
     hint: str
     text: bytes
     before: int
-    lines: list[Lines] | None
+    rows: list[_Row] | None
 
-    def parse(self, bad_rows: BadRowSink) -> Chunk:
-        """Returns the Chunk of the good rows. Adds the bad rows to `bad_rows`."""
+    def parse(self, bad_rows: list[BadRow]) -> Chunk:
+        """Returns the Chunk of the good rows. Appends the bad rows to `bad_rows`."""
         table, places = self._parse_whole()
         if table is None:
-            rows = []
-            for lines in self.lines or lines_of(self.text, self.form, len(self.names)):
-                self._report(lines, bad_rows) if lines.fault else rows.append(lines)
-            table = self._parse(b"".join(self.text[row.start : row.stop] for row in rows))
-            places = np.array([row.first for row in rows], np.int64)
-            if table is None or len(table) != len(rows):
-                last = self.before + self.text.count(b"\n")
+            lines, good = io.BytesIO(self.text).readlines(), []
+            for row in self.rows or _rows(lines, self.form, len(self.names)):
+                if row.fault:
+                    bad_rows.append(self._bad_row(row, lines[row.first]))
+                else:
+                    good.append(row)
+            table = self._parse(b"".join(b"".join(lines[row.first : row.first + row.count]) for row in good))
+            places = np.array([row.first for row in good], np.int64)
+            if table is None or len(table) != len(good):
                 raise UserError(
-                    f"{self.file.path}, lines {self.before + 1} to {last}: {len(rows):,} rows were parsed as "
-                    f"{0 if table is None else len(table):,}; {QUOTE_CURE}"
+                    f"{self.file.path}, lines {self.before + 1} to {self.before + len(lines)}: {len(good):,} rows were "
+                    f"parsed as {0 if table is None else len(table):,}; {_QUOTE_CURE}"
                 )
         table = pa.table([_field(column, self.form) for column in table.columns], self.names)
         first = self.before + 1
@@ -145,7 +240,7 @@ class CsvBlock:
           (table, or None; int64[n], the line of each row from 0, or None if row i is line i).
         """
         text = self.text
-        if self.lines or b"\0" in text or text.count(b"\r") != text.count(b"\r\n"):
+        if self.rows or b"\0" in text or text.count(b"\r") != text.count(b"\r\n"):
             return None, None
         table = self._parse(text)
         # A row with several lines has at least two that are not empty, unless the last quote is not closed.
@@ -153,7 +248,7 @@ class CsvBlock:
             return None, None
         if len(table) == text.count(b"\n"):
             return table, None
-        places = _lines_with_text(text)
+        places = np.flatnonzero([bool(line.rstrip(b"\r\n")) for line in io.BytesIO(text)])
         return (table, places) if len(table) == len(places) else (None, None)
 
     def _parse(self, text: bytes) -> pa.Table | None:
@@ -177,12 +272,12 @@ class CsvBlock:
         except pa.ArrowInvalid:
             return None
 
-    def _report(self, lines: Lines, bad_rows: BadRowSink) -> None:
-        value = self.text[lines.start : lines.stop][:_SHOWN].rstrip(b"\r\n").decode(errors="backslashreplace")
-        line = self.before + 1 + lines.first
-        column = self.names[lines.field] if lines.field is not None and lines.field < len(self.names) else None
-        hint = self.hint if line == 1 + self.form.header else ""
-        bad_rows.add(self.file.path, line, column, value, lines.fault + hint)
+    def _bad_row(self, row: _Row, line: bytes) -> BadRow:
+        value = line[:_SHOWN].rstrip(b"\r\n").decode(errors="backslashreplace")
+        number = self.before + 1 + row.first
+        column = self.names[row.field] if row.field is not None and row.field < len(self.names) else None
+        hint = self.hint if number == 1 + self.form.header else ""
+        return BadRow(self.file.path, number, column, value, row.fault + hint)
 
 
 def _ends_open(table: pa.Table) -> bool:
@@ -197,12 +292,3 @@ def _field(column: pa.ChunkedArray, form: CsvFormat) -> pa.ChunkedArray:
         column = pc.ascii_trim_whitespace(column)
         column = pc.if_else(pc.is_in(column, pa.array(form.null_values)), pa.scalar(None, pa.string()), column)
     return column.cast(pa.binary())
-
-
-def _lines_with_text(block: bytes) -> np.ndarray:
-    """Returns the numbers, from 0, of the lines that are not empty, as int64."""
-    text = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero(text == ord("\n"))
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    lengths = ends - starts
-    return np.flatnonzero((lengths > 1) | ((lengths == 1) & (text[starts] != ord("\r"))))

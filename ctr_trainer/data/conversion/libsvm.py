@@ -4,15 +4,16 @@ libsvm, libfm, liblinear, SVMlight:  label [qid:number] index:value index:value 
 libffm:                              label field:index:value field:index:value ...
 """
 
+import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data.blocks import BadRow, BadRows, Block, Chunk
 from ctr_trainer.data.conversion.text_blocks import text_blocks
 from ctr_trainer.data.source import SourceFile
 from ctr_trainer.features.spec import FeatureSpec
@@ -25,55 +26,61 @@ OF_FIELD = rf"\d+:{WEIGHTED}"
 QUERY_TOKEN = rf"qid:{_INDEX}"
 
 
-def read(
-    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
-) -> Iterator[Chunk]:
-    """Yields Chunks with `label`, `features` (list of `index:value`) and `qid`. A `blocks.SourceReader`.
+def read(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
+    """Yields blocks with `label`, `features` (lists of `index:value`) and `qid`.
 
     If the spec is unlabelled, lines may lack the label.
     """
-    yield from _read(files, spec, bad_rows, time, WEIGHTED)
+    return _blocks(files, spec, time, WEIGHTED)
 
 
-def read_fields(
-    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
-) -> Iterator[Chunk]:
-    """Yields Chunks with `label` and a column such as `field3` for each field that the spec needs; see `read`.
+def read_fields(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
+    """Yields blocks with `label`, `qid` and a column such as `field3` for each field that the spec needs; see `read`.
 
     A field's column contains lists of `index:value`, or of `index` if the feature has no weights.
     """
-    yield from _read(files, spec, bad_rows, time, OF_FIELD)
+    return _blocks(files, spec, time, OF_FIELD)
 
 
-def tables(files: Iterable[SourceFile], format: str, bad_rows: BadRowSink) -> Iterator[pa.Table]:
+def tables(files: Iterable[SourceFile], format: str, bad_rows: BadRows) -> Iterator[pa.Table]:
     """Yields tables of files of `libsvm` or `libffm`: the label, and lists of `index:value` per field, or of all."""
+    pattern = OF_FIELD if format == "libffm" else WEIGHTED
+    for file, text, first in _texts(files):
+        found: list[BadRow] = []
+        columns = _columns(_good_lines(text, file, first, pattern, True, found)[0], pattern)
+        bad_rows.add(found)
+        yield pa.table(columns).drop_columns([QUERY])
+
+
+def _blocks(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None, pattern: str) -> Iterator[Block]:
+    return (functools.partial(_chunk, spec, time, pattern, *block) for block in _texts(files))
+
+
+def _texts(files: Iterable[SourceFile]) -> Iterator[tuple[str, bytes, int]]:
+    """Yields (file, whole lines, number of the first line, from 1)."""
     for file in files:
-        for lines, _ in good_lines(file.path, OF_FIELD if format == "libffm" else WEIGHTED, bad_rows):
-            tokens, owner = tokens_of(lines)
-            first = np.searchsorted(owner, np.arange(len(lines)))  # The first token of each line is its label.
-            weighted = pc.match_substring(tokens, ":").to_numpy(zero_copy_only=False)
-            weighted &= ~pc.starts_with(tokens, "qid:").to_numpy(zero_copy_only=False)
-            columns = {LABEL: tokens.take(pa.array(first))}
-            tokens, owner = tokens.filter(pa.array(weighted)), owner[weighted]
-            if format == "libsvm":
-                yield pa.table(columns | {FEATURES: _lists(tokens, owner, len(lines))})
-                continue
-            fields = pc.list_element(pc.split_pattern(tokens, ":", max_splits=1), 0).unique().to_pylist()
-            names = [f"{FIELD}{field}" for field in sorted(fields, key=int)]
-            yield pa.table(columns | _field_columns(tokens, owner, len(lines), names, set(names)))
+        first = 1
+        for text in text_blocks(file.path):
+            yield file.path, text, first
+            first += text.count(b"\n")
 
 
-def tokens_of(lines: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Splits good lines, as bytes, into tokens. Returns (tokens as strings; int[n], the line of each token)."""
-    texts = pc.replace_substring_regex(lines, r"#.*$", "").cast(pa.string())
-    lists = pc.ascii_split_whitespace(pc.ascii_trim_whitespace(texts))
-    return lists.flatten(), pc.list_parent_indices(lists).to_numpy()
+def _chunk(
+    spec: FeatureSpec, time: str | None, pattern: str, file: str, text: bytes, first: int, bad_rows: list[BadRow]
+) -> Chunk:
+    wanted = typed.uses(spec, time)
+    fields = [name for name in wanted if name.startswith(FIELD)]
+    weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
+    lines, numbers = _good_lines(text, file, first, pattern, spec.labelled, bad_rows)
+    found = _columns(lines, pattern, fields, weighted)
+    typed.check(wanted, list(found), file, spec)
+    return typed.as_chunk(pa.table({name: found[name] for name in wanted}), wanted, file, numbers, bad_rows)
 
 
-def good_lines(
-    file: str, pattern: str, bad_rows: BadRowSink, labelled: bool = True
-) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Yields blocks of a file's good lines: (lines as an Array of bytes; int64[n], their numbers, from 1).
+def _good_lines(
+    text: bytes, file: str, first: int, pattern: str, labelled: bool, bad_rows: list[BadRow]
+) -> tuple[pa.Array, np.ndarray]:
+    """Returns (good lines as an Array of bytes; int64[n], their numbers). Appends the bad lines to `bad_rows`.
 
     Args:
       pattern: regular expression of a token after the label.
@@ -81,57 +88,46 @@ def good_lines(
     """
     label = rf"(?:{NUMBER}(?:\s|$))" + ("" if labelled else "?")
     whole = rf"^\s*{label}\s*(?:{QUERY_TOKEN}(?:\s+|$))?(?:{pattern}(?:\s+|$))*(?:#.*)?$"
-    first = 1
-    for text in text_blocks(file):
-        block = text.split(b"\n")[:-1]
-        lines, numbers = pa.array(block, pa.binary()), np.arange(first, first + len(block))
-        first += len(block)
-        filled = ~pc.match_substring_regex(lines, r"^\s*(?:#.*)?$").to_numpy(zero_copy_only=False)
-        good = pc.match_substring_regex(lines, whole).to_numpy(zero_copy_only=False)
-        for at in np.flatnonzero(filled & ~good):
-            bad_rows.add(file, int(numbers[at]), *_fault(block[at], pattern))
-        kept = filled & good
-        if kept.any():
-            yield lines.filter(pa.array(kept)), numbers[kept]
+    block = text.split(b"\n")[:-1]
+    lines, numbers = pa.array(block, pa.binary()), np.arange(first, first + len(block))
+    filled = ~pc.match_substring_regex(lines, r"^\s*(?:#.*)?$").to_numpy(zero_copy_only=False)
+    good = pc.match_substring_regex(lines, whole).to_numpy(zero_copy_only=False)
+    for at in np.flatnonzero(filled & ~good):
+        bad_rows.append(BadRow(file, int(numbers[at]), *_fault(block[at], pattern)))
+    return lines.filter(pa.array(filled & good)), numbers[filled & good]
 
 
-def _read(
-    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None, pattern: str
-) -> Iterator[Chunk]:
-    wanted = typed.uses(spec, time)
-    fields = [name for name in wanted if name.startswith(FIELD)]
-    weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
-    for file in files:
-        for lines, numbers in good_lines(file.path, pattern, bad_rows, spec.labelled):
-            tokens, owner = tokens_of(lines)
-            is_query = pc.starts_with(tokens, "qid:").to_numpy(zero_copy_only=False)
-            is_label = ~is_query & ~pc.match_substring(tokens, ":").to_numpy(zero_copy_only=False)
-            rest = ~is_query & ~is_label
-            labels, queries = tokens.filter(pa.array(is_label)), tokens.filter(pa.array(is_query))
-            found = {
-                LABEL: _scattered(labels, owner[is_label], len(lines)),
-                QUERY: _scattered(pc.replace_substring(queries, "qid:", ""), owner[is_query], len(lines)),
-            }
-            tokens, owner = tokens.filter(pa.array(rest)), owner[rest]
-            if pattern == OF_FIELD:
-                found |= _field_columns(tokens, owner, len(lines), fields, weighted)
-            else:
-                found[FEATURES] = _lists(tokens, owner, len(lines))
-            typed.check(wanted, list(found), file.path, spec)
-            table = pa.table({name: found[name] for name in wanted})
-            yield typed.as_chunk(table, wanted, file.path, numbers, bad_rows)
-
-
-def _field_columns(
-    tokens: pa.Array, owner: np.ndarray, rows: int, names: list[str], weighted: set[str]
+def _columns(
+    lines: pa.Array, pattern: str, fields: Sequence[str] | None = None, weighted: Container[str] | None = None
 ) -> dict[str, pa.Array]:
+    """Returns the label, the query, and lists of `index:value` of good lines.
+
+    Args:
+      fields: columns of the fields for the pattern OF_FIELD; None for all fields that occur.
+      weighted: the fields whose lists have values; None for all.
+    """
+    rows, texts = len(lines), pc.replace_substring_regex(lines, r"#.*$", "").cast(pa.string())
+    lists = pc.ascii_split_whitespace(pc.ascii_trim_whitespace(texts))
+    tokens, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
+    is_query = pc.starts_with(tokens, "qid:").to_numpy(zero_copy_only=False)
+    is_label = ~is_query & ~pc.match_substring(tokens, ":").to_numpy(zero_copy_only=False)
+    is_value = ~is_query & ~is_label
+    queries = pc.replace_substring(tokens.filter(pa.array(is_query)), "qid:", "")
+    columns = {
+        LABEL: _scattered(tokens.filter(pa.array(is_label)), owner[is_label], rows),
+        QUERY: _scattered(queries, owner[is_query], rows),
+    }
+    tokens, owner = tokens.filter(pa.array(is_value)), owner[is_value]
+    if pattern == WEIGHTED:
+        return columns | {FEATURES: _lists(tokens, owner, rows)}
     parts = pc.split_pattern(tokens, ":", max_splits=1)
-    fields, values = pc.list_element(parts, 0), pc.list_element(parts, 1)
-    columns = {}
-    for name in names:
-        of = pc.equal(fields, name.removeprefix(FIELD))
+    of_token, values = pc.list_element(parts, 0), pc.list_element(parts, 1)
+    if fields is None:
+        fields = [f"{FIELD}{field}" for field in sorted(of_token.unique().to_pylist(), key=int)]
+    for name in fields:
+        of = pc.equal(of_token, name.removeprefix(FIELD))
         held = values.filter(of)
-        if name not in weighted:
+        if weighted is not None and name not in weighted:
             held = pc.replace_substring_regex(held, ":[^:]*$", "")
         columns[name] = _lists(held, owner[of.to_numpy(zero_copy_only=False)], rows)
     return columns

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data import encoders, parquet, typed
+from ctr_trainer.data.blocks import BadRow, BadRows, Block
 from ctr_trainer.data.conversion import delimited, libsvm, tfrecord
 from ctr_trainer.data.conversion.convert import bad_rows_of
 from ctr_trainer.data.conversion.csv_header import see_form
@@ -101,7 +102,7 @@ def read_sample(source: Input, format: str, bad_rows: int, encoding: str) -> tup
         form, names = see_form(files[0].path, encoding)
         if len(set(names)) < len(names):
             raise UserError(f"{source}: two columns have the same name; the header is {listed(names)}")
-        table = _first(block.parse(bad).table for block in delimited.blocks(files, form))
+        table = _first(_tables(delimited.blocks(files, form), bad))
         columns = {name.strip(): _texts(table[name].combine_chunks()) for name in table.column_names}
         if any(pc.any(pc.starts_with(text, " ")).as_py() for text in columns.values()):
             columns = {name: _texts(pc.utf8_trim_whitespace(text)) for name, text in columns.items()}
@@ -120,6 +121,14 @@ def read_sample(source: Input, format: str, bad_rows: int, encoding: str) -> tup
         singles = {name: typed.only(values) for name, values in columns.items() if typed.is_list(values.type)}
         columns |= {name: only for name, (only, several) in singles.items() if several is None}
     return [_column(name, values) for name, values in columns.items()], form
+
+
+def _tables(blocks: Iterable[Block], bad_rows: BadRows) -> Iterator[pa.Table]:
+    for block in blocks:
+        found: list[BadRow] = []
+        table = block(found).table
+        bad_rows.add(found)
+        yield table
 
 
 def _parquet_tables(files: Sequence[SourceFile]) -> Iterator[pa.Table]:

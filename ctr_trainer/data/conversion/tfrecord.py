@@ -1,6 +1,7 @@
 """The `tfrecord` format: TFRecord files of `tf.train.Example`, uncompressed or compressed with gzip."""
 
 import contextlib
+import functools
 import gzip
 import os
 import re
@@ -12,7 +13,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data.blocks import BadRow, BadRows, Block, Chunk
 from ctr_trainer.data.source import SourceFile
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.host_function import calling_thread_config
@@ -33,34 +34,41 @@ _OF_GRAPH = re.compile(r"^Graph execution error:.*?\nNode: '[^']*'\n|\s*\[\[.*",
 _KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
 
 
-def read(
-    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
-) -> Iterator[Chunk]:
-    """Yields Chunks of the columns that the spec needs, one column per feature; see `typed` for lists.
+def read(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
+    """Yields blocks of the columns that the spec needs, one column per feature; see `typed` for lists.
 
     The first records of a file determine whether a feature has bytes, integers or floats. A feature that these records
-    lack has the same kind as in the previous files. A `blocks.SourceReader`.
+    lack has the same kind as in the previous files.
     """
     wanted = typed.uses(spec, time)
     for file, kinds, table, numbers, misfits in _parsed(files, wanted):
         typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
-        for row, fault in misfits:
-            bad_rows.add(file.path, row, *fault)
-        yield typed.as_chunk(file.complete(table, wanted), wanted, file.path, numbers, bad_rows)
+        yield functools.partial(_chunk, misfits, file.complete(table, wanted), wanted, file.path, numbers)
 
 
-def tables(files: Iterable[SourceFile], bad_rows: BadRowSink) -> Iterator[pa.Table]:
+def _chunk(
+    misfits: list[BadRow],
+    table: pa.Table,
+    wanted: dict[str, Use],
+    file: str,
+    numbers: np.ndarray,
+    bad_rows: list[BadRow],
+) -> Chunk:
+    bad_rows += misfits
+    return typed.as_chunk(table, wanted, file, numbers, bad_rows)
+
+
+def tables(files: Iterable[SourceFile], bad_rows: BadRows) -> Iterator[pa.Table]:
     """Yields the records of files as tables with a list column per feature. Records may add features."""
     for file, _, table, _, misfits in _parsed(files, None):
-        for row, fault in misfits:
-            bad_rows.add(file.path, row, *fault)
+        bad_rows.add(misfits)
         yield file.complete(table, file.partitions)
 
 
 def _parsed(
     files: Iterable[SourceFile], wanted: Mapping[str, Use] | None
-) -> Iterator[tuple[SourceFile, dict[str, str], pa.Table, np.ndarray, list[tuple[int, tuple[str | None, Any, str]]]]]:
-    """Yields (file, kinds of the features, table of the good records, their numbers, numbers and faults of the bad)."""
+) -> Iterator[tuple[SourceFile, dict[str, str], pa.Table, np.ndarray, list[BadRow]]]:
+    """Yields (file, kinds of the features, table of the good records, their numbers, the bad records)."""
     kinds: dict[str, str] = {}
     with contextlib.closing(ExampleReader(wanted or {})) as reader:
         for file in files:
@@ -73,7 +81,8 @@ def _parsed(
                         reader.use(kinds)
                     table, misfits = reader.parse(records) if kinds else (pa.table({}), list(range(len(records))))
                     numbers = first + 1 + np.delete(np.arange(len(records)), misfits)
-                    yield file, kinds, table, numbers, [(first + r + 1, _fault(records[r], kinds)) for r in misfits]
+                    bad = [BadRow(file.path, first + row + 1, *_fault(records[row], kinds)) for row in misfits]
+                    yield file, kinds, table, numbers, bad
                     first += len(records)
 
 

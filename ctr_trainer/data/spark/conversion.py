@@ -181,8 +181,7 @@ def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observatio
     whole = found[0]
     for result in found[1:]:
         whole.merge(result)
-    for row in whole.bad_rows:
-        bad_rows.add(*row)
+    bad_rows.add(whole.bad_rows)
     if whole.error:
         raise UserError(whole.error)
     observed.merge(whole.observed)

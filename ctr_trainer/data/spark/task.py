@@ -1,18 +1,19 @@
 """A conversion task, which encodes and writes the rows of one partition on any machine of the cluster."""
 
 import dataclasses
+import functools
 import operator
 import pickle
 import posixpath
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.blocks import BadRow, BadRowSink, Block, Chunk, FoundBadRows, TooManyBadRows
+from ctr_trainer.data.blocks import BadRow, Block
 from ctr_trainer.data.conversion.convert import SOURCES
 from ctr_trainer.data.conversion.encoded_blocks import encoded
 from ctr_trainer.data.conversion.writer import DatasetWriter
@@ -108,25 +109,22 @@ class Task:
           one RecordBatch of `SCHEMA`: the number of the task and its pickled TaskResult.
         """
         number = _number()
-        yield self._result(number, lambda bad_rows: _chunks(batches, self.spec, f"partition {number}", bad_rows))
+        yield self._result(number, _blocks(batches, self.spec, f"partition {number}"))
 
     def convert_files(
         self, batches: Iterator[pa.RecordBatch], format: str, units: Sequence[Sequence[SourceFile]]
     ) -> Iterator[pa.RecordBatch]:
         """Converts files; a function for `mapInArrow`. The rows are indices in `units`, lists of `SourceFile`."""
         files = [file for batch in batches for at in batch.column(0).to_pylist() for file in units[at]]
+        yield self._result(_number(), SOURCES[format](files, self.spec, None) if files else ())
 
-        def read(bad_rows: BadRowSink) -> Iterable[Block]:
-            return SOURCES[format](files, self.spec, bad_rows) if files else ()
-
-        yield self._result(_number(), read)
-
-    def _result(self, number: int, read: Callable[[BadRowSink], Iterable[Block]]) -> pa.RecordBatch:
-        """Converts the rows that `read` yields. Returns the RecordBatch of the TaskResult."""
+    def _result(self, number: int, blocks: Iterable[Block]) -> pa.RecordBatch:
+        """Converts the rows of blocks. Returns the RecordBatch of the TaskResult."""
         # Spark may run a task twice, even concurrently. The driver keeps the files of one attempt.
         attempt = f"{PARTS}{number:05d}-{uuid.uuid4().hex[:8]}"
         chance, layout = np.random.default_rng([self.layout.split_seed, number]), self.layout
-        observed, found, error = Observations(self.spec), FoundBadRows(layout.max_bad_rows), ""
+        observed, error = Observations(self.spec), ""
+        bad_rows: list[BadRow] = []
         directories = {part: posixpath.join(part, attempt) for part in self.fractions}
         writers = {
             part: DatasetWriter(
@@ -135,7 +133,9 @@ class Task:
             for part, directory in directories.items()
         }
         try:
-            for table, statistics in encoded(read, self.spec, found, observed, num_threads=1):
+            for table, statistics in encoded(blocks, self.spec, bad_rows.extend, observed, num_threads=1):
+                if len(bad_rows) > layout.max_bad_rows:
+                    break  # The driver checks the number of bad rows over all tasks.
                 if len(writers) == 1:
                     writers[""].write(table, statistics)
                     continue
@@ -144,8 +144,6 @@ class Task:
                     writer.write(table.take(np.flatnonzero(where == at)))
             for writer in writers.values():
                 writer.close()
-        except TooManyBadRows:
-            pass  # The driver checks the number of bad rows over all tasks.
         except UserError as failed:
             error = str(failed)
         finally:
@@ -155,7 +153,7 @@ class Task:
         for part, writer in writers.items():
             files = [{**file, "name": f"{attempt}/{file['name']}"} for file in writer.files]
             parts[part] = PartResult(files, writer.statistics)
-        return _batch(TaskResult(number, parts, observed, found.rows, error))
+        return _batch(TaskResult(number, parts, observed, bad_rows[: layout.max_bad_rows + 1], error))
 
 
 def merge(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[pa.RecordBatch]:
@@ -187,13 +185,13 @@ def _number() -> int:
     return context.partitionId()
 
 
-def _chunks(batches: Iterable[pa.RecordBatch], spec: FeatureSpec, name: str, bad_rows: BadRowSink) -> Iterator[Chunk]:
-    """Yields Chunks of a DataFrame's rows."""
+def _blocks(batches: Iterable[pa.RecordBatch], spec: FeatureSpec, name: str) -> Iterator[Block]:
+    """Yields blocks of a DataFrame's rows."""
     wanted, first = typed.uses(spec), 0
     for table in _tables(batches):
         columns = {column: _in_utc(table[column]) for column in table.column_names}
         numbers = np.arange(first + 1, first + 1 + len(table))
-        yield typed.as_chunk(pa.table(columns), wanted, name, numbers, bad_rows)
+        yield functools.partial(typed.as_chunk, pa.table(columns), wanted, name, numbers)
         first += len(table)
 
 

@@ -12,7 +12,6 @@ message lacks a column, the feature of this column is missing.
 
 import dataclasses
 import itertools
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ import pyarrow as pa
 
 from ctr_trainer.data import typed
 from ctr_trainer.data.batch import array_of, rows_of
-from ctr_trainer.data.blocks import FoundBadRows
+from ctr_trainer.data.blocks import BadRow
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.features import hashing
@@ -116,7 +115,7 @@ class MessageDecoder:
     def empty(self) -> pa.Table:
         """Returns the rows of no messages."""
         table = pa.table({name: pa.nulls(0) for name in self._wanted})
-        return self._rows(self._encode(table, FoundBadRows(0)))
+        return self._rows(self._encode(table, []))
 
     def _tables(self, messages: Sequence[Message], bad: list[BadMessage], skip: dict[int, int]) -> Iterator[_Table]:
         of_format: dict[str, list[int]] = {"json": [], "example": [], "arrow": [], "": []}
@@ -148,7 +147,7 @@ class MessageDecoder:
 
     def _encoded(self, table: _Table, bad: list[BadMessage]) -> Iterator[tuple[pa.Table, np.ndarray, np.ndarray]]:
         """Encodes a table. Yields (good rows, index of each row's message, index of each row in its message)."""
-        found = FoundBadRows(sys.maxsize)
+        found: list[BadRow] = []
         try:
             rows = self._rows(self._encode(table.columns, found))
         except MemoryError:
@@ -164,7 +163,7 @@ class MessageDecoder:
                 yield from self._encoded(half, bad)
             return
         good = np.ones(len(table.messages), bool)
-        for row in found.rows:
+        for row in found:
             at = row.line or 0
             good[at] = False
             reason = f"column {row.column!r}: {row.value!r} is not {row.expected}"
@@ -181,7 +180,7 @@ class MessageDecoder:
             rows, numbers, places = rows.take(kept), numbers[kept], places[kept]
         yield rows, numbers, places
 
-    def _encode(self, table: pa.Table, found: FoundBadRows) -> pa.Table:
+    def _encode(self, table: pa.Table, found: list[BadRow]) -> pa.Table:
         chunk = typed.as_chunk(table, self._wanted, self._name, np.arange(len(table)), found)
         return self._encoder.encode(chunk, found, Observations(self._spec))
 
