@@ -99,13 +99,13 @@ class _Row(NamedTuple):
     """Consecutive lines of a block that are a row or a bad row.
 
     Attributes:
-      first, count: number of the first line, from 0 at the block's start, and number of lines.
+      first, height: number of the first line, from 0 at the block's start, and number of lines.
       fault: description of a valid row if this is a bad one; otherwise "".
       field: index of a bad row's wrong field; None if the row has another number of fields.
     """
 
     first: int
-    count: int
+    height: int
     fault: str = ""
     field: int | None = None
 
@@ -120,7 +120,7 @@ def _cut(text: bytes, form: CsvFormat, fields: int) -> tuple[bytes, bytes, list[
         return text, b"", None
     lines = io.BytesIO(text).readlines()
     rows = list(_rows(lines, form, fields, final=False))
-    end = sum(map(len, lines[: rows[-1].first + rows[-1].count])) if rows else 0
+    end = sum(map(len, lines[: rows[-1].first + rows[-1].height])) if rows else 0
     return text[:end], text[end:], rows
 
 
@@ -152,7 +152,7 @@ def _rows(lines: Sequence[bytes], form: CsvFormat, fields: int, final: bool = Tr
                     return
                 fault = _CLOSED
             except csv.Error:
-                fault, end = "a row without carriage returns inside", _RETURN.search(line).start()
+                fault, end = "a row without carriage returns inside", len(_RETURN.split(line, 1)[0])
             if count > 1 and found != fields:
                 fault = _CLOSED
         if fault:
@@ -218,7 +218,7 @@ class _CsvBlock:
                     bad_rows.append(self._bad_row(row, lines[row.first]))
                 else:
                     good.append(row)
-            table = self._parse(b"".join(b"".join(lines[row.first : row.first + row.count]) for row in good))
+            table = self._parse(b"".join(b"".join(lines[row.first : row.first + row.height]) for row in good))
             places = np.array([row.first for row in good], np.int64)
             if table is None or len(table) != len(good):
                 raise UserError(
