@@ -95,7 +95,8 @@ def meeting(
             place=place,
             is_first_of_host=placement.is_first_of_host,
         )
-        notices.put(f"ready.{placement.rank}", json.dumps(dataclasses.asdict(introduction)))
+        notices.meetings += 1  # A later `init` of the same processes must not read these texts.
+        notices.put(f"ready.{notices.meetings}.{placement.rank}", json.dumps(dataclasses.asdict(introduction)))
         met = _met(notices, placement.rank, placement.size, seconds)
         if met["fault"]:
             raise UserError(met["fault"])
@@ -111,15 +112,17 @@ def _met(notices: Notices, rank: int, size: int, seconds: float) -> dict[str, An
     while True:
         if rank == 0:
             missing = [each for each in range(size) if each not in came]
-            came |= {each: text for each in missing if (text := notices.get(f"ready.{each}")) is not None}
+            came |= {
+                each: text for each in missing if (text := notices.get(f"ready.{notices.meetings}.{each}")) is not None
+            }
             if len(came) == size:
                 ranks = [Introduction.parse(came[each]) for each in range(size)]
                 hosts = [[each.host, each.place] for each in ranks if each.place]
                 first_ranks = [each.rank for each in ranks if each.is_first_of_host]
                 met = {"fault": fault(ranks), "hosts": hosts, "first_ranks": first_ranks}
-                notices.put("met", json.dumps(met))
+                notices.put(f"met.{notices.meetings}", json.dumps(met))
                 return met
-        elif text := notices.get("met"):
+        elif text := notices.get(f"met.{notices.meetings}"):
             return json.loads(text)
         waited = time.monotonic() - began
         if rank == 0 and time.monotonic() - told > _TELL_SECONDS:

@@ -63,10 +63,13 @@ class Notices:
 
     Args:
       address: `host:port` of the server; "" for none. Also an attribute.
+
+    Attributes:
+      meetings: number of meetings of the ranks that this process has begun, see `agreement.meeting`.
     """
 
     def __init__(self, address: str) -> None:
-        self.address = address
+        self.address, self.meetings = address, 0
         self._silent_until = 0.0
 
     @classmethod

@@ -65,24 +65,27 @@ def test_a_changed_source_is_another_version(tmp_path, monkeypatch):
     assert agreement.package_version() != before
 
 
-@pytest.mark.parametrize("steps", ["30", "10"])
-def test_ranks_meet_and_all_are_told_what_is_wrong(address, steps):
-    found = {}
+def test_ranks_meet_and_all_are_told_what_is_wrong_at_each_meeting_anew(address):
+    found, notices = {}, [Notices(address) for _ in range(3)]
 
     def meet(rank, flags):
         try:
-            with agreement.meeting(Notices(address), Placement(rank, 3, range(3)), None, 60.0, flags) as first_ranks:
+            with agreement.meeting(notices[rank], Placement(rank, 3, range(3)), None, 60.0, flags) as first_ranks:
                 found[rank] = first_ranks
         except UserError as error:
             found[rank] = str(error).partition(" on ")[0]
 
-    threads = [threading.Thread(target=meet, args=(rank, {"sync_steps": steps if rank else "30"})) for rank in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
     told = "the ranks of this job have different settings: sync_steps is 30"
-    assert [found[rank] for rank in range(3)] == 3 * ([[0]] if steps == "30" else [told])
+    # The processes meet again at each `init`, and must not read the settings of the one before.
+    for steps, expected in (("30", [0]), ("10", told), ("30", [0])):
+        ranks = [
+            threading.Thread(target=meet, args=(rank, {"sync_steps": steps if rank else "30"})) for rank in (0, 1, 2)
+        ]
+        for thread in ranks:
+            thread.start()
+        for thread in ranks:
+            thread.join(60)
+        assert [found.pop(rank) for rank in range(3)] == 3 * [expected]
 
 
 def test_hosts_whose_machines_are_unknown_are_not_one_machine(monkeypatch):
