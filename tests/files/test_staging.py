@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from ctr_trainer.system.files.staging import local_directory, staged
-from ctr_trainer.system.files.temporary import private_path
+from ctr_trainer.system.files.staging import local_directory, make_local_directory, staged
 from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
 
@@ -21,11 +20,11 @@ def temporary(tmp_path, monkeypatch):
 def test_what_is_appended_to_is_copied_and_gone_on_with(store, temporary):
     store.put("job/metrics.jsonl", b"1\n")
     store.put("job/features.json", b"{}")
-    left = os.path.join(local_directory(URL), ".ranks", "3")
+    left = os.path.join(make_local_directory(URL), ".ranks", "3")
     os.makedirs(os.path.dirname(left))
     open(left, "w").close()
     with staged(URL, fetches=True, owns=True) as staging:
-        assert os.path.dirname(staging.path) == private_path() and not os.path.exists(left)
+        assert staging.path == local_directory(URL) and not os.path.exists(left)
         with open(os.path.join(staging.path, "metrics.jsonl"), "a") as file:
             file.write("2\n")
         staging.upload()

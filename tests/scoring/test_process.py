@@ -79,13 +79,13 @@ def test_serves_over_tls_and_at_sigterm_answers_what_is_under_way(publication, s
 
 def test_what_a_killed_server_left_is_removed_by_the_next_and_nothing_else(publication, tmp_path, monkeypatch):
     temporary = tmp_path / "temporary"
-    own, others = temporary / f"ctr_trainer-{os.getuid()}", temporary / "ctr_trainer-rows-of-others"
+    rows, others = f"ctr_trainer-{os.getuid()}-tmp-*/ctr_trainer-rows-*", temporary / "ctr_trainer-rows-of-others"
     others.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", str(temporary))
     left = []
     for end in (signal.SIGKILL, signal.SIGTERM):
         with serving(publication, tmp_path / "log") as server:
-            left.append([path.name for path in own.glob("*/ctr_trainer-rows-*")])
+            left.append([path.name for path in temporary.glob(rows)])
             server.process.send_signal(end)
             server.process.wait(_SECONDS)
     assert len(left[0]) == 1 and len(left[1]) == 1 and left[0] != left[1]

@@ -4,12 +4,13 @@ import contextlib
 import hashlib
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import PathLease, is_local, path_of
-from ctr_trainer.system.files.temporary import make_directory, private_path, remove_directory
+from ctr_trainer.system.files.temporary import make_directory, private_path
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -38,10 +39,10 @@ def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[Pa
 def local_directory(directory: Any) -> str:
     """Returns the path of the local directory for files that a job appends to.
 
-    For a URL, it is in this user's private directory, the same for all processes of this user on this host. Otherwise
-    it is `directory` itself.
+    For a URL, it is a directory below `TMPDIR`, the same for all processes of this user on this host. Otherwise it is
+    `directory` itself.
     """
-    return str(path_of(directory)) if is_local(directory) else os.path.join(private_path(), _name(directory))
+    return str(path_of(directory)) if is_local(directory) else private_path(_name(directory))
 
 
 def make_local_directory(directory: Any) -> str:
@@ -111,6 +112,6 @@ def staged(directory: Any, fetches: bool, owns: bool) -> Iterator[Staging]:
         if owns:
             try:
                 staging.upload()
-                remove_directory(staging.path)
+                shutil.rmtree(staging.path, ignore_errors=True)
             except UserError as error:
                 _log.error("%s; the files are kept in %s", error, staging.path)

@@ -1,101 +1,81 @@
 """Directories for temporary files. No other user can reach them; after a kill, the next process removes them."""
 
 import contextlib
+import fcntl
+import glob
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 
-from ctr_trainer.system.files.file_lease import lock
 from ctr_trainer.system.messages.errors import UserError
 
-_PREFIX, _LOCK = "tmp-", ".lock"
 
-
-def private_path(below: str | None = None) -> str:
-    """Returns the path of this user's directory in the directory for temporary files, or in `below`."""
-    return os.path.join(below or tempfile.gettempdir(), f"ctr_trainer-{os.getuid()}")
+def private_path(name: str, below: str | None = None) -> str:
+    """Returns the path of a directory of this user in the directory for temporary files, or in `below`."""
+    return os.path.join(below or tempfile.gettempdir(), f"ctr_trainer-{os.getuid()}-{name}")
 
 
 @contextlib.contextmanager
 def temporary_directory(below: str | None = None) -> Iterator[str]:
-    """Yields the path of a new directory in this user's directory. Removes it with all files at the end of the block.
+    """Yields the path of a new directory. Removes it with all files at the end of the block.
 
-    This process holds a lock as long as the block runs. If the process is killed, the kernel frees the lock, and the
-    next process that creates a directory removes this one.
+    This process locks the directory as long as the block runs. If the process is killed, the kernel frees the lock, and
+    the next process of this user that creates a directory removes this one.
 
     Args:
-      below: parent of the user's directory; None for the directory for temporary files (`TMPDIR`).
+      below: parent of the directory; None for the directory for temporary files (`TMPDIR`).
 
     Raises:
-      UserError: see `make_directory`; or the file system does not support locks.
+      UserError: the file system does not support locks.
     """
-    while True:
-        path = make_directory(below=below)
+    prefix = private_path("tmp-", below)
+    for left in glob.glob(f"{glob.escape(prefix)}*"):
+        with contextlib.suppress(OSError), _locked(left):
+            shutil.rmtree(left, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        while True:
+            path = tempfile.mkdtemp(prefix=os.path.basename(prefix), dir=os.path.dirname(prefix))
+            try:
+                stack.enter_context(_locked(path))
+                break
+            except (BlockingIOError, FileNotFoundError):
+                continue  # Another process removes the directory, because it was not locked yet.
+            except OSError as error:
+                os.rmdir(path)
+                raise UserError(f"{path} cannot be locked: {error.strerror}; set TMPDIR to a local directory") from None
         try:
-            held = lock(path + _LOCK)
-        except (BlockingIOError, FileNotFoundError):
-            continue  # Another process removes the directory, because it had no lock yet.
-        except OSError as error:
-            raise UserError(f"{path} cannot be locked: {error.strerror}; set TMPDIR to a local directory") from None
-        with held:
-            if os.path.exists(path):
-                try:
-                    yield path
-                finally:
-                    remove_directory(path)
-                return
-            remove_directory(path)
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def make_directory(name: str = "", below: str | None = None) -> str:
-    """Creates a directory in this user's directory, with a new name or with this one, and returns its path.
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Locks a directory within the block. Raises BlockingIOError if it is locked, FileNotFoundError if it is gone."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.stat(path)  # Another process may have removed it before this one got the lock.
+        yield
+    finally:
+        os.close(handle)
+
+
+def make_directory(name: str) -> str:
+    """Creates the directory `private_path(name)` unless it exists, and returns its path.
 
     Raises:
-      UserError: another user created the user's directory or can reach it, or it is not a directory.
+      UserError: another user created the directory or can reach it, or it is not a directory.
     """
-    private = private_path(below)
-    while True:
-        _make_private(private)
-        try:
-            _remove_left(private)
-            if not name:
-                return tempfile.mkdtemp(prefix=_PREFIX, dir=private)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(os.path.join(private, name), mode=0o700)
-            return os.path.join(private, name)
-        except FileNotFoundError:
-            pass  # Another process has just removed the user's directory, because it was empty.
-
-
-def remove_directory(path: str) -> None:
-    """Removes a directory of `make_directory` with all files, and the user's directory if it is empty."""
-    shutil.rmtree(path, ignore_errors=True)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path + _LOCK)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(path))
-
-
-def _make_private(path: str) -> None:
-    """Creates a directory that only this user can reach, or checks that the existing directory is one."""
+    path = private_path(name)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode=0o700)
-    with contextlib.suppress(FileNotFoundError):  # It was just removed.
-        found = os.lstat(path)
-        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise UserError(
-                f"{path}: expected a directory of this user that no other user can reach. Find out who made it and "
-                "remove it, or set TMPDIR to a directory of yours"
-            )
-        os.chmod(path, 0o700)
-
-
-def _remove_left(private: str) -> None:
-    """Removes the temporary directories of processes that were killed."""
-    for name in {name.removesuffix(_LOCK) for name in os.listdir(private) if name.startswith(_PREFIX)}:
-        path = os.path.join(private, name)
-        with contextlib.suppress(BlockingIOError), lock(path + _LOCK):
-            remove_directory(path)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise UserError(
+            f"{path}: expected a directory of this user that no other user can reach. Find out who made it and remove "
+            "it, or set TMPDIR to a directory of yours"
+        )
+    return path

@@ -89,7 +89,7 @@ def main():
     (flags.out / f"evaluations-{distributed.rank()}.json").write_text(json.dumps(found))
     data = [f"--eval_data={flags.test}", f"--model_dir={flags.model_dir}", "--checkpoint=best"]
     # The command compares the settings of all ranks, and must not find those of the `init` above.
-    while distributed.is_chief() and "eval_data" not in (Notices.of_this_job().get("ready.1") or ""):
+    while distributed.is_chief() and "eval_data" not in (Notices.of_this_job().get("ready.1.1") or ""):
         time.sleep(0.05)
     assert cli.main(["predict", *FLAGS, *data, f"--output={flags.out / 'predictions.parquet'}"]) == 0
 
