@@ -10,7 +10,7 @@ from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.checkpoint import retention
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.system.files.file_lease import FileLease
+from ctr_trainer.system.files.lease import FileLease
 from ctr_trainer.system.messages.errors import UserError, is_loss
 from tests import object_store
 from tests.estimator.test_whole_checkpoints import Job, keys_of

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from ctr_trainer import cli
+from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.files.staging import held_directory as held
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
@@ -48,7 +49,7 @@ def test_a_second_holder_is_told_the_process_and_host_of_the_first(tmp_path):
                 pass
         other.send_signal(signal.SIGKILL)
         with held(tmp_path / "model", _refusal):
-            assert (tmp_path / "model" / ".lock").read_text().startswith(f"process {os.getpid()} on host ")
+            assert Owner.of_json((tmp_path / "model" / ".lock").read_text()).process == os.getpid()
     with held(tmp_path / "new", _refusal):
         pass
     assert os.listdir(tmp_path) == ["model"]  # What was made for it and is empty goes with it.

@@ -14,7 +14,7 @@ from ctr_trainer.live.publication.cluster import CONTROL, Cluster, Command
 from ctr_trainer.live.publication.cluster_keys import BUCKETS, control_name, mark_name
 from ctr_trainer.live.publication.reading import RowsLost
 from ctr_trainer.live.publication.records import Record
-from ctr_trainer.system.files.lease import UNKNOWN, Lease, Owner
+from ctr_trainer.system.files.lease import Lease, Owner
 from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
 
@@ -47,7 +47,7 @@ class ClusterFence:
 
     def refusal(self, token: str | bytes) -> UserError:
         return UserError(
-            f"{self._cluster.url}: {_owner(token)} publishes there now; wait until it ends, or "
+            f"{self._cluster.url}: {Owner.of_json(token)} publishes there now; wait until it ends, or "
             "publish under another name"
         )
 
@@ -63,7 +63,7 @@ class ClusterFence:
             if (holder := ask("GET", self.name)) is None:
                 if ask("SET", self.name, self.token, "NX", "PX", self.lease_ms):
                     return
-            elif _owner(holder).has_ended():
+            elif Owner.of_json(holder).has_ended():
                 ask("EVAL", _GIVE_BACK, 1, self.name, holder)
                 continue
             before, left = left, ask("PTTL", self.name)
@@ -74,14 +74,6 @@ class ClusterFence:
     def renew(self, owner: Owner, seconds: float) -> Owner | None:
         self._cluster.ask("EVAL", _RENEW, 1, self.name, self.token, self.lease_ms)
         return None  # The scripts that write check the lease.
-
-
-def _owner(token: str | bytes) -> Owner:
-    """Returns the owner in a token, or UNKNOWN if this package did not write it."""
-    try:
-        return Owner.parse(json.loads(token)) or UNKNOWN
-    except ValueError:
-        return UNKNOWN
 
 
 def of_marks(

@@ -1,8 +1,10 @@
-"""Leases that their owners renew: in a store, in the shards of a service, and in a cluster."""
+"""Leases: of a locked file, which the kernel frees, and of places where their owners renew them."""
 
 import contextlib
 import dataclasses
 import datetime
+import errno
+import fcntl
 import json
 import logging
 import os
@@ -12,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import hardware
@@ -20,6 +22,10 @@ from ctr_trainer.system.processes import hardware
 _log = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0  # After this time without a renewal, the owner has lost the lease.
 _SETTLE_SECONDS = 1.0
+# The longest waits for a file of a living process, which may have just been killed, and of one that has ended.
+_KILLED_SECONDS, _ENDING_SECONDS, _LOOK_SECONDS = 1.0, 30.0, 0.1
+# Errors of a file system that does not support locks, or that is mounted without them.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +65,14 @@ class Owner:
             return None
         return owner if isinstance(owner.token, str) and owner.token and isinstance(owner.process, int) else None
 
+    @classmethod
+    def of_json(cls, text: str | bytes) -> "Owner":
+        """Returns the owner in a text of `to_json`, or UNKNOWN if this package did not write the text."""
+        try:
+            return cls.parse(json.loads(text)) or UNKNOWN
+        except ValueError:
+            return UNKNOWN
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
@@ -67,9 +81,13 @@ class Owner:
         return f"the training of {self.model_dir} ({process})" if self.model_dir else process
 
     def has_ended(self) -> bool:
-        """Whether this is a process of this machine that no longer exists; False if that is unknown."""
-        is_of_here = self.machine != "" and self.machine == hardware.machine_id("pid")
-        return is_of_here and not pathlib.Path(f"/proc/{self.process}").exists()
+        """Whether this is a process of this machine that has ended; False if that is unknown."""
+        if not self.machine or self.machine != hardware.machine_id("pid"):
+            return False
+        try:
+            return not pathlib.Path(f"/proc/{self.process}/cmdline").read_bytes()  # It may still release its memory.
+        except OSError:
+            return True
 
 
 UNKNOWN = Owner("", 0, "unknown", "", "an unknown time")  # Of a lease that this package did not write.
@@ -77,6 +95,69 @@ UNKNOWN = Owner("", 0, "unknown", "", "an unknown time")  # Of a lease that this
 
 class InUse(UserError):
     """Another process has the lease."""
+
+
+class FileLease:
+    """A locked file that names the process that holds it. After a kill, the file remains, without a lock.
+
+    If the file system does not support locks, the constructor logs a warning and locks nothing.
+
+    Caveat: other hosts see the lock only if the file system supports `flock` across hosts. NFS since Linux 2.6.12,
+    CephFS and Lustre do, unless they are mounted with local locks.
+
+    Args:
+      path: path of the file; its directory must exist.
+      refusal: f(holder) -> the error message if another process has the lock; `holder` is a text such as
+        `process 7 on host a since 2026-01-31 12:00:00`.
+
+    Raises:
+      InUse: another process has the lock.
+      UserError: the file cannot be created.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], refusal: Callable[[str], str]) -> None:
+        self._path, self._refusal = path, refusal
+        try:
+            self._file = self._lock()
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise UserError(f"{path}: cannot be locked: {error.strerror}") from error
+            _log.warning("%s cannot be locked (%s): make sure that no other job uses its directory", path, error)
+            self._file = open(path, "a+")  # noqa: SIM115, it stays open until `close`
+        self._file.truncate(0)
+        self._file.write(f"{Owner.new().to_json()}\n")
+        self._file.flush()
+
+    def check(self) -> None:
+        """Does nothing, because no other process can take the lock."""
+
+    def close(self) -> None:
+        """Removes the file and unlocks it."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)  # Before the unlock: afterwards, the file may belong to another process.
+        self._file.close()
+
+    def _lock(self) -> TextIO:
+        """Returns the locked file. If its holder was just killed, or still releases its memory, waits for its end."""
+        began = time.monotonic()
+        while True:
+            file = open(self._path, "a+")  # noqa: SIM115, it stays open until `close`
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(self._path)):
+                    return file
+            except FileNotFoundError:  # The process that had the lock has removed the file.
+                pass
+            except BlockingIOError:
+                file.seek(0)
+                holder = Owner.of_json(file.read())
+                if time.monotonic() - began > (_ENDING_SECONDS if holder.has_ended() else _KILLED_SECONDS):
+                    raise InUse(self._refusal(str(holder))) from None
+                time.sleep(_LOOK_SECONDS)
+            except OSError:
+                file.close()
+                raise
+            file.close()
 
 
 class LeasePlace(Protocol):
@@ -162,14 +243,15 @@ class StorePlace:
     def take(self, owner: Owner, seconds: float) -> None:
         """Takes the lease. Raises InUse if another process has it."""
         deadline = time.monotonic() + seconds
-        found, count = first = self._read()
-        if found and not found.has_ended():
+        first = text = self._read()
+        if text and not Owner.of_json(text).has_ended():
+            found = Owner.of_json(text)
             _log.info("%s is the lock of %s: looking for %g s whether it lives", self._path, found, seconds)
-        while found and not found.has_ended() and time.monotonic() < deadline:
+        while text and not Owner.of_json(text).has_ended() and time.monotonic() < deadline:
             time.sleep(min(1.0, seconds / 4))
-            found, count = self._read()
-            if found and (found, count) != first:
-                raise InUse(self._refusal(str(found)))
+            text = self._read()
+            if text and text != first:
+                raise InUse(self._refusal(str(Owner.of_json(text))))
         self._write(owner)
         time.sleep(_SETTLE_SECONDS)
         if other := self._taken_by(owner):
@@ -186,18 +268,17 @@ class StorePlace:
             self._path.unlink(missing_ok=True)
 
     def _taken_by(self, owner: Owner) -> Owner | None:
-        found, _ = self._read()
-        return None if found is not None and found.token == owner.token else found or UNKNOWN
+        found = Owner.of_json(self._read())
+        return None if found.token == owner.token else found
 
-    def _read(self) -> tuple[Owner | None, int]:
-        """Returns the owner in the object, None if there is no object, and the number of its renewals."""
+    def _read(self) -> bytes:
+        """Returns the content of the object, which each renewal changes; empty if there is no object."""
         if not self._path.is_file():
-            return None, 0
+            return b""
         try:
-            values = json.loads(self._path.read_bytes())
-            return Owner.parse(values) or UNKNOWN, values.get("renewed", 0)
-        except (UserError, ValueError, AttributeError):
-            return UNKNOWN, 0  # It was just removed, or is not a lease of this package.
+            return self._path.read_bytes()
+        except UserError:
+            return b"-"  # It was just removed, or the store does not answer.
 
     def _write(self, owner: Owner) -> None:
         self._count += 1

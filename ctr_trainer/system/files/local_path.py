@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.system.files import durable_file
-from ctr_trainer.system.files.file_lease import FileLease
+from ctr_trainer.system.files.lease import FileLease
 from ctr_trainer.system.messages.errors import UserError
 
 if TYPE_CHECKING:

@@ -93,8 +93,8 @@ class Unfinished:
     remains for the next process unless `finish` removes it. At the end of the block, a directory without files is
     removed.
 
-    Caveat: hosts see each other's locks only if their file system supports this, see `file_lease.lock`. For a store,
-    see `StorePlace`.
+    Caveat: hosts see each other's locks only if their file system supports this, see `FileLease`. For a store, see
+    `StorePlace`.
 
     Args:
       path: path or URL of the directory, which is created if there is none. It must be empty, or contain only files on

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ctr_trainer.system.files import durable_file
-from ctr_trainer.system.files.file_lease import FileLease
-from ctr_trainer.system.files.lease import Lease, StorePlace
+from ctr_trainer.system.files.lease import FileLease, Lease, StorePlace
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.store_url import PureStorePath, Root, advice, is_url, opened
 from ctr_trainer.system.files.temporary import temporary_directory
