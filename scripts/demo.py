@@ -21,14 +21,14 @@ import sys
 import sysconfig
 import time
 
-from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import child
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLAGFILE = "configs/demo.flags"
 DEMO = pathlib.Path("demo")
-RECORD = DEMO / ".made_by_demo.json"  # `files` of the last demo below DEMO; null while a demo runs.
+RECORD = LocalPath(DEMO, ".made_by_demo.json")  # `files` of the last demo below DEMO; null while a demo runs.
 DATA = DEMO / "data"
 EXPORT = DEMO / "export"
 STEP_TIMEOUT_S = 3600
@@ -98,7 +98,7 @@ def remove_old(directory, what):
 
 def refuse_changed(directory):
     """Raises UserError if a directory of the demo has a file that is not from the last demo; the message names it."""
-    record = durable_file.read_json(RECORD, "remove demo/ yourself") if RECORD.exists() else {"files": []}
+    record = RECORD.read_json("remove demo/ yourself") if RECORD.exists() else {"files": []}
     known = record.get("files")
     new = [] if known is None else sorted(set(files_below(directory)) - set(known))
     if new:
@@ -128,7 +128,7 @@ def run_demo(workers):
     oracle = read_json(DATA / "test" / "_dataset.json", "extra")["extra"]
     require(oracle, DATA / "test" / "_dataset.json", "oracle_auc")
     remove_old(model_dir, "model")
-    durable_file.write_json(RECORD, {"files": None})
+    RECORD.write_json({"files": None})
 
     horovodrun = pathlib.Path(sysconfig.get_path("scripts")) / "horovodrun"
     stream("training", horovodrun, "-np", workers, "./run.sh", f"--flagfile={FLAGFILE}", "--eval_data=")
@@ -140,7 +140,7 @@ def run_demo(workers):
     scores = last_json(evaluation, "evaluating", "auc", "logloss", "copc")
     export = stream("exporting", *trainer, "export", f"--flagfile={FLAGFILE}", f"--export_dir={EXPORT}")
     exported = last_json(export, "exporting", "export_dir")
-    durable_file.write_json(RECORD, {"files": files_below(DEMO)})
+    RECORD.write_json({"files": files_below(DEMO)})
     return {
         **{key: training[key] for key in ("workers", "steps", "examples", "examples_per_sec")},
         "auc": scores["auc"],

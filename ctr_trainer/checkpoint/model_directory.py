@@ -19,7 +19,7 @@ from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.ranks import distributed
-from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, PathLease, is_local, path_of
 from ctr_trainer.system.files.staging import held_directory
 from ctr_trainer.system.messages.errors import UserError
@@ -178,7 +178,7 @@ def point_tensorflow_to(model_dir: str, checkpoint: Checkpoint | None) -> None:
     if checkpoint is not None:
         prefix = os.path.relpath(checkpoint.dense_prefix, model_dir)  # Relative: the directory can be moved.
         state = tf1.train.generate_checkpoint_state_proto(os.path.abspath(model_dir), prefix, [prefix])
-        durable_file.write_text(path, str(state))
+        LocalPath(path).write_text(str(state))
     elif os.path.lexists(path):
         os.remove(path)
 

@@ -18,7 +18,6 @@ from ctr_trainer.ranks.endings.stop_signals import Terminated
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
-from ctr_trainer.system.files import outputs
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 from ctr_trainer.system.processes.child import END_SIGNALS, handling_signals
 
@@ -109,7 +108,7 @@ def _search(plans: "TrialPlans", flags: SearchFlags) -> None:
     from ctr_trainer.commands.studies import results
     from ctr_trainer.commands.studies.study import Search
 
-    outputs.refuse_foreign_files(flags.output, results.FILES)
+    results.refuse_others(flags.output)
     search = Search(plans, flags.output, flags.storage, minutes=flags.minutes, rows=flags.budget_rows)
     try:
         with handling_signals(_interrupt):

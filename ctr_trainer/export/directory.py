@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Iterator
 
-from ctr_trainer.system.files.durable_file import fsync_path
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.outputs import FileList, Unfinished
 from ctr_trainer.system.files.paths import Path, is_local, path_of
@@ -55,7 +54,7 @@ def _on_disk(path: str) -> Iterator[str]:
                 discard(place / _OLD)
             os.rename(path, place / _OLD)
         os.rename(new, path)
-        fsync_path(parent)
+        LocalPath(parent).sync()
         if (place / _OLD).exists():
             discard(place / _OLD)
         unfinished.finish()
@@ -127,7 +126,7 @@ def _list_and_sync(directory: str) -> None:
     FileList(directory, _LIST).add(*_names(directory))
     for at, _, files in os.walk(directory):
         for file in (*files, "."):
-            fsync_path(os.path.join(at, file))
+            LocalPath(at, file).sync()
 
 
 def _names(directory: str | os.PathLike[str]) -> list[str]:

@@ -10,7 +10,8 @@ import pytest
 
 MODULES = (
     "__init__",
-    "system/files/durable_file",
+    "system/files/lease",
+    "system/files/local_path",
     "system/messages/errors",
     "system/processes/child",
     "system/processes/hardware",

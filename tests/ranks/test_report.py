@@ -16,7 +16,7 @@ from ctr_trainer.ranks.notices import ATTEMPT
 
 _RANK = """
 import signal, sys, threading, time
-from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.endings.report import EndReport
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
@@ -58,7 +58,7 @@ def train():
         time.sleep(0.1)  # The main thread handles signals too.
 
 def write():
-    with durable_file.replacing(sys.argv[2] + "/output") as draft, open(draft, "w") as file:
+    with LocalPath(sys.argv[2], "output").writing():
         sleep()
 
 def full_disk():

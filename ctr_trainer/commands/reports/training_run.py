@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 
 # File names of the hooks and commands, repeated here so that a report does not import TensorFlow.
@@ -105,7 +105,7 @@ def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
     cure = "`train` writes it again; remove it to compare without it"
-    return durable_file.read_json(path, cure) if path.exists() else {}
+    return LocalPath(path).read_json(cure) if path.exists() else {}
 
 
 def best(curve: Curve, direction: str) -> tuple[int, Any] | None:

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import os
 import pathlib
 from typing import Any
 
@@ -10,11 +11,12 @@ import optuna
 
 from ctr_trainer.commands.reports.comparison import format_table
 from ctr_trainer.commands.studies.plan import TrialPlans, found_flags
-from ctr_trainer.system.files import durable_file, outputs
+from ctr_trainer.system.files.local_path import LocalPath
+from ctr_trainer.system.files.outputs import refuse_foreign_file
 from ctr_trainer.system.messages.errors import UserError
 
 FLAGS, TABLE = "best.flags", "trials.csv"
-FILES = (FLAGS, TABLE)
+_BEGINNINGS = {FLAGS: b"# Trial ", TABLE: b"trial,state,"}  # Of the files that `write` has written.
 # Names of the attributes of a trial in the storage.
 OWN, TEXTS, FAILURE, STOPPED = "own", "texts", "failure", "stopped"
 METRICS, EVALUATIONS, ROWS, SECONDS = "metrics", "evaluations", "rows", "seconds"
@@ -98,6 +100,16 @@ def ranked(study: optuna.Study) -> list[Any]:
     return sorted(trials, key=order)
 
 
+def refuse_others(output: str | os.PathLike[str]) -> None:
+    """Raises UserError if `output` is a file, or has a file that `write` would replace and that it did not write."""
+    if LocalPath(output).is_file():
+        raise UserError(f"output={output}: is a file; name a directory")
+    for name, beginning in _BEGINNINGS.items():
+        refuse_foreign_file(
+            LocalPath(output, name), lambda path, own=beginning: path.read_bytes().startswith(own), "search"
+        )
+
+
 def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_dir: str) -> Found:
     """Writes the result files and returns the result of the search.
 
@@ -113,9 +125,10 @@ def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_di
         )
     plan, metric = plans.of(found.user_attrs.get(TEXTS)), plans.own.metric
     trials = ranked(study)
-    paths = outputs.claim(str(output), FILES)
+    refuse_others(output)
     title = f"# Trial {found.number} of `search`: {metric} {found.value:.6g} on the validation data."
-    durable_file.write_text(paths[FLAGS], "\n".join([title, *found_flags(plan, model_dir)]) + "\n")
+    flagfile = LocalPath(output, FLAGS)
+    flagfile.write_text("\n".join([title, *found_flags(plan, model_dir)]) + "\n")
     own = next((each for each in trials if each.user_attrs.get(OWN) and each.value is not None), None)
     states = [state(each) for each in trials]
     result = Found(
@@ -127,14 +140,14 @@ def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_di
         stopped=states.count("stopped"),
         failed=states.count("failed"),
         rows=sum(each.user_attrs.get(ROWS, 0) for each in trials),
-        flagfile=paths[FLAGS],
+        flagfile=str(flagfile),
     )
     rows = [_row(trial, plans) for trial in trials]
     file = io.StringIO()
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    durable_file.write_text(paths[TABLE], file.getvalue())
+    LocalPath(output, TABLE).write_text(file.getvalue())
     return result
 
 

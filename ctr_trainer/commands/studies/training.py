@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ctr_trainer.commands.reports.training_run import EVALUATIONS_FILE, Curve, Run, read_runs
-from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.child import ended_with_parent
 
@@ -45,8 +45,7 @@ class TrialTraining:
                 f"{self.model_dir}: exists, but was not made by a search, because {self._flagfile.name} is not next to "
                 "it: move it away, or choose another output"
             )
-        self._flagfile.parent.mkdir(parents=True, exist_ok=True)
-        durable_file.write_text(str(self._flagfile), "\n".join(flags) + "\n")
+        LocalPath(self._flagfile).write_text("\n".join(flags) + "\n")
         with self._process() as process:
             while process.poll() is None:
                 if watch(self.curve(metric)):

@@ -13,7 +13,7 @@ from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
 from ctr_trainer.embedding.memory.memory_limits import MemoryWatch
 from ctr_trainer.embedding.service.security import ServerSecurity
 from ctr_trainer.embedding.service.service import Service
-from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.measuring.latency import UNIT
 from ctr_trainer.system.messages import log_lines
@@ -82,7 +82,7 @@ def serve(
         address = f"{host}:{service.port}"
         _log.info("embedding service %s answers on %s", service.incarnation, address)
         if port_file:
-            durable_file.write_text(port_file, address)
+            LocalPath(port_file).write_text(address)
         _log.info(UNIT)
         memory = MemoryWatch("this service")
         next_status = time.monotonic() + _STATUS_SECONDS

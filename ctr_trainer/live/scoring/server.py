@@ -18,7 +18,7 @@ from ctr_trainer.live.scoring.http_server import HttpServer
 from ctr_trainer.live.scoring.live_model import LiveModel
 from ctr_trainer.live.scoring.metrics import ScoreMetrics
 from ctr_trainer.settings.command_flags import ScoreFlags
-from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.processes import child
 
 _log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ def serve(flags: ScoreFlags) -> None:
         if server.flight_port:
             _log.info("Arrow Flight on %s:%d", flags.bind, server.flight_port)
         if flags.port_file:
-            durable_file.write_text(flags.port_file, f"{flags.bind}:{server.port}")
+            LocalPath(flags.port_file).write_text(f"{flags.bind}:{server.port}")
         server.run()
         _log.info("scoring server on port %d has ended", server.port)
 

@@ -1,16 +1,18 @@
-"""Paths on a local disk, or in another file system that the operating system has mounted."""
+"""Paths on a local disk. A file is written whole or not at all, even after a kill or a power cut."""
 
 from __future__ import annotations
 
 import contextlib
 import glob
+import json
 import os
 import pathlib
+import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ctr_trainer.system.files import durable_file
 from ctr_trainer.system.files.lease import FileLease
 from ctr_trainer.system.messages.errors import UserError
 
@@ -18,12 +20,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-
 _COPY_BYTES = 4 << 20
+_DRAFT = re.compile(r"(.+)\.[0-9a-f]{8}\.tmp")
 
 
 class LocalPath(pathlib.PosixPath):
-    """A path on a local disk. Large inputs are mapped into memory; `durable_file` writes the outputs.
+    """A path on a local disk. Large inputs are mapped into memory.
 
     A `StorePath` has the same methods with the same meaning, and the methods of `pathlib.Path` that the package uses. A
     store has no directories: there, `mkdir` and `rmdir` do nothing, and a path is a directory if there are files below
@@ -99,23 +101,48 @@ class LocalPath(pathlib.PosixPath):
     def writing(self) -> Iterator[Any]:
         """Yields a binary file, whose bytes become the content of this path at the end of the block.
 
-        For a local disk, see `durable_file.replacing`. In a store, the previous file exists until the end of the block,
-        and then the new file. If the block raises, there is no file.
+        On a local disk, a draft in the same directory is written, and renamed at the end of the block. The bytes are on
+        the disk before that, and the new name afterwards. If the block raises, the file is unchanged. In a store, the
+        previous file exists until the end of the block, and then the new one; if the block raises, there is no file.
+
+        Caveat: a killed process leaves its draft, `PATH.XXXXXXXX.tmp`. No other process uses this draft.
         """
-        with durable_file.replacing(self) as draft, open(draft, "xb") as file:
-            yield file
+        draft = LocalPath(f"{self}.{secrets.token_hex(4)}.tmp")  # `of_draft` expects this format.
+        try:
+            with open(draft, "xb") as file:
+                yield file
+            draft.sync()
+            os.replace(draft, self)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+            raise
+        with contextlib.suppress(FileNotFoundError):  # The reader has read the file and removed its directory.
+            self.absolute().parent.sync()
 
     def write_text(self, text: str) -> None:  # type: ignore[override]  # Like `StorePath`.
-        """Writes a text to the file, whole or not at all. Creates the directory."""
-        durable_file.write_text(self, text)
+        """Writes a text with `writing`. Creates the directory. Raises UserError if the file cannot be written."""
+        try:
+            self.parent.mkdir(parents=True, exist_ok=True)
+            with self.writing() as file:
+                file.write(text.encode())
+        except OSError as error:
+            raise UserError(f"{self}: cannot be written: {error.strerror or error}") from error
 
     def write_json(self, values: Any, indent: int | None = 1) -> None:
-        """Writes values as JSON, whole or not at all."""
-        durable_file.write_json(self, values, indent)
+        """Writes values as JSON with `write_text`."""
+        self.write_text(json.dumps(values, indent=indent) + "\n")
 
     def read_json(self, cure: str) -> dict[str, Any]:
-        """Reads a JSON object; see `durable_file.read_json`."""
-        return durable_file.read_json(self, cure)
+        """Reads a JSON object.
+
+        Raises UserError, which ends with the advice `cure`, if the file cannot be read, is cut off or has no object.
+        """
+        try:
+            text = self.read_bytes()
+        except OSError as error:
+            raise UserError(f"{self}: cannot be read: {error.strerror}; {cure}") from error
+        return json_object(self, text, cure)
 
     def append(self, text: str) -> None:
         """Appends a text to the file. When this method returns, the text is on the disk or in the store."""
@@ -125,7 +152,7 @@ class LocalPath(pathlib.PosixPath):
             file.flush()
             os.fsync(file.fileno())
         if new:
-            durable_file.fsync_path(self.parent)
+            self.parent.sync()
 
     def hold(self, refusal: Callable[[str], str]) -> FileLease:
         """Takes the lease of this file until `close` of the result. For `refusal`, see `FileLease`.
@@ -154,7 +181,11 @@ class LocalPath(pathlib.PosixPath):
 
     def sync(self) -> None:
         """Waits until the bytes of a file, or the entries of a directory, are on the disk."""
-        durable_file.fsync_path(self)
+        handle = os.open(self, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
     def move_to(self, target: Any, seal: str) -> None:
         """Renames this directory to `target`, a path of the same kind that does not exist.
@@ -182,3 +213,21 @@ class LocalPath(pathlib.PosixPath):
     def local_file(self) -> Iterator[LocalPath]:
         """Yields the path of a local file with the content of this file."""
         yield self
+
+
+def of_draft(name: str) -> str | None:
+    """Returns the name of the file that a draft of `LocalPath.writing` is for; None if `name` is not a draft's name."""
+    found = _DRAFT.fullmatch(name)
+    return found and found[1]
+
+
+def json_object(path: object, text: bytes, cure: str) -> dict[str, Any]:
+    """Returns the JSON object in the content of a file; see `LocalPath.read_json` for arguments and errors."""
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        why = f"is cut off or altered ({error})" if text.strip() else "is empty"
+        raise UserError(f"{path}: {why}; {cure}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: holds no JSON object; {cure}")
+    return values

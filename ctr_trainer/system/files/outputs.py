@@ -2,18 +2,16 @@
 
 import contextlib
 import json
-import os
-import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.local_path import of_draft
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _NAMED = 3
 UNFINISHED = ".ctr_trainer_unfinished"
-_REPORTS, _LOCK = ".ctr_trainer_files", ".lock"
+_LOCK = ".lock"
 
 
 class FileList:
@@ -58,7 +56,7 @@ class FileList:
         return [
             name
             for name in self.directory.entries()
-            if name in self.names or durable_file.of_draft(name) in self.names or name.startswith(whole)
+            if name in self.names or of_draft(name) in self.names or name.startswith(whole)
         ]
 
     def remove(self, below: str = "") -> None:
@@ -74,7 +72,7 @@ class FileList:
     def remove_drafts(self) -> None:
         """Removes drafts of files on the list, which killed processes have left."""
         for name in self.present():
-            if durable_file.of_draft(name) in self.names:
+            if of_draft(name) in self.names:
                 (self.directory / name).unlink()
 
     def discard(self) -> None:
@@ -193,23 +191,3 @@ def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str)
         raise UserError(
             f"output {path}: exists already and was not written by `{command}`; name another file, or remove it"
         )
-
-
-def refuse_foreign_files(directory: str | os.PathLike[str], names: Iterable[str]) -> None:
-    """Raises UserError if a file with one of these names, or patterns, exists that was not passed to `claim`."""
-    if os.path.exists(directory) and not os.path.isdir(directory):
-        raise UserError(f"output={directory}: is a file; name a directory")
-    own = FileList(directory, _REPORTS).names
-    for path in sorted(path for name in names for path in pathlib.Path(directory).glob(name)):
-        if path.name not in own:
-            raise UserError(f"{path} exists already and is not an earlier report; name another output, or remove it")
-
-
-def claim(directory: str | os.PathLike[str], names: Sequence[str]) -> dict[str, str]:
-    """Lists files as reports, after which they may be written, and returns their paths by name.
-
-    Raises UserError, see `refuse_foreign_files`.
-    """
-    refuse_foreign_files(directory, names)
-    FileList(directory, _REPORTS).add(*names)
-    return {name: os.path.join(directory, name) for name in names}

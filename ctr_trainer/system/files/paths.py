@@ -14,9 +14,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ctr_trainer.system.files import durable_file
 from ctr_trainer.system.files.lease import FileLease, Lease, StorePlace
-from ctr_trainer.system.files.local_path import LocalPath
+from ctr_trainer.system.files.local_path import LocalPath, json_object
 from ctr_trainer.system.files.store_url import PureStorePath, Root, advice, is_url, opened
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError, reason
@@ -160,7 +159,7 @@ class StorePath(PureStorePath):
         self.write_text(json.dumps(values, indent=indent) + "\n")
 
     def read_json(self, cure: str) -> dict[str, Any]:
-        return durable_file.json_object(self, self.read_bytes(), cure)
+        return json_object(self, self.read_bytes(), cure)
 
     def append(self, text: str) -> None:
         before = self.read_bytes().decode() if self.is_file() else ""

@@ -6,7 +6,7 @@ import pytest
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.commands.reports.training_run import read_runs
-from ctr_trainer.system.files import durable_file
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -30,7 +30,7 @@ def calls(monkeypatch):
 
 def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_return(tmp_path, calls):
     path = str(tmp_path / "new" / "values.json")
-    durable_file.write_json(path, {"a": 1})
+    LocalPath(path).write_json({"a": 1})
     assert json.loads(open(path).read()) == {"a": 1}
     (_, draft), (_, source, target), (_, directory) = calls
     assert (source, target, directory) == (draft, path, str(tmp_path / "new"))
@@ -39,15 +39,14 @@ def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_return(tm
 
 def test_a_failed_write_leaves_the_file_as_it_was_and_no_draft(tmp_path):
     path = tmp_path / "values.json"
-    durable_file.write_json(path, {"a": 1})
-    with pytest.raises(ZeroDivisionError), durable_file.replacing(path) as draft:
-        open(draft, "w").close()
+    LocalPath(path).write_json({"a": 1})
+    with pytest.raises(ZeroDivisionError), LocalPath(path).writing():
         raise ZeroDivisionError
     assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == ["values.json"]
     with pytest.raises(UserError, match="/dev/null/x: cannot be written: "):
-        durable_file.write_text("/dev/null/x", "")
+        LocalPath("/dev/null/x").write_text("")
     (tmp_path / "values.json.tmp").write_text("mine")
-    durable_file.write_json(tmp_path / "values.json", {})
+    LocalPath(path).write_json({})
     assert (tmp_path / "values.json.tmp").read_text() == "mine"
 
 
@@ -61,7 +60,7 @@ def test_who_waits_for_a_file_may_remove_its_directory_at_once(tmp_path, monkeyp
         os.rmdir(os.path.dirname(path))
 
     monkeypatch.setattr(os, "replace", taken_away)
-    durable_file.write_text(tmp_path / "new" / "address", "127.0.0.1:1")
+    LocalPath(tmp_path, "new", "address").write_text("127.0.0.1:1")
     assert read == ["127.0.0.1:1"]
 
 
