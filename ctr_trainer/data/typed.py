@@ -176,11 +176,6 @@ def _text(values: pa.Array) -> pa.Array:
     return values.cast(pa.string()).cast(pa.binary())
 
 
-def not_utf8(error: UnicodeDecodeError) -> str:
-    """Names the byte at which a text stops being UTF-8."""
-    return f"byte 0x{error.object[error.start]:02x} at position {error.start} is not UTF-8"
-
-
 def is_text(kind: pa.DataType) -> bool:
     """Whether an Arrow type is a string or binary type."""
     views = (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)) if hasattr(pa, "string_view") else False

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data.typed import is_list, is_text, not_utf8
+from ctr_trainer.data.typed import is_list, is_text
 from ctr_trainer.system.messages.errors import UserError
 
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
@@ -134,11 +134,12 @@ class ArrowMessages:
 
     def _check_contents(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Refuses invalid contents, and columns whose values refer to the same long texts again and again."""
-        try:
-            rows.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise ValueError(_text_fault(rows) or str(error)) from None
+        rows.validate()
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise ValueError(f"column {name!r}: {error}") from None
             chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
             size = sum(map(_repeated_bytes, chunks))
             if size > self._most_bytes:
@@ -146,23 +147,6 @@ class ArrowMessages:
                     f"column {name!r}: {size} bytes without its dictionary, over {self._most_bytes}, {self._limit}: "
                     "send less at a time"
                 )
-
-
-def _text_fault(rows: pa.Table | pa.RecordBatch) -> str | None:
-    """Names the first text of a column that is not UTF-8; None if something else is wrong."""
-    kinds = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if column.type not in kinds:
-            continue
-        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-            raw = chunk.view(kinds[column.type])
-            raw.validate(full=True)
-            for row, value in enumerate(raw.to_pylist()):
-                try:
-                    (value or b"").decode()
-                except UnicodeDecodeError as error:
-                    return f"column {name!r}, row {row}: {not_utf8(error)}"
-    return None
 
 
 def _repeated_bytes(column: pa.Array) -> int:

@@ -160,13 +160,6 @@ class StreamConfig(Settings, title="Stream"):
         maximum=60.0,
         flag="stream_wait_secs",
     )
-    ahead_secs: float = setting(
-        600.0,
-        "how far the time of a record may be ahead of the clock; a later record is trained, but its time is ignored",
-        "seconds",
-        minimum=0.0,
-        flag=None,
-    )
     max_bad_rows: int = setting(
         0,
         "number of unreadable rows that are left out and logged; one more ends the command with an error",

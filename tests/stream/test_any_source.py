@@ -8,7 +8,7 @@ import pytest
 
 from ctr_trainer.live.stream import coordinator, planner
 from ctr_trainer.live.stream.coordinator import Coordinator
-from ctr_trainer.live.stream.plan import Report, StreamPosition, Window, next_window, share_out
+from ctr_trainer.live.stream.plan import Report, StreamPosition, Window, evenly, share_out
 from ctr_trainer.live.stream.source import DeadLetters, Message, Range, Unavailable, lost_text
 from ctr_trainer.settings.training_configs import StreamConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -23,7 +23,7 @@ class MemorySource:
       is_away: whether the brokers do not answer.
     """
 
-    name, address, its_id = "memory", "here", ""
+    name, address, trouble, its_id = "memory", "here", "", ""
 
     def __init__(self, *counts):
         self.records = {partition: [b"{}"] * count for partition, count in enumerate(counts)}
@@ -165,13 +165,14 @@ def test_brokers_that_are_away_are_waited_for_with_batches_of_padding():
     reading.coordinator.close()
 
 
-def test_windows_take_evenly_of_partitions_and_workers_keep_theirs():
-    source = MemorySource(100, 10, 100, 0)
-    counts = {0: 100, 1: 10, 2: 100, 3: 0}
-    window = next_window(source, dict.fromkeys(counts, 0), counts, counts, 64, 2)
-    assert window.next == {0: 28, 1: 10, 2: 26, 3: 0}
-    assert window.shares == [[Range(0, 0, 28), Range(1, 0, 4)], [Range(1, 4, 10), Range(2, 0, 26)]]
-    assert share_out(source, [(Range(0, 4, 8, row=2), 4)], 3) == [
+def test_records_are_divided_evenly_among_partitions_and_workers():
+    assert evenly({0: 100, 1: 10, 2: 100, 3: 0}, 65) == {0: 27, 1: 10, 2: 28, 3: 0}
+    pieces = [(Range(0, 0, 28), 28), (Range(1, 0, 10), 10), (Range(2, 0, 26), 26)]
+    assert share_out(MemorySource(), pieces, 2) == [
+        [Range(0, 0, 28), Range(1, 0, 4)],
+        [Range(1, 4, 10), Range(2, 0, 26)],
+    ]
+    assert share_out(MemorySource(), [(Range(0, 4, 8, row=2), 4)], 3) == [
         [Range(0, 4, 5, row=2)],
         [Range(0, 5, 6)],
         [Range(0, 6, 8)],

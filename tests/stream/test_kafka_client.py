@@ -109,7 +109,7 @@ def test_a_refused_certificate_or_user_ends_the_start_and_names_the_setting(tls,
 
 def _letters(address, tmp_path, topic):
     url = StreamAddress.parse(f"kafka://{address}/clicks?dead_letters={topic}")
-    return dead_letters(url, "", RedisFiles(), str(tmp_path), "group")
+    return dead_letters(url, "", RedisFiles(), str(tmp_path))
 
 
 def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch):
@@ -165,5 +165,5 @@ def test_bad_records_that_no_topic_takes_are_kept_in_the_file(spec, tmp_path, mo
         assert workers.trained == list(range(10)) and workers.position.bad_rows == 2
     kept = [json.loads(line) for line in (tmp_path / "dead_letters.jsonl").read_text().splitlines()]
     assert [each["offset"] for each in kept] == ["0", "1"]
-    assert "2 bad records did not reach the topic bad and are kept in" in caplog.text
+    assert "2 bad records did not reach bad and are kept in" in caplog.text
     assert "refused" in caplog.text  # Why.

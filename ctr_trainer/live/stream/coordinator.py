@@ -104,11 +104,10 @@ class Coordinator:
             return directive
 
     def position_after(self, batches: int) -> StreamPosition | None:
-        """Stores the bad records, then returns the position after this number of batches per worker.
+        """Returns the position after this number of batches per worker.
 
         Before the stream is opened, this is the position in the checkpoint, or None if there is none.
         """
-        self._dead_letters.flush()
         with self._changed:
             position = self._start
             if position is None:
@@ -139,12 +138,11 @@ class Coordinator:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends all waits and the thread, stores the bad records, and calls the functions in `closing`."""
+        """Ends all waits and the thread, and calls the functions in `closing`."""
         with self._changed:
             self._is_closed = self._is_over = True
             self._changed.notify_all()
         self._thread.join(30)
-        self._dead_letters.close()
         for close in self.closing:
             close()
 
@@ -203,7 +201,6 @@ class Coordinator:
             left=left,
             bad_rows=position.bad_rows + window.bad_before(batches),
             records=position.records + rows,
-            marks=window.marks(position.marks),
         )
 
     def _forget(self, count: int) -> None:

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from ctr_trainer.data.typed import Use, is_list, not_utf8
+from ctr_trainer.data.typed import Use, is_list
 
 _SHOWN = 200  # Number of characters of a bad value in a message.
 # Limits of a message, before it is parsed: its bytes, its values, and how deep they are nested.
 _MOST_BYTES, _MOST_VALUES, _MOST_DEPTH = 4 << 20, 1 << 18, 100
-_MOST_TOGETHER = 64 << 20  # Number of bytes that are parsed together.
+_MOST_TOGETHER = 1 << 30  # Number of bytes that are parsed together.
 _EXACT = 2**53  # float64 represents all whole numbers up to this one.
 _MOST_DIGITS = 1000  # An integer of more digits is read as a text.
 _PARTS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
@@ -42,15 +42,6 @@ class JsonReader:
 
     def read(self, values: list[bytes]) -> Iterator[_Read]:
         """Yields (table, index of each row's JSON value, list of (index, reason) for bad values)."""
-        first = size = 0
-        for number, value in enumerate([*values, b""]):
-            if number == len(values) or size + len(value) > _MOST_TOGETHER:
-                for table, of, wrong in self._read(values[first:number]) if number > first else ():
-                    yield table, of + first, [(at + first, reason) for at, reason in wrong]
-                first, size = number, 0
-            size += len(value)
-
-    def _read(self, values: list[bytes]) -> Iterator[_Read]:
         wrong = _too_large(values)
         good = [number for number in range(len(values)) if number not in wrong]
         table = self._together([values[number] for number in good])
@@ -74,7 +65,7 @@ class JsonReader:
 
     def _together(self, values: list[bytes]) -> pa.Table | None:
         """Parses messages of `_schema` together; None if they have to be parsed one by one."""
-        if self._schema is None:
+        if self._schema is None or sum(map(len, values)) > _MOST_TOGETHER:
             return None
         start = b'{"%b":%%d,%%b' % self._mark.encode()
         numbered = b"\n".join([start % (n, each[1:]) for n, each in enumerate(values)])
@@ -101,7 +92,7 @@ class JsonReader:
         try:
             found = json.loads(value.decode(), object_pairs_hook=_Object, parse_int=_integer)
         except UnicodeDecodeError as error:
-            return f"{not_utf8(error)}: {text_of(value)}"
+            return f"byte 0x{value[error.start]:02x} at position {error.start} is not UTF-8: {text_of(value)}"
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, _Object):

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,15 +10,15 @@ from typing import Any
 
 # Its error explains how to install a missing package.
 from ctr_trainer.live.stream.kafka_client import (
-    KafkaDeadLetters,
     Trouble,
     configuration,
     confluent_kafka,
     kafka_admin,
+    letter_sender,
     opened,
 )
 from ctr_trainer.live.stream.source import (
-    DeadLetters,
+    Letters,
     Message,
     Range,
     StreamAddress,
@@ -31,7 +32,7 @@ from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_ASK_SECONDS, _READ_SECONDS, _WARN_SECONDS = 5.0, 0.1, 15.0
+_ASK_SECONDS, _READ_SECONDS = 5.0, 0.1
 _MOST = 10_000  # Largest number of messages per call.
 _MOST_KEPT = 50_000  # Largest number of messages of one partition that are kept for later ranges.
 _GAP = 20_000  # A gap of at most this many records is read and dropped; over a longer gap, the consumer seeks.
@@ -45,17 +46,19 @@ class KafkaSource:
         self.name, self.address, self._topic = f"kafka topic {address.name}", address.hosts, address.name
         self._settings, self._trouble = settings, Trouble()
         self._has_answered = False
-        self._admin: Any = None
-        self._consumer: Any = None
         # By partition: the offset after the last received record, and the offset before which no record is needed.
         self._next: dict[int, int] = {}
         self._taken: dict[int, int] = {}
         self._assigned: set[int] = set()
         self._kept: dict[int, collections.deque[Message]] = {}  # Records of later ranges, by partition.
 
+    @property
+    def trouble(self) -> str:
+        return self._trouble.text
+
     def partitions(self) -> list[int]:
         def ask() -> Any:
-            return self._admin_client().list_topics(self._topic, timeout=_ASK_SECONDS).topics[self._topic]
+            return self._admin.list_topics(self._topic, timeout=_ASK_SECONDS).topics[self._topic]
 
         found = self._asked(ask, "the partitions")
         if found.error is not None:
@@ -66,11 +69,11 @@ class KafkaSource:
 
     def identity(self) -> str:
         with contextlib.suppress(confluent_kafka.KafkaException, TimeoutError):
-            client = self._admin_client()
-            known = client.list_topics(self._topic, timeout=_ASK_SECONDS)
+            known = self._admin.list_topics(self._topic, timeout=_ASK_SECONDS)
             if known.controller_id in known.brokers:  # Otherwise the request below waits for a controller.
                 topics = confluent_kafka.TopicCollection([self._topic])
-                found = client.describe_topics(topics, request_timeout=_ASK_SECONDS)[self._topic].result().topic_id
+                asked = self._admin.describe_topics(topics, request_timeout=_ASK_SECONDS)
+                found = asked[self._topic].result().topic_id
                 if found.get_most_significant_bits() or found.get_least_significant_bits():
                     return str(found)
         return ""
@@ -109,29 +112,11 @@ class KafkaSource:
         stops = {each.partition: each.stop for each in ranges}
         for each in ranges:
             self._go_to(each.partition, each.start)
-        last, warned = time.monotonic(), 0.0
-        taken = [m for p, stop in stops.items() for m in self._take_kept(p, stop)]
-        while True:
-            if taken:
-                yield taken
-            missing = [partition for partition, stop in stops.items() if self._next[partition] < stop]
-            if not missing:
-                self._taken |= stops
-                return
+        yield [message for partition, stop in stops.items() for message in self._take_kept(partition, stop)]
+        while missing := [partition for partition, stop in stops.items() if self._next[partition] < stop]:
             self._assign(missing)
-            taken = self._poll(stops)
-            now = time.monotonic()
-            if taken:
-                last = now
-            else:
-                yield []
-                if now - max(last, warned) > _WARN_SECONDS:
-                    warned = now
-                    places = ", ".join(f"{p} at offset {self._next[p]}" for p in missing[:3])
-                    _log.warning(
-                        "waiting for records of %s from %s: partition %s; %.0f s so far%s",
-                        *(self.name, self.address, places, now - last, self._trouble.after("")),
-                    )
+            yield self._poll(stops)
+        self._taken |= stops
 
     def watermarks(self) -> dict[int, int]:
         found = {}
@@ -144,15 +129,14 @@ class KafkaSource:
 
     def commit(self, offsets: dict[int, int]) -> None:
         places = [confluent_kafka.TopicPartition(self._topic, p, offset) for p, offset in offsets.items()]
-        self._asked(lambda: self._open_consumer().commit(offsets=places, asynchronous=False), "a commit of positions")
+        self._asked(lambda: self._consumer.commit(offsets=places, asynchronous=False), "a commit of positions")
 
     def text(self, offset: int) -> str:
         return str(offset)
 
     def close(self) -> None:
-        if self._consumer is not None:
+        if "_consumer" in vars(self):
             self._consumer.close()
-        self._consumer = self._admin = None
 
     def _ends(self, places: dict[int, int]) -> dict[int, int]:
         """Fetches from these offsets, and returns each partition's end that is reported within `_ASK_SECONDS`.
@@ -230,7 +214,7 @@ class KafkaSource:
         new = [p for p in partitions if p not in self._assigned]
         if new:
             places = [confluent_kafka.TopicPartition(self._topic, p, self._next[p]) for p in new]
-            self._open_consumer().incremental_assign(places)
+            self._consumer.incremental_assign(places)
             self._assigned.update(new)
 
     def _unassign(self, partition: int) -> None:
@@ -238,20 +222,18 @@ class KafkaSource:
             self._consumer.incremental_unassign([confluent_kafka.TopicPartition(self._topic, partition)])
             self._assigned.remove(partition)
 
-    def _open_consumer(self) -> Any:
-        if self._consumer is None:
-            self._consumer = opened(confluent_kafka.Consumer, self._settings, self._trouble)
-        return self._consumer
+    @functools.cached_property
+    def _consumer(self) -> Any:
+        return opened(confluent_kafka.Consumer, self._settings, self._trouble)
 
-    def _admin_client(self) -> Any:
-        if self._admin is None:
-            self._admin = opened(kafka_admin.AdminClient, self._settings, self._trouble)
-        return self._admin
+    @functools.cached_property
+    def _admin(self) -> Any:
+        return opened(kafka_admin.AdminClient, self._settings, self._trouble)
 
     def _offsets(self, partitions: Sequence[int], of: Any) -> dict[int, int]:
         def ask() -> dict[int, int]:
             places = {confluent_kafka.TopicPartition(self._topic, partition): of for partition in partitions}
-            asked = self._admin_client().list_offsets(places, request_timeout=_ASK_SECONDS)
+            asked = self._admin.list_offsets(places, request_timeout=_ASK_SECONDS)
             return {place.partition: found.result(_ASK_SECONDS).offset for place, found in asked.items()}
 
         return self._asked(ask, "offsets")
@@ -260,8 +242,7 @@ class KafkaSource:
         try:
             answer = ask()
         except (confluent_kafka.KafkaException, TimeoutError) as error:
-            if self._admin is not None:
-                self._admin.poll(0)  # The client reports errors only when it is polled.
+            self._admin.poll(0)  # The client reports errors only when it is polled.
             reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else "no answer"
             text = self._trouble.after(f"{self.name} at {self.address}, request for {what}: {reason}")
             if self._trouble.is_refusal and not self._has_answered:
@@ -280,7 +261,7 @@ def source_opener(
 
 
 def dead_letters(
-    address: StreamAddress, kafka_config: str, redis: RedisFiles, otherwise: DeadLetters, group: str
-) -> DeadLetters:
+    address: StreamAddress, kafka_config: str, redis: RedisFiles
+) -> Callable[[Letters], tuple[Letters, str]]:
     """Implements `opening.dead_letters`."""
-    return KafkaDeadLetters(address.dead_letters, configuration(address, kafka_config, group), otherwise)
+    return letter_sender(address.dead_letters, configuration(address, kafka_config, ""))

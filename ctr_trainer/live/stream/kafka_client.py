@@ -1,11 +1,12 @@
 """Clients of librdkafka: their settings, their connection errors, and a topic for bad records."""
 
+import contextlib
+import functools
 import json
-import logging
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
-from ctr_trainer.live.stream.source import DeadLetters, StreamAddress
+from ctr_trainer.live.stream.source import Letters, StreamAddress
 from ctr_trainer.system.messages.errors import UserError
 
 try:
@@ -14,8 +15,7 @@ try:
 except ImportError as missing:
     raise UserError("kafka:// needs the package confluent-kafka: pip install 'ctr_trainer[stream]'") from missing
 
-_log = logging.getLogger(__name__)
-_LETTER_SECONDS = 30.0
+_LETTER_SECONDS = 10.0
 _REFUSALS = (
     confluent_kafka.KafkaError._AUTHENTICATION,
     confluent_kafka.KafkaError._SSL,
@@ -103,47 +103,27 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
         raise UserError(f"kafka_config: librdkafka refuses its settings: {error.args[0].str()}") from error
 
 
-class KafkaDeadLetters(DeadLetters):
-    """Sends records that cannot be trained on to a topic. Records that do not reach the topic go to `otherwise`."""
+def letter_sender(topic: str, settings: dict[str, Any]) -> Callable[[Letters], tuple[Letters, str]]:
+    """Returns the function `send` of `DeadLetters` for a topic."""
+    trouble = Trouble()
+    producer = opened(confluent_kafka.Producer, settings, trouble)
 
-    def __init__(self, topic: str, settings: dict[str, Any], otherwise: DeadLetters) -> None:
-        self._topic, self._otherwise, self._trouble = topic, otherwise, Trouble()
-        self._producer = opened(confluent_kafka.Producer, settings, self._trouble)
-        self._sent = 0
-        self._open: dict[int, dict[str, object]] = {}  # Letters that the brokers have not acknowledged.
+    def send(letters: Letters) -> tuple[Letters, str]:
+        left, why = dict(enumerate(letters)), f"no answer within {_LETTER_SECONDS:g} s"
 
-    def write(self, letters: Iterable[dict[str, object]]) -> None:
-        for letter in letters:
-            self._sent += 1
-            number, self._open[self._sent] = self._sent, letter
-            try:
-                self._producer.produce(
-                    self._topic,
-                    json.dumps(letter).encode(),
-                    on_delivery=lambda error, message, number=number: self._delivered(number, error),
-                )
-            except BufferError:  # The queue of the producer is full, because the brokers do not answer.
-                self._keep_otherwise([number], "its queue is full")
-        self._producer.poll(0)
+        def delivered(number: int, error: Any) -> None:
+            nonlocal why
+            if error is None:
+                del left[number]
+            else:
+                why = error.str()
 
-    def flush(self) -> None:
-        if self._open and self._producer.flush(_LETTER_SECONDS):
-            self._keep_otherwise([*self._open], f"no answer within {_LETTER_SECONDS:g} s")
+        with contextlib.suppress(BufferError):  # The queue is full, because the brokers do not answer.
+            for number, letter in enumerate(letters):
+                value, to = json.dumps(letter).encode(), functools.partial(delivered, number)
+                producer.produce(topic, value, on_delivery=lambda error, _, to=to: to(error))
+        if producer.flush(_LETTER_SECONDS):
+            producer.purge()
+        return [*left.values()], trouble.after(why)
 
-    def close(self) -> None:
-        self.flush()
-
-    def _delivered(self, number: int, error: Any) -> None:
-        if error is None:
-            self._open.pop(number, None)
-        else:
-            self._keep_otherwise([number], error.str())
-
-    def _keep_otherwise(self, numbers: Iterable[int], why: str) -> None:
-        letters = [letter for number in numbers if (letter := self._open.pop(number, None)) is not None]
-        if letters:
-            self._otherwise.write(letters)
-            _log.error(
-                "%d bad records did not reach the topic %s and are kept in %s: %s",
-                *(len(letters), self._topic, self._otherwise, self._trouble.after(why)),
-            )
+    return send

@@ -3,17 +3,15 @@
 import contextlib
 import dataclasses
 import json
-import logging
 import multiprocessing.connection
 import threading
 from typing import Any
 
 from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.plan import Directive, Report
-from ctr_trainer.live.stream.source import Mark, Range
+from ctr_trainer.live.stream.source import Range
 from ctr_trainer.system.messages.errors import LOST, REFUSED, Lost, UserError, end_of
 
-_log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 
 
@@ -62,10 +60,7 @@ class CoordinatorServer:
             return dataclasses.asdict(self._coordinator.directive(number, rank))
         assert report is not None
         watermarks = {int(p): offset for p, offset in report["watermarks"].items()}
-        cuts = [(place[0], place[1], place[2], place[3]) for place in report["cuts"]]
-        marks = {int(p): Mark(*mark) for p, mark in report["marks"].items()}
-        told = {**report, "cuts": cuts, "watermarks": watermarks, "marks": marks}
-        self._coordinator.report(number, Report(**told), rank)
+        self._coordinator.report(number, Report(**{**report, "watermarks": watermarks}), rank)
         return None
 
 

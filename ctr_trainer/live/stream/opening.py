@@ -15,7 +15,7 @@ from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
 from ctr_trainer.live.stream.plan import StreamPosition
 from ctr_trainer.live.stream.reader import StreamReader
-from ctr_trainer.live.stream.source import DeadLetters, FileDeadLetters, StreamAddress, StreamSource
+from ctr_trainer.live.stream.source import DeadLetters, StreamAddress, StreamSource
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.files.paths import is_local, path_of
@@ -60,9 +60,7 @@ def open_stream(
             position=StreamPosition.from_dict(position),
             workers=size,
             batch_size=batch_size,
-            dead_letters=dead_letters(
-                address, config.kafka_config, redis, model_dir if is_local(model_dir) else None, group
-            ),
+            dead_letters=dead_letters(address, config.kafka_config, redis, model_dir if is_local(model_dir) else None),
         )
         coordination = coordinator
         if config.metrics_port >= 0:
@@ -82,7 +80,6 @@ def open_stream(
         spec=spec,
         statistics=statistics,
         batch_size=batch_size,
-        config=config,
         coordination=coordination,
         late=late,
     )
@@ -100,20 +97,17 @@ def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: 
     return importlib.import_module(STREAMS[address.scheme]).source_opener(address, kafka_config, redis, group)
 
 
-def dead_letters(
-    address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None, group: str
-) -> DeadLetters:
+def dead_letters(address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None) -> DeadLetters:
     """Returns the destination of bad records: the stream that the URL names for them, or a file if it names none.
-
-    If the stream fails, bad records go to the file.
 
     Args:
       directory: local directory of the file `dead_letters.jsonl`; None for no file.
     """
-    file = FileDeadLetters(os.path.join(directory, _FILE)) if directory else DeadLetters()
+    file = os.path.join(directory, _FILE) if directory else None
     if not address.dead_letters:
-        return file
-    return importlib.import_module(STREAMS[address.scheme]).dead_letters(address, kafka_config, redis, file, group)
+        return DeadLetters(file)
+    send = importlib.import_module(STREAMS[address.scheme]).dead_letters(address, kafka_config, redis)
+    return DeadLetters(file, address.dead_letters, send)
 
 
 def _own_address() -> str:

@@ -5,8 +5,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctr_trainer.live.stream.source import Mark, Range, StreamSource
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.live.stream.source import Range, StreamSource
 
 Cut = tuple[int, int, int, int]  # (index of a range, offset, row of the record, number of bad rows before it).
 
@@ -23,7 +22,6 @@ class StreamPosition:
       bad_rows: number of rows so far that could not be trained on.
       records: number of examples so far that were trained on.
       identity: ID of the stream, see `StreamSource.identity`; "" if unknown.
-      marks: for each partition, the last record that was read.
     """
 
     stream: str
@@ -33,7 +31,6 @@ class StreamPosition:
     bad_rows: int = 0
     records: int = 0
     identity: str = ""
-    marks: Mapping[int, Mark] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the position as a dict. In JSON, its partitions become texts, and its ranges become lists."""
@@ -46,16 +43,8 @@ class StreamPosition:
             return None
         if not isinstance(values, dict) or not {"stream", "next", "left"} <= values.keys():
             return cls("files", "", {})
-        return cls(
-            stream=values["stream"],
-            since=values["since"],
-            next={int(partition): offset for partition, offset in values["next"].items()},
-            left=tuple(Range(*each) for each in values["left"]),
-            bad_rows=values["bad_rows"],
-            records=values["records"],
-            identity=values["identity"],
-            marks={int(partition): Mark(*mark) for partition, mark in values["marks"].items()},
-        )
+        following = {int(partition): offset for partition, offset in values["next"].items()}
+        return cls(**{**values, "next": following, "left": tuple(Range(*each) for each in values["left"])})
 
     def trained(self) -> dict[int, int]:
         """Returns, for each partition, the offset before which all records are trained."""
@@ -73,7 +62,6 @@ class Report:
       cuts: for each number of batches, from 0 on, the place of the next row.
       seconds: the newest event time; 0 without a record.
       watermarks: for each partition, the offset after its last record, if this worker has seen it.
-      marks: for each partition, the last record that was read.
     """
 
     rows: int
@@ -81,7 +69,6 @@ class Report:
     bad: list[dict[str, Any]]
     seconds: float
     watermarks: dict[int, int]
-    marks: dict[int, Mark] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -108,13 +95,6 @@ class Window:
     def bad_rows(self) -> int:
         """Number of rows that cannot be trained on."""
         return sum(len(report.bad) for report in self.reports.values())
-
-    def marks(self, before: Mapping[int, Mark]) -> dict[int, Mark]:
-        """Returns, for each partition, the last record that was read, also in earlier windows."""
-        found = dict(before)
-        for mark_of in (report.marks for report in self.reports.values()):
-            found |= {p: max(mark, found.get(p, mark)) for p, mark in mark_of.items()}
-        return found
 
     def steps(self, batch_size: int) -> int:
         """Returns the number of batches that every worker makes from the window."""
@@ -152,35 +132,6 @@ class Directive:
     steps: int = 0
 
 
-def next_window(
-    source: StreamSource,
-    next_: Mapping[int, int],
-    ends: Mapping[int, int],
-    counts: Mapping[int, int],
-    total: int,
-    workers: int,
-) -> Window:
-    """Plans the next `total` records, evenly over the partitions, and divides them among workers in partition order.
-
-    If all partitions are equally busy, and their number is a multiple of the number of workers, each worker reads the
-    same partitions in all windows.
-
-    Args:
-      next_: for each partition, the offset of the first record to plan.
-      ends: for each partition, the offset to stop before.
-      counts: for each partition, the number of records between these offsets.
-      total: number of records, at most the sum of the counts.
-    """
-    taken = _evenly(counts, total)
-    after = dict(next_)
-    pieces = []
-    for partition, count in taken.items():
-        if count:
-            after[partition] = source.after(partition, next_[partition], ends[partition], count)
-            pieces.append((Range(partition, next_[partition], after[partition]), count))
-    return Window(share_out(source, pieces, workers), after, total)
-
-
 def share_out(source: StreamSource, pieces: Sequence[tuple[Range, int]], workers: int) -> list[list[Range]]:
     """Divides (range, number of its records) pairs into one share per worker, in order.
 
@@ -207,32 +158,10 @@ def _place(source: StreamSource, piece: Range, records: int, count: int) -> int:
     return source.after(piece.partition, piece.start, piece.stop, records)
 
 
-def _evenly(counts: Mapping[int, int], total: int) -> dict[int, int]:
-    """Returns the number of records to read from each partition, as evenly as the counts allow."""
-    taken, left = dict.fromkeys(counts, 0), total
-    while left:
-        open_ = [p for p in counts if taken[p] < counts[p]]
-        if not open_:
-            break
-        each, more = divmod(left, len(open_))
-        for number, partition in enumerate(open_):
-            given = min(each + (number < more), counts[partition] - taken[partition])
-            taken[partition] += given
-            left -= given
+def evenly(counts: Mapping[int, int], total: int) -> dict[int, int]:
+    """Divides `total` records among the partitions, as evenly as their counts allow."""
+    taken = dict.fromkeys(counts, 0)
+    for number, partition in enumerate(sorted(counts, key=lambda p: counts[p])):
+        taken[partition] = min(counts[partition], total // (len(counts) - number))
+        total -= taken[partition]
     return taken
-
-
-def resumed(position: StreamPosition | None, source: StreamSource, since: str) -> StreamPosition | None:
-    """Returns the position to resume from; None to begin at `since`, the value of `stream_from`.
-
-    Raises:
-      UserError: `since` is `checkpoint`, but the checkpoint has a position in another stream, or in files.
-    """
-    if position is not None and position.stream == source.name and since in ("checkpoint", position.since):
-        return position
-    if since == "checkpoint" and position is not None:
-        raise UserError(
-            f"the checkpoint has a position in {position.stream}, but the training data is {source.name}: set "
-            "stream_from to earliest, latest or a time to begin there"
-        )
-    return None

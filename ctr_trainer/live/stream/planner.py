@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from ctr_trainer.live.stream.figures import Figures
 from ctr_trainer.live.stream.messages import rows_in
-from ctr_trainer.live.stream.plan import StreamPosition, Window, next_window, resumed, share_out
-from ctr_trainer.live.stream.source import Mark, Message, Range, StreamSource, Unavailable, other_text
+from ctr_trainer.live.stream.plan import StreamPosition, Window, evenly, share_out
+from ctr_trainer.live.stream.source import Range, StreamSource, Unavailable
 from ctr_trainer.settings.training_configs import StreamConfig, seconds_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -60,18 +60,23 @@ class Planner:
         """Determines where to begin. Returns the position, and a window of the untrained records before it, or None.
 
         Raises:
-          UserError: records were removed before they were trained, or a partition no longer exists.
+          UserError: the checkpoint has a position in other data, records were removed before they were trained, or a
+            partition no longer exists.
         """
         source, start = self._source, self._config.start
         partitions = self._partitions = self._patiently(source.partitions)
-        position = resumed(position, source, start)
+        if position is not None and (position.stream != source.name or start not in ("checkpoint", position.since)):
+            if start == "checkpoint":
+                raise UserError(
+                    f"the checkpoint has a position in {position.stream}, but the training data is {source.name}: set "
+                    "stream_from to earliest, latest or a time to begin there"
+                )
+            position = None
         first = self._patiently(lambda: source.earliest(partitions))
         self._at_start = self._patiently(lambda: source.latest(partitions, exact=True))
         self._identity = position.identity if position else ""
-        is_recognized = self._refuse_other()
+        self._refuse_other()
         if position is not None:
-            for partition, mark in position.marks.items() if not is_recognized else ():
-                self._refuse_unlike(partition, mark, first)
             for places in (position.trained(), position.next):
                 self._refuse_lost({p: offset for p, offset in places.items() if p in partitions})
             gone = sorted(set(position.next) - set(partitions))
@@ -116,33 +121,38 @@ class Planner:
         is_last = self._stops is not None
         if there >= step or (there and (has_waited or is_last)):
             total = there // step * step or there
-            window = self._patiently(
-                functools.partial(next_window, self._source, self._next, ends, counts, total, self._workers)
-            )
+            window = self._patiently(functools.partial(self._window, ends, counts, total))
             self._next, self._waiting_since = dict(window.next), None
             return window
         self.is_over = is_last and not there
         return None
+
+    def _window(self, ends: dict[int, int], counts: dict[int, int], total: int) -> Window:
+        """Plans the next `total` records, evenly over the partitions, and divides them in the order of partitions.
+
+        If all partitions are equally busy, and their number is a multiple of the number of workers, each worker reads
+        the same partitions in all windows.
+        """
+        after, pieces = dict(self._next), []
+        for partition, count in evenly(counts, total).items():
+            if count:
+                start = self._next[partition]
+                after[partition] = self._source.after(partition, start, ends[partition], count)
+                pieces.append((Range(partition, start, after[partition]), count))
+        return Window(share_out(self._source, pieces, self._workers), after, total)
 
     def _rows_of_first(self, ends: dict[int, int]) -> int:
         """Returns the number of rows of the first message, without which the first window could have millions."""
         counts = {} if self._first_rows else self._patiently(lambda: self._counts(ends, 1))
         partition = next((p for p, count in counts.items() if count), None)
         if partition is not None:
-            start = self._next[partition]
-            stop = self._patiently(lambda: self._source.after(partition, start, ends[partition], 1))
-            record = self._record(Range(partition, start, stop))
-            self._first_rows = rows_in(record.value) if record else 1
+            with contextlib.closing(self._open_source()) as source:
+                for messages in source.read([Range(partition, self._next[partition], ends[partition])]):
+                    if messages:
+                        self._first_rows = rows_in(messages[0].value)
+                        break
+                    self._sleep(0.0)
         return self._first_rows or 1
-
-    def _record(self, place: Range) -> Message | None:
-        """Reads one record; None if it no longer exists."""
-        with contextlib.closing(self._open_source()) as source:
-            for messages in source.read([place]):
-                if messages:
-                    return messages[0]
-                self._sleep(0.0)
-        return None
 
     def _first_offsets(self, first: dict[int, int]) -> dict[int, int]:
         """Returns, for each partition, the offset at which a new training begins. `first` has the earliest offsets."""
@@ -199,21 +209,16 @@ class Planner:
             self._next = self._next | first
             self._partitions = [*self._partitions, *new]
 
-    def _refuse_other(self) -> bool:
-        """Refuses a stream with another ID. Returns whether the stream has the known ID."""
+    def _refuse_other(self) -> None:
+        """Refuses a stream with another ID."""
         found = self._patiently(self._source.identity)
         known, self._identity = self._identity, self._identity or found
         if known and found and known != found:
-            raise UserError(other_text(self._source, f"its ID is {found}, and {known} was trained"))
-        return bool(known and found)
-
-    def _refuse_unlike(self, partition: int, mark: Mark, first: dict[int, int]) -> None:
-        """Refuses a stream that has another record in the place of a record that was read."""
-        if first.get(partition, mark.offset + 1) <= mark.offset < self._at_start[partition]:
-            record = self._record(Range(partition, mark.offset, mark.offset + 1))
-            if record is not None and Mark.of(record) != mark:
-                place = f"partition {partition}, offset {self._source.text(mark.offset)}"
-                raise UserError(other_text(self._source, f"{place} is not the record that the training has read there"))
+            raise UserError(
+                f"{self._source.name}: its ID is {found}, and {known} was trained: {self._source.address} has another "
+                "stream of this name, which was created again. To train on it, set stream_from to the time to begin "
+                "at, 1970-01-01T00:00:00Z for the first record"
+            )
 
     def _refuse_lost(self, places: dict[int, int]) -> None:
         lost = self._patiently(lambda: self._source.lost(places))

@@ -19,13 +19,13 @@ from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.messages import MessageDecoder
 from ctr_trainer.live.stream.network import RemoteCoordinator
 from ctr_trainer.live.stream.plan import Cut, Report, StreamPosition
-from ctr_trainer.live.stream.source import Mark, Message, Range, StreamSource, uncollected
-from ctr_trainer.settings.training_configs import StreamConfig
+from ctr_trainer.live.stream.source import Message, Range, StreamSource, uncollected
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
 _SHOWN = 2000  # Number of bytes of the message in a dead letter.
+_WARN_SECONDS, _AHEAD_SECONDS = 15.0, 600.0
 _READY = 2  # Number of windows that are decoded ahead of the training.
 
 
@@ -55,12 +55,11 @@ class StreamReader:
         spec: FeatureSpec,
         statistics: dict[str, dict],
         batch_size: int,
-        config: StreamConfig,
         coordination: Coordinator | RemoteCoordinator,
         late: tuple[str, str] | None = None,
     ) -> None:
         _refuse_unfitted(spec, statistics)
-        self._config, self._late, self._seldom = config, late, Seldom(_log)
+        self._late, self._ahead, self._waiting = late, Seldom(_log), Seldom(_log)
         self.spec, self.statistics, self.batch_size = spec, statistics, batch_size
         self._open_source, self._coordination = open_source, coordination
         self._closing = threading.Event()
@@ -137,9 +136,17 @@ class StreamReader:
         groups = [share] if len(several) == len(share) else [[each] for each in share]
         for group in groups:
             numbers = {each.partition: share.index(each) for each in group}
+            since = time.monotonic()
             for messages in source.read(group):
                 if self._closing.is_set():
                     return None
+                waited = 0.0 if messages else time.monotonic() - since
+                since = time.monotonic() if messages else since
+                if waited > _WARN_SECONDS:
+                    self._waiting.warning(
+                        "waiting for records of %s from %s; %.0f s so far: %s",
+                        *(source.name, source.address, waited, source.trouble or "no answer yet"),
+                    )
                 for message in messages:
                     found[numbers[message.partition]].append(message)
         return [(number, message) for number, of_range in enumerate(found) for message in of_range]
@@ -173,22 +180,20 @@ class StreamReader:
             for each in bad
         ]
         seconds = self._event_seconds(source, [message for _, message in read])
-        last = {message.partition: message for _, message in read}
-        marks = {partition: Mark.of(message) for partition, message in last.items()}
-        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks(), marks)
+        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks())
 
     def _event_seconds(self, source: StreamSource, messages: list[Message]) -> float:
         """Returns the newest event time of messages that is not too far ahead of the clock; 0 without one."""
-        now, most = time.time(), self._config.ahead_secs
+        now = time.time()
         for message in messages:
-            if message.seconds - now > most:
-                self._seldom.warning(
-                    "%s, partition %d, offset %s: its time is %.0f s ahead of the clock of this host, above "
-                    "ahead_secs=%g. The record is trained, but its time is ignored. Correct the clock of the "
-                    "program that writes it",
-                    *(source.name, message.partition, source.text(message.offset), message.seconds - now, most),
+            if message.seconds > now + _AHEAD_SECONDS:
+                self._ahead.warning(
+                    "%s, partition %d, offset %s: its time is %.0f s ahead of the clock of this host, above %.0f s. "
+                    "The record is trained, but its time is ignored. Correct the clock of the program that writes it",
+                    *(source.name, message.partition, source.text(message.offset), message.seconds - now),
+                    _AHEAD_SECONDS,
                 )
-        return max((message.seconds for message in messages if message.seconds - now <= most), default=0.0)
+        return max((message.seconds for message in messages if message.seconds <= now + _AHEAD_SECONDS), default=0.0)
 
 
 def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:

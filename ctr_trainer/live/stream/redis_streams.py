@@ -5,18 +5,18 @@ the keys `clicks:0`, `clicks:1` and so on. If an entry has one field, the field'
 several fields, they are the columns of one example.
 """
 
+import contextlib
 import functools
 import itertools
 import json
-import logging
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ctr_trainer.live.redis_files import credentials_of, tls_of
 from ctr_trainer.live.stream.source import (
-    DeadLetters,
+    Letters,
     Message,
     Range,
     StreamAddress,
@@ -24,7 +24,6 @@ from ctr_trainer.live.stream.source import (
     Unavailable,
     cut_text,
     lost_text,
-    other_text,
 )
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
@@ -34,9 +33,8 @@ try:
 except ImportError as missing:
     raise UserError("redis:// needs the package redis: pip install 'ctr_trainer[publish]'") from missing
 
-_log = logging.getLogger(__name__)
 _SEQUENCES = 64  # Number of bits of the sequence in an offset, which is an ID `milliseconds-sequence` as one integer.
-_ENTRIES, _SECONDS, _RETRY_SECONDS, _WARN_SECONDS = 5_000, 10.0, 0.5, 15.0
+_ENTRIES, _SECONDS, _RETRY_SECONDS = 5_000, 10.0, 0.5
 
 
 class RedisSource:
@@ -44,18 +42,16 @@ class RedisSource:
 
     def __init__(self, address: StreamAddress, files: RedisFiles, group: str) -> None:
         self.name, self.address, self._key = f"redis stream {address.name}", address.hosts, address.name
-        self._group, self._scheme, self._files = group, address.scheme, files
+        self._group, self._client = group, connected(address.scheme, address.hosts, files)
         self._keys: dict[int, str] = {}
-        self._client: Any = None
-        self._has_answered = False
+        self._has_answered, self.trouble = False, ""
 
     def partitions(self) -> list[int]:
         def ask() -> dict[int, str]:
-            client = self._open()
-            if client.exists(self._key):
+            if self._client.exists(self._key):
                 return {0: self._key}
             numbered = ((number, f"{self._key}:{number}") for number in itertools.count())
-            return dict(itertools.takewhile(lambda each: client.exists(each[1]), numbered))
+            return dict(itertools.takewhile(lambda each: self._client.exists(each[1]), numbered))
 
         self._keys = self._asked(ask, "the keys")
         if not self._keys:
@@ -69,12 +65,12 @@ class RedisSource:
         return ""
 
     def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
-        found = self._of_each(partitions, lambda key: self._open().xrange(key, count=1))
+        found = self._of_each(partitions, lambda key: self._client.xrange(key, count=1))
         last = self.latest([p for p in partitions if not found[p]])
         return {p: _offset(found[p][0][0]) if found[p] else last[p] for p in partitions}
 
     def latest(self, partitions: Sequence[int], exact: bool = False) -> dict[int, int]:
-        found = self._of_each(partitions, lambda key: self._open().xrevrange(key, count=1))
+        found = self._of_each(partitions, lambda key: self._client.xrevrange(key, count=1))
         return {p: _offset(found[p][0][0]) + 1 if found[p] else 0 for p in partitions}
 
     def lost(self, places: dict[int, int]) -> dict[int, str]:
@@ -85,15 +81,8 @@ class RedisSource:
                 texts[partition] = cut_text(self, partition, at, last[partition])
             # If the last read entry still exists, no later entry was removed.
             elif 0 < at < first[partition] and not self.count(partition, at - 1, at, 1):
-                key = self._key_of(partition)
-                known = self._asked(functools.partial(self._open().xinfo_stream, key), "the removed entries")
-                removed = known["entries-added"] - known["length"] if "entries-added" in known else None
-                if removed == 0:
-                    place = f"partition {partition} has lost no entry, and has no entry {self.text(at - 1)}"
-                    texts[partition] = other_text(self, f"{place}, up to which the checkpoint has read")
-                else:
-                    lost = f"up to {removed}" if removed else "an unknown number of"
-                    texts[partition] = lost_text(self, partition, at, first[partition], lost)
+                lost = "an unknown number of"
+                texts[partition] = lost_text(self, partition, at, first[partition], lost)
         return texts
 
     def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
@@ -111,14 +100,12 @@ class RedisSource:
 
     def read(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
         for each in ranges:
-            at, since, warned = each.start, time.monotonic(), 0.0
+            at = each.start
             while at < each.stop:
                 try:
                     entries = self._entries(each.partition, at, each.stop, _ENTRIES)
                 except Unavailable as error:
-                    if time.monotonic() - max(since, warned) > _WARN_SECONDS:
-                        warned = time.monotonic()
-                        _log.warning("waiting: %s; %.0f s so far", error, warned - since)
+                    self.trouble = str(error)
                     yield []
                     time.sleep(_RETRY_SECONDS)
                     continue
@@ -138,9 +125,9 @@ class RedisSource:
             for partition, offset in offsets.items():
                 name = self.text(max(offset - 1, 0))
                 try:
-                    self._open().xgroup_setid(self._key_of(partition), self._group, name)
+                    self._client.xgroup_setid(self._key_of(partition), self._group, name)
                 except redis.ResponseError:  # The group does not exist yet.
-                    self._open().xgroup_create(self._key_of(partition), self._group, name)
+                    self._client.xgroup_create(self._key_of(partition), self._group, name)
 
         self._asked(ask, "a commit of positions")
 
@@ -148,13 +135,11 @@ class RedisSource:
         return f"{offset >> _SEQUENCES}-{offset & ((1 << _SEQUENCES) - 1)}"
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        self._client = None
+        self._client.close()
 
     def _entries(self, partition: int, start: int, stop: int, count: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         return self._asked(
-            lambda: self._open().xrange(self._key_of(partition), self.text(start), self.text(stop - 1), count),
+            lambda: self._client.xrange(self._key_of(partition), self.text(start), self.text(stop - 1), count),
             f"entries of {self._key_of(partition)}",
         )
 
@@ -182,37 +167,6 @@ class RedisSource:
             raise UserError(f"{self.name} at {self.address}, request for {what}: {error}") from error
         self._has_answered = True
         return answer
-
-    def _open(self) -> Any:
-        if self._client is None:
-            self._client = connected(self._scheme, self.address, self._files)
-        return self._client
-
-
-class RedisDeadLetters(DeadLetters):
-    """Appends records that cannot be trained on to a stream, as JSON in the field `value`.
-
-    Records that do not reach the stream go to `otherwise`.
-    """
-
-    def __init__(self, address: StreamAddress, key: str, files: RedisFiles, otherwise: DeadLetters) -> None:
-        self._client, self._key, self._otherwise = connected(address.scheme, address.hosts, files), key, otherwise
-
-    def write(self, letters: Iterable[dict[str, object]]) -> None:
-        left = [*letters]
-        try:
-            while left:
-                self._client.xadd(self._key, {"value": json.dumps(left[0])})
-                del left[0]
-        except (redis.RedisError, OSError) as error:
-            self._otherwise.write(left)
-            _log.error(
-                "%d bad records did not reach the stream %s and are kept in %s: %s",
-                *(len(left), self._key, self._otherwise, error),
-            )
-
-    def close(self) -> None:
-        self._client.close()
 
 
 def connected(scheme: str, hosts: str, files: RedisFiles) -> Any:
@@ -249,7 +203,19 @@ def source_opener(
 
 
 def dead_letters(
-    address: StreamAddress, kafka_config: str, files: RedisFiles, otherwise: DeadLetters, group: str
-) -> DeadLetters:
-    """Implements `opening.dead_letters`."""
-    return RedisDeadLetters(address, address.dead_letters, files, otherwise)
+    address: StreamAddress, kafka_config: str, files: RedisFiles
+) -> Callable[[Letters], tuple[Letters, str]]:
+    """Implements `opening.dead_letters`: appends each record to a stream, as JSON in the field `value`."""
+
+    def send(letters: Letters) -> tuple[Letters, str]:
+        left = [*letters]
+        try:
+            with contextlib.closing(connected(address.scheme, address.hosts, files)) as client:
+                while left:
+                    client.xadd(address.dead_letters, {"value": json.dumps(left[0])})
+                    del left[0]
+        except (redis.RedisError, OSError) as error:
+            return left, str(error)
+        return left, ""
+
+    return send

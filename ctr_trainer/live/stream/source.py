@@ -4,14 +4,17 @@ import contextlib
 import dataclasses
 import gc
 import json
+import logging
 import os
 import pathlib
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from ctr_trainer.data.input_schemes import STREAMS
 from ctr_trainer.system.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+Letters = list[dict[str, object]]
 
 
 @contextlib.contextmanager
@@ -44,18 +47,6 @@ class Message(NamedTuple):
     value: bytes | None
 
 
-class Mark(NamedTuple):
-    """A record that was read, by which its stream is recognized; `checksum` is the CRC-32 of its value."""
-
-    offset: int
-    milliseconds: int
-    checksum: int
-
-    @classmethod
-    def of(cls, message: Message) -> "Mark":
-        return cls(message.offset, round(message.seconds * 1000), zlib.crc32(message.value or b""))
-
-
 class Range(NamedTuple):
     """The records of a partition with offsets in [start, stop).
 
@@ -77,10 +68,12 @@ class StreamSource(Protocol):
     Attributes:
       name: name of the stream in messages and in checkpoints, without hosts, such as `kafka topic clicks`.
       address: the hosts in the URL, for messages.
+      trouble: why the brokers did not answer the last time, for messages; "" if unknown.
     """
 
     name: str
     address: str
+    trouble: str
 
     def partitions(self) -> list[int]:
         """Returns the numbers of the partitions, in order.
@@ -133,24 +126,17 @@ class StreamSource(Protocol):
 
 
 def lost_text(source: StreamSource, partition: int, wanted: int, first: int, lost: int | str) -> str:
-    """Returns the error message for records that were removed before they were trained."""
+    """Describes records that were removed before they were trained."""
     return (
         f"{source.name}, partition {partition}: the next record to train has offset {source.text(wanted)}, but the "
-        f"first one that {source.address} still has is at offset {source.text(first)}, so {lost} records are lost. To "
-        "continue without them, set stream_from to the time to begin at, 1970-01-01T00:00:00Z for the first record"
-    )
-
-
-def other_text(source: StreamSource, found: str) -> str:
-    """Returns the error message for a stream that is not the one of the checkpoint."""
-    return (
-        f"{source.name}: {found}: {source.address} has another stream of this name, which was created again. To train "
-        "on it, set stream_from to the time to begin at, 1970-01-01T00:00:00Z for the first record"
+        f"first one that {source.address} still has is at offset {source.text(first)}, so {lost} records are lost, or "
+        "the stream was created again. To continue without them, set stream_from to the time to begin at, "
+        "1970-01-01T00:00:00Z for the first record"
     )
 
 
 def cut_text(source: StreamSource, partition: int, wanted: int, last: int) -> str:
-    """Returns the error message for a partition that ends before the position of the checkpoint."""
+    """Describes a partition that ends before the position of the checkpoint."""
     return (
         f"{source.name}, partition {partition}: the checkpoint has read up to offset {source.text(wanted)}, but "
         f"{source.address} has records only up to {source.text(last)}: the stream was created again, or has lost "
@@ -159,34 +145,32 @@ def cut_text(source: StreamSource, partition: int, wanted: int, last: int) -> st
 
 
 class DeadLetters:
-    """Stores the records that cannot be trained on. This base class drops them, so that they are only in the log."""
+    """Keeps the records that cannot be trained on: in a stream, in a file if this fails, or else only in the log.
 
-    def __str__(self) -> str:
-        return "the log"
+    Args:
+      path: a file, to which a JSON object per record is appended; None for no file.
+      stream: name of a stream in messages; "" for no stream.
+      send: f(records) -> (the records that did not reach the stream, why).
+    """
 
-    def write(self, letters: Iterable[dict[str, object]]) -> None:
-        """Stores descriptions of records (stream, partition, offset, row, reason, value), without waiting."""
+    def __init__(
+        self,
+        path: str | os.PathLike | None = None,
+        stream: str = "",
+        send: Callable[[Letters], tuple[Letters, str]] = lambda letters: (letters, ""),
+    ) -> None:
+        self._path, self._stream, self._send = pathlib.Path(path) if path else None, stream, send
 
-    def flush(self) -> None:
-        """Waits until all descriptions are stored. Call it before a checkpoint with a later position is written."""
-
-    def close(self) -> None:
-        """Waits until all descriptions are stored, and closes the connection."""
-
-
-class FileDeadLetters(DeadLetters):
-    """Appends a JSON object per record to a file."""
-
-    def __init__(self, path: str | os.PathLike) -> None:
-        self._path = pathlib.Path(path)
-
-    def __str__(self) -> str:
-        return str(self._path)
-
-    def write(self, letters: Iterable[dict[str, object]]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(letter) + "\n" for letter in letters)
+    def write(self, letters: Letters) -> None:
+        """Stores descriptions of records (stream, partition, offset, row, reason, value)."""
+        left, why = self._send(letters)
+        if left and self._path:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.writelines(json.dumps(letter) + "\n" for letter in left)
+        if left and self._stream:
+            kept = self._path or "the log"
+            _log.error("%d bad records did not reach %s and are kept in %s: %s", len(left), self._stream, kept, why)
 
 
 @dataclasses.dataclass(frozen=True)
