@@ -68,12 +68,14 @@ class StreamSource(Protocol):
     Attributes:
       name: name of the stream in messages and in checkpoints, without hosts, such as `kafka topic clicks`.
       address: the hosts in the URL, for messages.
-      trouble: why the brokers did not answer the last time, for messages; "" if unknown.
     """
 
     name: str
     address: str
-    trouble: str
+
+    @property
+    def trouble(self) -> str:
+        """Why the brokers did not answer the last time, for messages; "" if unknown."""
 
     def partitions(self) -> list[int]:
         """Returns the numbers of the partitions, in order.
