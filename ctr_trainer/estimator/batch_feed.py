@@ -16,7 +16,7 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.built_step import BuiltStep
-from ctr_trainer.estimator.embeddings import Embeddings, Lookups, TableLookup
+from ctr_trainer.estimator.embeddings import Embeddings, Lookups
 from ctr_trainer.estimator.feed import Fed, Feed
 from ctr_trainer.estimator.inputs import GraphInput
 from ctr_trainer.estimator.open_embeddings import open_embeddings
@@ -201,21 +201,18 @@ class BatchFeed(Feed):
 
     def add(self, fed: Fed, fetched: list[np.ndarray]) -> None:
         with self._clock.within("update"):
-            self.embeddings.add_gradients(*self._gradients(fed, fetched))
+            self._add_gradients(fed, fetched)
 
     def train(self, fed: Fed, fetched: list[np.ndarray]) -> None:
         if self._rows_of:
             with self._clock.within("update"):
-                step = RowStep(*map(float, fetched[len(self._rows_of) :]))
-                self.embeddings.apply_gradients(*self._gradients(fed, fetched), step)
+                self._add_gradients(fed, fetched)
+                self.embeddings.apply_gradients(RowStep(*map(float, fetched[len(self._rows_of) :])))
 
-    def _gradients(
-        self, fed: Fed, fetched: list[np.ndarray]
-    ) -> tuple[Sequence[TableLookup], dict[str, np.ndarray], float]:
-        """Returns the lookups of a batch, the gradients of its rows, and the weight of the batch in its step."""
+    def _add_gradients(self, fed: Fed, fetched: list[np.ndarray]) -> None:
         assert fed.batch is not None and self._training is not None
         weight = 1.0 if self._training.share is None else float(np.sum(fed.batch.weights))
-        return fed.tables, dict(zip(self._rows_of, fetched, strict=False)), weight
+        self.embeddings.add_gradients(fed.tables, dict(zip(self._rows_of, fetched, strict=False)), weight)
 
     def sync_if_due(self, step: int) -> None:
         self.embeddings.sync_if_due(step, self._clock)

@@ -158,11 +158,8 @@ class Embeddings:
         ]
         self._gradients.add(parts, weight)
 
-    def apply_gradients(
-        self, tables: Sequence[TableLookup], gradients: Mapping[str, np.ndarray], weight: float, step: RowStep
-    ) -> None:
-        """Adds gradients as `add_gradients` does, then updates all rows whose gradients were added in this step."""
-        self.add_gradients(tables, gradients, weight)
+    def apply_gradients(self, step: RowStep) -> None:
+        """Updates all rows whose gradients were added in this step."""
         host = self._gradients.host
         for part in self._gradients.take(step):
             # Every worker counts the steps of a dense optimizer.

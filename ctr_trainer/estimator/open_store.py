@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,25 +35,12 @@ _KEPT_BYTES = 256 << 20
 def open_host_memory() -> Iterator[SharedMemory]:
     """Yields the `SharedMemory` of this host's workers. The host's first rank creates and removes it. A collective."""
     own = SharedMemory() if distributed.local_rank() == 0 else None
-    address = _of_this_host(own.address if own else None)
-    with contextlib.closing(own or SharedMemory(address)) as memory:
+    text = f"{own.address if own else ''}\n".encode()
+    addresses = distributed.all_gather(np.frombuffer(text, np.uint8), "host_memory").tobytes().decode().split("\n")
+    with contextlib.closing(own or SharedMemory(addresses[distributed.rank() - distributed.local_rank()])) as memory:
         yield memory
         # The rank that created the memory removes it, but other ranks may still be reading.
         distributed.barrier("host_memory_close")
-
-
-def any_host_has_several_workers() -> bool:
-    """Returns whether any host has several workers. A collective."""
-    return bool(distributed.all_sum(np.asarray(distributed.local_size() > 1, np.int64), "ranks_beside_others") > 0)
-
-
-def _of_this_host(address: str | None) -> str:
-    """Returns the `address` argument of the first rank of this host. A collective."""
-    line = json.dumps({"host": socket.gethostname(), "address": address}) + "\n"
-    lines = distributed.all_gather(np.frombuffer(line.encode(), np.uint8), "host_memory").tobytes()
-    ranks = [json.loads(line) for line in lines.decode().splitlines()][: distributed.rank() + 1]
-    # Takes the last address up to this rank, because horovodrun may have been given one machine under two names.
-    return [rank["address"] for rank in ranks if rank["address"] and rank["host"] == socket.gethostname()][-1]
 
 
 @contextlib.contextmanager
@@ -63,7 +49,7 @@ def open_evaluation_store() -> Iterator[tuple[LocalStore, bool]]:
 
     If a host has several ranks, they share the memory of the store, and one of them fills it.
     """
-    if not any_host_has_several_workers():
+    if distributed.hosts() == distributed.size():
         yield LocalStore(), True
         return
     with open_host_memory() as memory:
@@ -123,7 +109,7 @@ def open_store(
     """
     with contextlib.ExitStack() as stack:
         memory = None
-        if config.row_copies == "host" and config.service != "shared" and any_host_has_several_workers():
+        if config.row_copies == "host" and config.service != "shared" and distributed.hosts() < distributed.size():
             memory = stack.enter_context(open_host_memory())
         if config.service not in ("auto", "shared"):
             yield stack.enter_context(_named_service(config, model_dir, memory))

@@ -86,7 +86,8 @@ def _train(embeddings, prepared):
     _, lookups = prepared
     feed, tables = embeddings.look_up(lookups, create=True)
     (rows,) = feed.values()
-    embeddings.apply_gradients(tables, {Tensor.name: -np.ones_like(rows)}, 1.0, RowStep(learning_rate=1.0))
+    embeddings.add_gradients(tables, {Tensor.name: -np.ones_like(rows)})
+    embeddings.apply_gradients(RowStep(learning_rate=1.0))
     return rows[:, 0]
 
 
