@@ -79,8 +79,6 @@ def connect(
     """Returns the `Feed` of a model that was built. The feed reads nothing before its `rewind` is called. A collective.
 
     Args:
-      inputs: the input from which the model was built.
-      store: the store of the embedding rows; see `open_store`.
       step: the step of the model to train; None to evaluate or predict.
       trained: dict of table name -> the `TableConfig` with which the table was trained; None to train the tables
         according to `config`.
@@ -139,9 +137,7 @@ class WholeSteps:
 class BatchFeed(Feed):
     """Feeds a reader's batches and their embedding rows. Has no batches before `rewind` is called.
 
-    Args:
-      step: the step to train; None to evaluate or predict, where keys without a row get no row.
-      prefetch_batches: number of batches to read and look up ahead.
+    `step` is the step to train; None to evaluate or predict, where keys without a row get no row.
     """
 
     embeddings: Embeddings
@@ -236,8 +232,8 @@ class BatchFeed(Feed):
     def with_columns(self, fed: Fed, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns a dict of the id columns, the labels, if any, and the predictions for the examples of the batch.
 
-        The label is named `label`; it is float32, and NaN for an example without a label. If there are several labels,
-        they are named `label/NAME`. If an id column or a prediction has the same name, `_` is appended to the label's.
+        The label is named `label`, or `label/NAME` if there are several. It is float32, and NaN for an example without
+        a label. If an id column or a prediction has the same name, `_` is appended to the label's.
         """
         batch, spec = fed.batch, self._reader.spec
         assert batch is not None

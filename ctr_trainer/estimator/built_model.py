@@ -27,13 +27,7 @@ _KEEP_SUMS = ("Add", "AddV2", "AddN", "Sub", "Neg", "Mul", "Identity", "Cast", "
 
 @dataclasses.dataclass(frozen=True)
 class BuiltModel:
-    """A model whose graph is built for training.
-
-    Attributes:
-      inputs: the features and labels of the graph.
-      spec: the result of the `model_fn`.
-      step: the operations of an optimizer step.
-    """
+    """A model whose graph is built for training; `spec` is the result of its `model_fn`."""
 
     inputs: GraphInput
     spec: EstimatorSpec
@@ -156,8 +150,8 @@ def _warn_of_sum(loss: tf.Tensor) -> None:
 def summed_over_examples(loss: tf.Tensor) -> str:
     """Returns the name of the operation that sums a loss over the examples of a batch; "" if none is found.
 
-    Traces the additions and products of the loss backwards to the first mean, division or sum. A sum over a first
-    dimension that the graph does not know, as that of a batch, counts, also if it is multiplied by a constant.
+    Traces the additions and products of the loss backwards to the first mean, division or sum. Only a sum over a first
+    dimension that the graph does not know, as that of a batch, counts.
     """
     queue, seen = [loss.op], set()
     while queue:

@@ -39,9 +39,7 @@ class BuiltStep:
 
     Attributes:
       run_length: the length of the run in these steps.
-      rows: how the embedding rows are trained.
       accumulate: operation that adds the gradients of a micro-batch to the sum; None if a step has one batch.
-      accumulation_steps: micro-batches per optimizer step.
       begin: operation that keeps the gradients of a step; None if each step applies its own gradients. It replaces
         `train_op` in the first step, and in the first step after each `drain`. In all other steps, `train_op` applies
         the gradients of the previous step.
@@ -49,8 +47,7 @@ class BuiltStep:
       dense_sync_steps: optimizer steps after which the workers average their dense variables; 1 if they exchange the
         gradients of each step instead, so that the variables are always equal.
       exchange: how the workers exchange gradients or variables; None if the program's own `train_op` does.
-      fp16: whether they exchange float16.
-      plateau: `schedules.Plateau`; None if learning rates do not depend on evaluations.
+      plateau: None if learning rates do not depend on evaluations.
     """
 
     train_op: tf.Operation
@@ -62,7 +59,6 @@ class BuiltStep:
     drain: tf.Operation | None = None
     dense_sync_steps: int = 1
     exchange: Exchange | None = None
-    fp16: bool = False
     plateau: Plateau | None = None
 
     @property
@@ -176,7 +172,6 @@ def optimizer_step(
         drain=drain,
         dense_sync_steps=dense_sync_steps,
         exchange=exchange,
-        fp16=fp16,
         plateau=plateau,
     )
 

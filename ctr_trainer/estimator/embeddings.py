@@ -51,19 +51,13 @@ class Embeddings:
     Threads: the training thread calls all methods, except that `prepare` may run in its own thread.
 
     Args:
-      store: the store of the rows.
-      inputs: dict of table name -> `TableInputs`.
-      rows: dict of table name -> `WorkerRows`.
+      inputs, rows: the `TableInputs` and the `WorkerRows` of each table, by name.
       dense: the rows of a dense optimizer in a training.
-      gradients: adds up, regularizes and clips the gradients of a step.
-      syncs: syncs the rows that are copies.
       ahead: number of batches whose rows `prepare` pulls in one request; 0 to pull nothing ahead.
-      new_keys: counts the keys that were never trained.
       lookup_latency: OpsEmbeddingLookup: time of each request for rows or, without a service, each lookup in a table.
       push_latency: OpsPushGrad: time of each request that sends changes or, without a service, each update of a table.
 
     Attributes:
-      rows, syncs, new_keys: see above.
       latencies: these latencies, that of the syncs, and OpsLocalLookup: time of each lookup in a copy of the service's
         rows that needs no request.
     """
@@ -144,13 +138,10 @@ class Embeddings:
     def add_gradients(
         self, tables: Sequence[TableLookup], gradients: Mapping[str, np.ndarray], weight: float = 1.0
     ) -> None:
-        """Adds the row gradients of a batch to the gradients of the current step, which `apply_gradients` completes.
+        """Adds the row gradients of a batch to those of the current step. For `weight`, see `worker_rows.weighed`.
 
-        Args:
-          tables: the lookups of the batch.
-          gradients: dict of embedding input's name -> gradient of the graph's loss, float32 with the input's shape.
-            Rows of inputs on which the loss does not depend take a step with gradient 0.
-          weight: see `worker_rows.weighed`.
+        `gradients` is a dict of embedding input's name -> gradient of the graph's loss, float32 with the input's shape.
+        Rows of inputs on which the loss does not depend take a step with gradient 0.
         """
         parts = [
             TableGradients(rows, lookup.unique, slots, inputs.sum_gradients(lookup, gradients))
@@ -173,8 +164,7 @@ class Embeddings:
     def sync_if_due(self, step: int, clock: Clock) -> None:
         """Syncs the copies if a sync is due after `step`, and removes expired rows every `sync_steps` steps.
 
-        `lru` and `ttl_steps` are therefore only as exact as that. Raises an error if the service has ended or the
-        background sync has failed.
+        Raises an error if the service has ended or the background sync has failed.
         """
         self._store.look()
         self.syncs.sync_if_due(step, clock)
@@ -182,10 +172,7 @@ class Embeddings:
             self._store.advance(step)
 
     def flush(self) -> None:
-        """Syncs, and returns when the store has exactly all changes of this worker and no row has missed a step.
-
-        A collective if the workers of a host share copies, with a dense optimizer, and if syncs are strict.
-        """
+        """Returns when the store has exactly all changes of this worker and no row has missed a step. A collective."""
         if self._dense:
             distributed.barrier("rows_stepped")  # A row that another worker is about to update has not missed a step.
         self.catch_up()

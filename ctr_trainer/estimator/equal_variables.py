@@ -83,10 +83,7 @@ def _checksum(variable: tf1.Variable) -> tf.Tensor:
 
 
 def _apart(own: np.ndarray, other: np.ndarray) -> float:
-    """Returns the largest difference relative to the largest value; 0 if a value is not finite.
-
-    Other checks refuse values that are not finite.
-    """
+    """Returns the largest difference relative to the largest value; 0 if a value is not finite, see other checks."""
     own, other = own.astype(np.float64), other.astype(np.float64)
     if not (own.size and np.isfinite(own).all() and np.isfinite(other).all()):
         return 0.0

@@ -41,13 +41,8 @@ class TrainingExtension(Protocol):
 def open_publishing(training: Training, is_stopping: Callable[[], bool]) -> TrainingExtension | None:
     """Returns the extension that publishes a training's model; None on other ranks than 0, and without `publish`.
 
-    Call this while the training graph is the default graph.
-
-    Args:
-      is_stopping: f() -> whether a signal has asked the training to end.
-
-    Raises:
-      UserError: the model cannot be published.
+    Call this while the training graph is the default graph. `is_stopping()` returns whether a signal has asked the
+    training to end.
     """
     if not training.job.config.publish.to:
         return None

@@ -17,12 +17,9 @@ from ctr_trainer.system.measuring.latency import Latency
 
 @dataclasses.dataclass(frozen=True)
 class Fed:
-    """A batch that is ready for a run of the graph.
+    """A batch that is ready for a run of the graph: its feed_dict, and the lookups of its rows.
 
-    Attributes:
-      feed: the feed_dict of the run; {} if the graph reads its input itself.
-      batch: the batch; None if the graph reads it.
-      tables: the lookups of the batch's rows.
+    `batch` is None if the graph reads its input itself.
     """
 
     feed: dict[tf.Tensor, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -38,7 +35,6 @@ class Feed:
       trains: whether the graph is trained; otherwise it is evaluated or predicts.
 
     Attributes:
-      inputs: see above.
       fetches, last_fetches: the tensors that each run of a step fetches for `add` or, in the last run, for `train`.
       embeddings: looks up the graph's embedding inputs; None if the graph is fed nothing.
       new_keys: the shares of keys that were never trained.
@@ -98,14 +94,14 @@ class Feed:
         """Returns when the store has every change made by the steps so far."""
 
     def position_after(self, steps: int) -> dict[str, Any] | None:
-        """Returns the position of the input after `steps` more steps of every worker; None if it is unknown."""
+        """Returns the position of the input after `steps` steps of every worker; None if it is unknown."""
         return None
 
     def committed(self, position: dict[str, Any] | None) -> None:
         """Notifies the input that a checkpoint with this position is complete."""
 
     def epochs_after(self, steps: int) -> float | None:
-        """Returns the number of epochs completed after `steps` more steps; None if it is unknown."""
+        """Returns the number of epochs completed after `steps` steps; None if it is unknown."""
         return None
 
     def with_columns(self, fed: Fed, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -21,13 +21,9 @@ _log = logging.getLogger(__name__)
 class InputEnds:
     """Counts the batches that the graph of this rank reads, and notifies the other ranks when its input ends.
 
-    A rank without a batch leaves the training, and the other ranks wait for it in the exchange of a step that it never
-    makes. It cannot notify them by a collective, because they are inside another one, so it leaves a notice. Only
-    waiting ranks look for notices. If a waiting rank has read more batches than the rank that left the notice, its step
-    cannot end.
-
-    Args:
-      clock: `Clock` of the training thread.
+    The other ranks wait for it in the exchange of a step that it never makes. It cannot notify them by a collective,
+    because they are inside another one, so it leaves a notice, which waiting ranks look for. If a waiting rank has read
+    more batches than the rank that left the notice, its step cannot end.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -71,12 +67,7 @@ class InputEnds:
 def observed_phases(clock: Clock, model_dir: str, input_ends: InputEnds) -> Iterator[None]:
     """Makes the watchdog's messages within the block name the ranks for which this rank waits. A collective.
 
-    If a rank cannot write its state, it logs a warning, and the other ranks cannot see what it is doing.
-
-    Args:
-      clock: `Clock` of the training thread.
-      model_dir: directory that ranks on other hosts also read, if the hosts share it.
-      input_ends: reports whether another rank has no batch for the current step.
+    If a rank cannot write its state to `model_dir`, it logs a warning, and the other ranks cannot see what it is doing.
     """
     # A launcher reads the signs of life even if there is only one rank.
     if distributed.size() == 1 and not Placement.of_this_process().job:
@@ -97,7 +88,9 @@ def observed_phases(clock: Clock, model_dir: str, input_ends: InputEnds) -> Iter
 
     def hopeless() -> BaseException | None:
         report.running().record_killed()
-        return _error_of(UserError, input_ends.problem()) or _error_of(Lost, states.lost())
+        if problem := input_ends.problem():
+            return UserError(problem)
+        return Lost(lost) if (lost := states.lost()) else None
 
     watchdog.hopeless = hopeless
     try:
@@ -106,7 +99,3 @@ def observed_phases(clock: Clock, model_dir: str, input_ends: InputEnds) -> Iter
         watchdog.explain = watchdog.hopeless = None
         if state is not None:
             state.close()
-
-
-def _error_of(kind: type[BaseException], problem: str) -> BaseException | None:
-    return kind(problem) if problem else None

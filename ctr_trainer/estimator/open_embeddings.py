@@ -42,10 +42,8 @@ def open_embeddings(
 
     Args:
       features: the features after the model was built.
-      config: with `deterministic`, identical runs train the rows identically: workers that share rows train with
-        `HostGradients`, and syncs of several copies are strict.
+      config: with `deterministic`, workers that share rows train with `HostGradients`, and syncs are strict.
       step: the step of the model to train; None for an evaluation.
-      ahead: see `Embeddings`.
       trained: dict of table name -> the TableConfig to use; None to make them from `config`.
       uncached: whether each lookup reads the store, for an evaluation within training.
     """
@@ -116,11 +114,7 @@ def open_embeddings(
 def follow_steps(config: EmbeddingConfig, rows: Iterable[WorkerRows], first_step: int | None) -> list[TableRows]:
     """Makes the rows of a dense optimizer catch up on the steps that they miss. Returns them; [] for a lazy optimizer.
 
-    Args:
-      first_step: the global step at which training starts; None for an evaluation.
-
-    Raises:
-      SettingError: the optimizer is dense, but the rows are copies, or limits determine which keys have rows.
+    `first_step` is the global step at which training starts; None for an evaluation.
     """
     dense = []
     for each in rows if config.row_optimizer.moves_all_rows and first_step is not None else ():
@@ -152,11 +146,7 @@ def _first_then_others(is_first: bool, call: Callable[[], _T], barrier: str) -> 
 
 
 def _as_trained(config: TableConfig, trained: Mapping[str, TableConfig]) -> TableConfig:
-    """Returns the `TableConfig` with which a table was trained.
-
-    Raises:
-      UserError: the model uses a table or dims with which it was not trained.
-    """
+    """Returns the `TableConfig` with which a table was trained."""
     found = trained.get(config.name)
     if found is None or found.dims != config.dims:
         what = ", ".join(f"{c.name} with dims {list(c.dims)}" for c in trained.values()) or "no table"

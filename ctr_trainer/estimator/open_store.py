@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ from ctr_trainer.system.processes import reach
 _MORE_BYTES_OF_A_ROW = 8 + 5 + 4
 # Freed memory to keep for sync messages, because many buffers of `wire.PAGE_BYTES` are allocated and freed at once.
 _KEPT_BYTES = 256 << 20
+# The shards' addresses, the credentials for them, and for local shards f() -> how it has ended, None while it runs.
+_Service = tuple[list[str], ClientSecurity, list[Callable[[], str | None]]]
 
 
 @contextlib.contextmanager
@@ -107,32 +110,40 @@ def open_store(
       UserError: `config.service` is `auto` or `shared` with workers on several hosts, the service does not start, or
         another training uses it.
     """
+    is_named = config.service not in ("auto", "shared")
     with contextlib.ExitStack() as stack:
-        memory = None
-        if config.row_copies == "host" and config.service != "shared" and distributed.hosts() < distributed.size():
-            memory = stack.enter_context(open_host_memory())
-        if config.service not in ("auto", "shared"):
-            yield stack.enter_context(_named_service(config, model_dir, memory))
-        elif distributed.size() == 1:
+        if not is_named and distributed.size() == 1:
             yield LocalStore(is_published=is_published)
-        elif distributed.local_size() != distributed.size():
+        elif not is_named and distributed.local_size() != distributed.size():
             raise config.refused(
                 "{service} is for workers on one host; start `python -m ctr_trainer serve` on a host that all of them "
                 "reach and name it: {service:name}=host:port"
             )
         elif config.service == "shared":
             shared = stack.enter_context(open_host_memory())
-            rank, size = distributed.local_rank(), distributed.local_size()
-            yield LocalStore(shared, rank, size, is_published)
+            yield LocalStore(shared, distributed.local_rank(), distributed.local_size(), is_published)
         else:
-            services = services or LocalServices.of(config, model_dir)
-            yield stack.enter_context(_local_service(config, model_dir, memory, services, steps_wait))
+            memory = None
+            if config.row_copies == "host" and distributed.hosts() < distributed.size():
+                memory = stack.enter_context(open_host_memory())
+            if is_named:
+                addresses, security, ended = _named_service(config)
+            else:
+                services = services or LocalServices.of(config, model_dir)
+                addresses, security, ended = stack.enter_context(_local_service(config, services, steps_wait))
+            connect = functools.partial(
+                ServiceClient,
+                addresses,
+                config.service_timeout,
+                security=security,
+                ended=ended,
+                host_memory=memory,
+            )
+            yield stack.enter_context(_leased(connect, model_dir))
 
 
-def _named_service(
-    config: EmbeddingConfig, model_dir: str | os.PathLike, host_memory: SharedMemory | None
-) -> contextlib.AbstractContextManager[Store]:
-    """Returns a context manager that yields a client of the service at the addresses in the settings."""
+def _named_service(config: EmbeddingConfig) -> _Service:
+    """Returns the `_Service` that the settings name."""
     files, addresses = config.security, config.service.split(",")
     security = ClientSecurity.read(
         token_file=files.token_file,
@@ -141,18 +152,12 @@ def _named_service(
     )
     if not distributed.is_one_machine():
         _refuse_loopback(addresses)
-    return _leased(config, model_dir, addresses, security=security, host_memory=host_memory)
+    return addresses, security, []
 
 
 @contextlib.contextmanager
-def _local_service(
-    config: EmbeddingConfig,
-    model_dir: str | os.PathLike,
-    host_memory: SharedMemory | None,
-    services: LocalServices,
-    steps_wait: bool,
-) -> Iterator[Store]:
-    """Yields a client of the service that rank 0 starts or has already started."""
+def _local_service(config: EmbeddingConfig, services: LocalServices, steps_wait: bool) -> Iterator[_Service]:
+    """Yields the `_Service` that rank 0 starts or has already started."""
     with contextlib.ExitStack() as stack:
         started, ended = None, []
         if distributed.is_chief():
@@ -163,18 +168,7 @@ def _local_service(
         started = distributed.broadcast_object(started, "embedding_services")
         if not distributed.is_chief():
             ended = [stack.enter_context(contextlib.closing(Watch(pid, log))).ended for _, _, pid, log in started]
-        addresses, tokens = [address for address, *_ in started], [token for _, token, *_ in started]
-        client = stack.enter_context(
-            _leased(
-                config,
-                model_dir,
-                addresses,
-                security=ClientSecurity(tokens[0]),
-                host_memory=host_memory,
-                ended=ended,
-            )
-        )
-        yield client
+        yield [address for address, *_ in started], ClientSecurity(started[0][1]), ended
 
 
 def _refuse_loopback(addresses: Sequence[str]) -> None:
@@ -190,39 +184,18 @@ def _refuse_loopback(addresses: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _leased(
-    config: EmbeddingConfig,
-    model_dir: str | os.PathLike,
-    addresses: Sequence[str],
-    *,
-    security: ClientSecurity,
-    host_memory: SharedMemory | None,
-    ended: Sequence[Callable[[], str | None]] = (),
-) -> Iterator[ServiceClient]:
+def _leased(connect: Callable[..., ServiceClient], model_dir: str | os.PathLike) -> Iterator[ServiceClient]:
     """Yields a client that writes under a lease that all workers share. A collective."""
-
-    def opened(lease: Owner) -> contextlib.closing[ServiceClient]:
-        return contextlib.closing(
-            ServiceClient(
-                addresses,
-                config.service_timeout,
-                security=security,
-                lease=lease,
-                ended=ended,
-                host_memory=host_memory,
-            )
-        )
-
     keep_freed_memory(_KEPT_BYTES)
     lease, client = None, None
     with contextlib.ExitStack() as stack:
         if distributed.is_chief():
             lease = Owner.new(model_dir, Placement.of_this_process().job)
-            client = stack.enter_context(opened(lease))
+            client = stack.enter_context(contextlib.closing(connect(lease=lease)))
             stack.callback(client.release)  # Also after an error, so that a resumed training need not wait.
         values = distributed.broadcast_object(lease and dataclasses.asdict(lease), "embedding_service_lease")
         if client is None:
-            client = stack.enter_context(opened(Owner(**values)))
+            client = stack.enter_context(contextlib.closing(connect(lease=Owner(**values))))
         yield client
         # Other ranks may still be using the service that rank 0 is about to release or stop.
         distributed.barrier("embedding_service_close")

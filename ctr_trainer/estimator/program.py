@@ -75,9 +75,6 @@ def config_of(config: RunConfig, model_dir: str | os.PathLike[str] | None) -> Ru
     """Returns the settings with the model directory that was given to an Estimator or is already in the settings.
 
     It is None on a rank other than 0 if that rank gives none, see `TrainedModel`.
-
-    Raises:
-      UserError: rank 0 gives no model directory, or two different ones are given.
     """
     given = None if model_dir is None else str(model_dir)
     if given is None and config.model_dir is None:
@@ -135,11 +132,7 @@ def _called(name: str, function: Callable[..., Any], first: Sequence[Any], offer
 
 
 def chosen_predictions(predictions: Any, keys: str | Sequence[str] | None) -> dict[str, tf.Tensor]:
-    """Returns a dict of a model's predictions, limited to the names in `keys` if given.
-
-    Raises:
-      UserError: the model has no prediction of a name in `keys`.
-    """
+    """Returns a dict of a model's predictions, limited to the names in `keys` if given."""
     named = predictions if isinstance(predictions, Mapping) else {"output": predictions}
     keys = [keys] if isinstance(keys, str) else keys
     unknown = [key for key in keys or () if key not in named]

@@ -33,10 +33,8 @@ class HostGradients:
     """The first worker of a host trains the rows of all its workers, with the sums of their gradients.
 
     K workers thus make the row steps of one worker with a K times larger batch, for every optimizer. The others send
-    their gradients after they have looked up their rows, and continue when the rows are trained. The sums are computed
-    in rank order. Therefore identical runs end with identical models, regardless of the workers' speeds.
-
-    All workers of the host must make the same steps. The constructor is a collective.
+    their gradients, and continue when the rows are trained. The sums are computed in rank order. Therefore identical
+    runs end with identical models, regardless of the workers' speeds. The constructor is a collective.
 
     Attributes:
       trains: whether this worker trains rows.
@@ -86,22 +84,17 @@ class RowGradients:
       l2: adds l2 / 2 * sum w^2 over the distinct rows of the step to the loss, so a row decays when it is used. Rows of
         a dense optimizer also decay in the other steps, see `table.missed_steps`.
       clip_norm: maximum norm; 0 disables clipping.
-      host: sums over the workers of the host; None if each worker trains the rows of its own batches, at any time, so
-        that identical runs may end with other models.
+      host: sums over the workers of the host; None if each worker trains the rows of its own batches, at any time.
     """
 
     def __init__(
-        self,
-        merge_factor: float,
-        l2: float = 0.0,
-        clip_norm: float = 0.0,
-        host: HostGradients | None = None,
+        self, merge_factor: float, l2: float = 0.0, clip_norm: float = 0.0, host: HostGradients | None = None
     ) -> None:
         self.host, self._merge_factor, self._l2, self._clip_norm = host, merge_factor, l2, clip_norm
         self._batches: list[tuple[list[TableGradients], float]] = []
 
     def add(self, batch: list[TableGradients], weight: float = 1.0) -> None:
-        """Adds a micro-batch, always with the same tables in the same order. For `weight` see `worker_rows.weighed`."""
+        """Adds a micro-batch, always with the same tables in the same order."""
         self._batches.append((batch, weight))
 
     def take(self, step: RowStep) -> list[TableGradients]:

@@ -29,11 +29,9 @@ class RowSync:
 
     Args:
       copies: dict of table name -> `RowCopies`; empty if this worker trains the tables of the store.
-      group: this worker's group.
       in_order: whether syncs of several groups are strict, as in a training with `deterministic`.
 
     Attributes:
-      copies, is_strict: see above.
       steps: the number of steps between two syncs.
       owner: the owner of each copy, `host` or `worker`; None if there are no copies.
       latency: OpsParameterSync: time of each sync of all tables.
@@ -82,10 +80,7 @@ class RowSync:
         return {name: future.result() for name, future in futures.items()}
 
     def sync(self) -> None:
-        """Syncs: as a collective if strict, otherwise in the background.
-
-        Waits for the previous sync if it is still running, and raises its error if it failed.
-        """
+        """Syncs: as a collective if strict, otherwise in the background, after the previous sync has ended."""
         if self.is_strict:
             self._timed(lambda: self._sync_strictly(lambda _, copies: copies.refresh()))
         elif self.copies and self._group.is_syncer:

@@ -33,8 +33,7 @@ class Saving:
     being written, the next one waits.
 
     Args:
-      settle: f(session, step), applies pending updates to the dense variables, so that they are equal on all ranks; a
-        collective.
+      settle: f(session, step), applies pending updates to the dense variables. A collective.
 
     Attributes:
       path: the checkpoint from which the training resumes, or that `__call__` wrote last; None if there is none yet.
@@ -81,8 +80,7 @@ class Saving:
     def begin(self, session: tf1.Session, step: int) -> None:
         """Captures the rows and the dense variables of `step`, to be written in the background. A collective.
 
-        Raises:
-          UserError, ServiceLost: see `__call__`; the error may also be about the previous checkpoint.
+        Raises the errors of `__call__`, also if they are about the previous checkpoint.
         """
         if step == self._begun_step:
             return

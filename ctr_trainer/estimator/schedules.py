@@ -50,12 +50,7 @@ def cooldown_steps(steps: int, share: float) -> int:
 def factor(
     schedule: Schedule, step: tf.Tensor | tf.Variable, run: RunLength, plateau: Plateau | None = None
 ) -> tf.Tensor:
-    """Returns the factor of a learning rate, a scalar float32.
-
-    Args:
-      step: the global step, an integer.
-      run: the length of the run; if the unit of the schedule is an epoch, its epochs must be known.
-      plateau: the `Plateau` of the run, for a schedule of this name.
+    """Returns the factor of a learning rate at the global step `step`, a scalar float32.
 
     Raises:
       UserError: the unit is an epoch, but the number of steps per epoch is not known.

@@ -22,11 +22,7 @@ class TrainingSteps:
 
     Construct it while the training graph is the default graph.
 
-    Args:
-      stop: signals make this request while steps run.
-      hooks: the hooks of the session.
-      evaluation: evaluates while training; None for no evaluations.
-      extensions: do further work after each step.
+    Signals make the request `stop` while steps run.
 
     Attributes:
       step: the global step that ended last.
@@ -76,9 +72,7 @@ class TrainingSteps:
     def train_step(self, session: tf1.train.MonitoredSession, unhooked: tf1.Session) -> None:
         """Trains one step: reads, looks up, runs the graph, trains the rows, then does whatever is due.
 
-        Args:
-          session: runs the graph, with its hooks.
-          unhooked: the session below it, for what is due.
+        `session` runs the graph, with its hooks; `unhooked` is the session below it, for what is due.
         """
         feed, dense = self._feed, self._dense
         with self._watched():
@@ -145,7 +139,7 @@ class TrainingSteps:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Reports to the watchdog what the block waits for, and to the other ranks if this rank's input ends in it."""
+        """Reports what the block waits for, and to the other ranks if this rank's input ends in it."""
         waiting = distributed.watchdog().waiting(f"step {self.step + 1} and its gradient exchange")
         with waiting, self._training.input_ends.noticed():
             yield

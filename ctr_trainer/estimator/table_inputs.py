@@ -83,10 +83,7 @@ class TableInputs:
         return feed
 
     def sum_gradients(self, lookup: Lookup, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Returns one float32[U, dim] for each part of a row, the gradients summed over equal keys.
-
-        `gradients` is a dict of tensor name -> gradient, without the tensors on which the loss does not depend.
-        """
+        """Returns one float32[U, dim] for each part of a row, the gradients, by tensor name, summed over equal keys."""
 
         def of(kind: str) -> np.ndarray | None:
             return gradients.get(self._segments[kind].name) if kind in self._segments else None

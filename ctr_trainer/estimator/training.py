@@ -65,10 +65,7 @@ class DenseStep:
         return self._step.begin if begins else self._step.train_op
 
     def end_step(self, session: tf1.Session, step: int, clock: Clock) -> None:
-        """Averages the dense variables of all ranks after every `dense_sync_steps`-th step of local SGD.
-
-        After the first step of a `train_op` that this package did not make, checks that it has exchanged gradients.
-        """
+        """Averages the dense variables after a step of local SGD if it is due. Checks a program's first `train_op`."""
         if not self._step.steps_wait and step % self._step.dense_sync_steps == 0:
             with clock.within("dense_sync"):
                 self.settle(session)
@@ -77,10 +74,7 @@ class DenseStep:
         self._ended = True
 
     def settle(self, session: tf1.Session) -> None:
-        """Applies pending updates to the dense variables, so that they are equal on all ranks. A collective.
-
-        With local SGD, the variables, the optimizer state and the moving statistics become their mean over the workers.
-        """
+        """Applies pending updates to the dense variables, or averages them with local SGD. A collective."""
         with distributed.watchdog().waiting("the other ranks' dense variables"):
             if self._average is not None:
                 session.run(self._average)
@@ -99,11 +93,8 @@ class Training:
     """A training whose graph is built and whose rows are restored.
 
     Attributes:
-      model: the graph.
       clock: `Clock` of the training thread.
-      warm_start: provides the initial values if there is no checkpoint.
       saver: saves the dense variables.
-      dense: trains the dense variables.
       save: writes a checkpoint of the rows and the dense variables.
       saves: determines when to save.
       meetings: the steps after which the ranks exchange requests.
@@ -124,13 +115,10 @@ class Training:
 
     @contextlib.contextmanager
     def closing(self, things: Iterable[Any], has_trained: Callable[[], bool]) -> Iterator[None]:
-        """Closes `save` and `things` at the end of the block, the last one first. An error names the last checkpoint.
+        """Closes `save` and those of `things` that can be closed at the end of the block, the last one first.
 
-        TensorFlow calls a hook's `end` only after a training without a failure. This method closes hooks in any case.
-        Objects without a method `close` are ignored.
-
-        Args:
-          has_trained: f() -> whether a step was made. Before the first step, an error names no checkpoint.
+        TensorFlow calls a hook's `end` only after a training without a failure. An error after the first step (see
+        `has_trained`) names the last checkpoint.
         """
         try:
             with contextlib.ExitStack() as stack:

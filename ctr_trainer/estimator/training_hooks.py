@@ -56,11 +56,9 @@ def training_hooks(
     status_lines: Sequence[Callable[[], str]] = (),
     others: Sequence[tf1.train.SessionRunHook] = (),
 ) -> TrainingHooks:
-    """Makes the session hooks of a training. A collective.
+    """Makes the session hooks of a training, among the `others` of the program. A collective.
 
-    Args:
-      status_lines: functions f() -> a line, which are logged together with the latencies.
-      others: hooks of the program.
+    `status_lines` are functions f() -> a line, which are logged together with the latencies.
     """
     feed, model, store, clock = training.feed, training.model, training.store, training.clock
     config, spec, model_dir = training.job.config, model.spec, training.job.staging.path
