@@ -165,7 +165,7 @@ def _before(operation):
         ("adamw", (1 - 0.01 * RATE) ** STEPS),
         # Without a gradient LAMB's direction is the decay alone, which the trust ratio makes as long as the kernel.
         ("lamb", (1 - RATE) ** STEPS),
-        *((name, 1.0) for name in ("sgd", "momentum", "adagrad", "adam")),
+        ("adam", 1.0),
     ],
 )
 def test_without_gradients_kernels_shrink_by_default_if_the_optimizer_decays(monkeypatch, name, left):

