@@ -3,9 +3,10 @@
 import contextlib
 import math
 import os
+import posixpath
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ctr_trainer.data.blocks import TIME, BadRows, Block
 from ctr_trainer.data.conversion import delimited, libsvm, synthetic, tfrecord
 from ctr_trainer.data.conversion.encoded_blocks import encoded
 from ctr_trainer.data.conversion.leakage import warn_of_leaks
-from ctr_trainer.data.conversion.writer import DatasetWriter
+from ctr_trainer.data.conversion.writer import DatasetWriter, Written
 from ctr_trainer.data.dataset import DatasetInfo, Split
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import ConvertedData, Input, SourceFile, list_files, named
@@ -112,7 +113,7 @@ def convert(
     with new_data_set(target) as directory, contextlib.ExitStack() as stack:
 
         def make_writer(part: str) -> DatasetWriter:
-            writer = DatasetWriter(directory, part, spec, rows_per_file, rows_per_group)
+            writer = DatasetWriter(directory.add, directory.path, part, spec, rows_per_file, rows_per_group)
             stack.callback(writer.abandon)
             return writer
 
@@ -132,8 +133,7 @@ def convert(
             writer.close()
         if not sum(w.statistics.rows for w in writers.values()):
             raise UserError(f"input {input}: it has no rows")
-        train = observed.with_typical(next(iter(writers.values())).statistics.fitted())
-        parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
+        parts = describe(directory, spec, writers, bad_rows.count, observed, extra)
     return result_of(target, start, bad_rows, parts, observed, warns)
 
 
@@ -159,6 +159,40 @@ def new_data_set(output: Path) -> Iterator[Unfinished]:
             directory.clear()  # A partial conversion is useless: the next conversion starts from the beginning.
             raise
         directory.finish()
+
+
+def describe(
+    directory: Unfinished,
+    spec: FeatureSpec,
+    parts: Mapping[str, Written],
+    bad_rows: int,
+    observed: Observations,
+    extra: dict[str, Any] | None = None,
+) -> dict[str, DatasetInfo]:
+    """Writes the description of each part, which makes it a data set. Returns the descriptions; `all` is the part "".
+
+    Args:
+      parts: the parts by the names of their directories, the training part first.
+      bad_rows: number of rows that the conversion left out.
+      extra: additional figures of the format.
+    """
+    fitted = observed.with_typical(next(iter(parts.values())).statistics.fitted())
+    found = {}
+    for name, part in parts.items():
+        directory.add(posixpath.join(name, dataset.FILE))
+        found[name or "all"] = DatasetInfo(
+            path=str(directory.path / name),
+            spec=spec,
+            bad_rows=bad_rows,
+            labelled=spec.labelled,
+            statistics=fitted,
+            files=tuple(part.files),
+            extra=extra or {},
+            **part.statistics.to_dict(),
+        )
+    for info in found.values():
+        info.write()
+    return found
 
 
 def bad_rows_of(format: str, budget: int = 0) -> BadRows:
@@ -214,7 +248,7 @@ def _write(
         advanced(unsplit.rows)
     unsplit.close()
     if not split:
-        return {"all": unsplit}
+        return {"": unsplit}
     writers = {part: make_writer(part) for part in split.parts}
     part_of = split.assign(unsplit.rows, split_seed, np.concatenate(times) if times else None)
     start = 0
@@ -230,40 +264,42 @@ def _write(
 
 def format_summary(summary: dict[str, Any]) -> str:
     """Formats the result of `convert` as small tables: a line per part, then a line per feature of the first part."""
-    lines = [f"{summary['output']}: {summary['seconds']:.1f} s, {summary['bad_rows']} bad rows left out"]
-    part, info = next(iter(summary["parts"].items()))
-    several = [f"{name} mean" for name in info.label_means] if len(info.label_means) > 1 else ["label mean"]
-    several = several if info.labelled else []
-    widths = [max(12, len(name) + 2) for name in several]
-    lines.append(f"{'part':<8}{'rows':>14}" + "".join(f"{n:>{w}}" for n, w in zip(several, widths, strict=True)))
-    lines[-1] += f"{'files':>7}"
-    for name, each in summary["parts"].items():
-        means = (each.label_means.values() or [each.label_mean]) if each.labelled else []
-        means = zip(means, widths, strict=True)
-        lines.append(f"{name:<8}{each.rows:>14,}" + "".join(f"{mean:>{w}.4f}" for mean, w in means))
-        lines[-1] += f"{len(each.files):>7}"
-    width = max(len(name) for name in ("feature", *info.distinct, *info.statistics)) + 2
+    parts, lists = summary["parts"], summary["lists"]
+    part, info = next(iter(parts.items()))
+    several = len(info.label_means) > 1
+    tables = [[["part", "rows", *(f"{name if several else 'label'} mean" for name in info.label_means), "files"]]]
+    for name, each in parts.items():
+        means = (f"{mean:.4f}" for mean in each.label_means.values())
+        tables[0].append([name, f"{each.rows:,}", *means, str(len(each.files))])
     if info.distinct:
-        lines.append(f"{'feature':<{width}}{'distinct keys (' + part + ')':>24}")
-        lines += [f"{name:<{width}}{count:>24,}" for name, count in info.distinct.items()]
-        lines.append(f"{'total':<{width}}{sum(info.distinct.values()):>24,}")
-    if summary["lists"]:
-        width = max(width, 2 + max(map(len, summary["lists"])))
-        heads = ("mean length", "largest", "empty", "cut")
-        lines.append(f"{'list':<{width}}" + "".join(f"{head:>14}" for head in heads))
-        for name, s in summary["lists"].items():
-            lines.append(f"{name:<{width}}{s['mean']:>14.2f}{s['largest']:>14,}{s['empty']:>14.1%}{s['cut']:>14.1%}")
+        counts = {**info.distinct, "total": sum(info.distinct.values())}
+        tables.append([["feature", f"distinct keys ({part})"], *([name, f"{n:,}"] for name, n in counts.items())])
+    if lists:
+        tables.append([["list", "mean length", "largest", "empty", "cut"]])
+        for name, s in lists.items():
+            tables[-1].append([name, f"{s['mean']:.2f}", f"{s['largest']:,}", f"{s['empty']:.1%}", f"{s['cut']:.1%}"])
     moments = {name: fitted for name, fitted in info.statistics.items() if "mean" in fitted}
     if moments:
-        lines.append(f"{'feature':<{width}}" + "".join(f"{h:>14}" for h in ("present", "mean", "std", "min", "max")))
+        tables.append([["feature", "present", "mean", "std", "min", "max"]])
         for name, s in moments.items():
-            share = s["count"] / max(info.rows, 1)
-            figures = "".join(f"{s[k]:>14.5g}" for k in ("mean", "std", "min", "max"))
-            lines.append(f"{name:<{width}}{share:>14.1%}{figures}")
+            figures = (f"{s[key]:.5g}" for key in ("mean", "std", "min", "max"))
+            tables[-1].append([name, f"{s['count'] / max(info.rows, 1):.1%}", *figures])
+    lines = [f"{summary['output']}: {summary['seconds']:.1f} s, {summary['bad_rows']} bad rows left out"]
+    lines += [line for table in tables for line in _aligned(table)]
     for name, fitted in info.statistics.items():
         if BOUNDARIES in fitted:
             cuts = [cut for cut in fitted[BOUNDARIES] if cut < fitted.get("max", math.inf)]
             shown, what = ", ".join(f"{cut:.5g}" for cut in cuts), "pieces" if name in moments else "buckets"
-            lines.append(f"{name:<{width}}{len(cuts) + 1} {what}, cut at {shown}")
+            lines.append(f"{name}: {len(cuts) + 1} {what}, cut at {shown}")
     lines += [f"{name}: {value}" for name, value in info.extra.items()]
     return "\n".join(lines)
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Pads the cells of a table, the first column to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        numbers = (f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *numbers]))
+    return lines

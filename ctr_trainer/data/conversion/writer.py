@@ -1,59 +1,64 @@
 """Writes encoded tables as the Parquet files of a data set."""
 
 import contextlib
+import dataclasses
 import posixpath
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ctr_trainer.data.blocks import ID_PREFIX
-from ctr_trainer.data.dataset import FILE, DatasetInfo
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
 
 
-class OutputDirectory(Protocol):
-    """The output directory of a conversion, such as `Unfinished`. It registers files before they are created."""
+@dataclasses.dataclass
+class Written:
+    """What was written for one part of a data set.
 
-    path: Path
+    Attributes:
+      files: one dict per Parquet file, as in `DatasetInfo.files`.
+      statistics: Statistics of the rows in the files.
+    """
 
-    def add(self, name: str) -> Path: ...
+    files: list[dict[str, Any]]
+    statistics: Statistics
 
 
 class _Abandoned(Exception):
     """Aborts writing a file."""
 
 
-class DatasetWriter:
+class DatasetWriter(Written):
     """Writes tables as files and row groups of a fixed number of rows, and computes the data set's statistics.
 
-    The data set is complete after `finish`. Before that, the directory has files but no `_dataset.json`.
-
     Args:
-      part: name of the data set's directory in `directory`; "" for `directory` itself.
+      add: f(name of a file in `directory`) -> its path; called before the file is created.
+      directory, part: the output directory, and the name of the part's directory in it; "" for `directory` itself.
       rows_per_file, rows_per_group: rows per file and per row group. The last file, and the last row group of each
         file, may have fewer.
-
-    Attributes:
-      files: one dict per Parquet file, as in `DatasetInfo.files`.
     """
 
     def __init__(
-        self, directory: OutputDirectory, part: str, spec: FeatureSpec, rows_per_file: int, rows_per_group: int
+        self,
+        add: Callable[[str], Path],
+        directory: Path,
+        part: str,
+        spec: FeatureSpec,
+        rows_per_file: int,
+        rows_per_group: int,
     ) -> None:
-        self._directory, self._part, self._spec = directory, part, spec
-        self.path = directory.path / part
+        super().__init__([], Statistics(spec))
+        self._add, self._part, self.path = add, part, directory / part
         self._rows_per_file, self._rows_per_group = max(rows_per_file, rows_per_group), rows_per_group
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
-        self.files: list[dict[str, Any]] = []
         self._writer: pq.ParquetWriter | None = None
         self._open = contextlib.ExitStack()
-        self.statistics = Statistics(spec)
 
     @property
     def rows(self) -> int:
@@ -92,14 +97,6 @@ class DatasetWriter:
                 for number in range(len(file["row_groups"])):
                     yield parquet.read_row_group(number)
 
-    def finish(self, bad_rows: int, fitted: dict[str, dict], extra: dict[str, Any] | None = None) -> DatasetInfo:
-        """Completes the data set and returns its DatasetInfo; see `info_of`."""
-        self.close()
-        info = info_of(self.path, self._spec, self.statistics, self.files, bad_rows, fitted, extra)
-        self._directory.add(posixpath.join(self._part, FILE))
-        info.write()
-        return info
-
     def _flush(self, at_least: int) -> None:
         """Writes row groups while at least `at_least` rows are pending."""
         table = pa.concat_tables(self._pending)
@@ -116,10 +113,10 @@ class DatasetWriter:
 
     def _write_group(self, group: pa.Table) -> None:
         if self._writer is None:
-            name = file_name(len(self.files))
+            name = f"part-{len(self.files):05d}.parquet"
             # Keys are hashes, which do not compress, but a dictionary stores repeated keys once.
             schema = _without_nulls(group.schema)
-            file = self._open.enter_context(self._directory.add(posixpath.join(self._part, name)).writing())
+            file = self._open.enter_context(self._add(posixpath.join(self._part, name)).writing())
             self._writer = self._open.enter_context(
                 pq.ParquetWriter(file, schema, compression="lz4", write_statistics=False, write_page_checksum=True)
             )
@@ -146,40 +143,6 @@ class DatasetWriter:
 
     def _unwritable(self, error: OSError) -> UserError:
         return UserError(f"{self.path / self.files[-1]['name']}: cannot be written: {error}")
-
-
-def file_name(number: int) -> str:
-    """Returns the name of the file with this number, from 0."""
-    return f"part-{number:05d}.parquet"
-
-
-def info_of(
-    path: Path,
-    spec: FeatureSpec,
-    statistics: Statistics,
-    files: Sequence[dict[str, Any]],
-    bad_rows: int,
-    fitted: dict[str, dict],
-    extra: dict[str, Any] | None = None,
-) -> DatasetInfo:
-    """Returns the DatasetInfo of written files.
-
-    Args:
-      statistics: Statistics of the rows in the files.
-      bad_rows: number of rows that the conversion left out.
-      fitted: statistics of the training part, for `DatasetInfo.statistics`.
-      extra: additional figures of the format.
-    """
-    return DatasetInfo(
-        path=str(path),
-        spec=spec,
-        bad_rows=bad_rows,
-        labelled=spec.labelled,
-        statistics=fitted,
-        files=tuple(files),
-        extra=extra or {},
-        **statistics.to_dict(),
-    )
 
 
 def _without_nulls(schema: pa.Schema) -> pa.Schema:

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.data.blocks import BadRows
-from ctr_trainer.data.conversion.convert import bad_rows_of, new_data_set, refuse_inputs, result_of
-from ctr_trainer.data.conversion.writer import info_of
-from ctr_trainer.data.dataset import FILE, Split
+from ctr_trainer.data.conversion.convert import bad_rows_of, describe, new_data_set, refuse_inputs, result_of
+from ctr_trainer.data.conversion.writer import Written
+from ctr_trainer.data.dataset import Split
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import Input, SourceFile, list_files
-from ctr_trainer.data.spark.task import PARTS, SCHEMA, Layout, PartResult, Task, TaskResult, merge
+from ctr_trainer.data.spark.task import PARTS, SCHEMA, Layout, Task, TaskResult, merge
 from ctr_trainer.data.typed import check, uses
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import Path, path_of
@@ -126,15 +126,9 @@ def _convert(
     with new_data_set(target) as directory:
         directory.add(*(posixpath.join(part, PARTS) for part in fractions))
         parts = _judged(_collected(run(Task(spec, str(target), layout, fractions))), bad_rows, observed)
-        fitted = observed.with_typical(next(iter(parts.values())).statistics.fitted())
-        infos = {}
         for name, part in parts.items():
-            path = target / name
-            _remove_others(path, part.files)
-            infos[name or "all"] = info_of(path, spec, part.statistics, part.files, bad_rows.count, fitted)
-            directory.add(posixpath.join(name, FILE))
-        for info in infos.values():
-            info.write()
+            _remove_others(target / name, part.files)
+        infos = describe(directory, spec, parts, bad_rows.count, observed)
     return result_of(target, start, bad_rows, infos, observed)
 
 
@@ -174,7 +168,7 @@ def _collected(frame: DataFrame) -> list[TaskResult]:
     return sorted((pickle.loads(row["result"]) for row in rows), key=operator.attrgetter("number"))
 
 
-def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observations) -> dict[str, PartResult]:
+def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observations) -> dict[str, Written]:
     """Merges the results of all tasks, and returns the result of each part. Raises UserError if a task failed."""
     if not found:
         raise UserError("the input has no rows")

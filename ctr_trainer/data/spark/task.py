@@ -7,7 +7,6 @@ import pickle
 import posixpath
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +15,9 @@ from ctr_trainer.data import typed
 from ctr_trainer.data.blocks import BadRow, Block
 from ctr_trainer.data.conversion.convert import SOURCES
 from ctr_trainer.data.conversion.encoded_blocks import encoded
-from ctr_trainer.data.conversion.writer import DatasetWriter
+from ctr_trainer.data.conversion.writer import DatasetWriter, Written
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import SourceFile
-from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED
 from ctr_trainer.system.files.paths import Path, path_of
@@ -50,30 +48,18 @@ class Layout:
 
 
 @dataclasses.dataclass
-class PartResult:
-    """The files and statistics that tasks wrote for one part of the data set.
-
-    Attributes:
-      files: one dict per Parquet file, as in `DatasetInfo.files`, in the order of the tasks.
-      statistics: Statistics of the rows.
-    """
-
-    files: list[dict[str, Any]]
-    statistics: Statistics
-
-
-@dataclasses.dataclass
 class TaskResult:
     """The result of one task or of several consecutive tasks.
 
     Attributes:
       number: number of the first of these tasks.
+      parts: what the tasks wrote for each part, in the order of the tasks.
       bad_rows: the rows that were left out; at most `max_bad_rows` + 1 per task.
       error: message of the first task that failed; "" if no task failed.
     """
 
     number: int
-    parts: dict[str, PartResult]
+    parts: dict[str, Written]
     observed: Observations
     bad_rows: list[BadRow]
     error: str = ""
@@ -125,12 +111,11 @@ class Task:
         chance, layout = np.random.default_rng([self.layout.split_seed, number]), self.layout
         observed, error = Observations(self.spec), ""
         bad_rows: list[BadRow] = []
-        directories = {part: posixpath.join(part, attempt) for part in self.fractions}
+        output = path_of(self.output)
+        add, sizes = functools.partial(_add, output), (layout.rows_per_file, layout.rows_per_group)
         writers = {
-            part: DatasetWriter(
-                _Output(path_of(self.output)), directory, self.spec, layout.rows_per_file, layout.rows_per_group
-            )
-            for part, directory in directories.items()
+            part: DatasetWriter(add, output, posixpath.join(part, attempt), self.spec, *sizes)
+            for part in self.fractions
         }
         try:
             for table, statistics in encoded(blocks, self.spec, bad_rows.extend, observed, num_threads=1):
@@ -152,7 +137,7 @@ class Task:
         parts = {}
         for part, writer in writers.items():
             files = [{**file, "name": f"{attempt}/{file['name']}"} for file in writer.files]
-            parts[part] = PartResult(files, writer.statistics)
+            parts[part] = Written(files, writer.statistics)
         return _batch(TaskResult(number, parts, observed, bad_rows[: layout.max_bad_rows + 1], error))
 
 
@@ -214,19 +199,13 @@ def _in_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values
 
 
-class _Output:
-    """The data set's directory in a task. It replaces `Unfinished`, which only the driver has."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def add(self, name: str) -> Path:
-        """Returns the path of a file and creates its directory. Raises UserError without the driver's `UNFINISHED`."""
-        if not (self.path / UNFINISHED).exists():
-            raise UserError(
-                f"{self.path}: a task does not find the driver's {UNFINISHED} there; choose an output directory that "
-                "every machine of the cluster sees"
-            )
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
+def _add(directory: Path, name: str) -> Path:
+    """Returns the path of a file and creates its directory. Raises UserError without the driver's `UNFINISHED`."""
+    if not (directory / UNFINISHED).exists():
+        raise UserError(
+            f"{directory}: a task does not find the driver's {UNFINISHED} there; choose an output directory that every "
+            "machine of the cluster sees"
+        )
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
