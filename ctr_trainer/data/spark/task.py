@@ -112,9 +112,15 @@ class Task:
         observed, error = Observations(self.spec), ""
         bad_rows: list[BadRow] = []
         output = path_of(self.output)
-        add, sizes = functools.partial(_add, output), (layout.rows_per_file, layout.rows_per_group)
         writers = {
-            part: DatasetWriter(add, output, posixpath.join(part, attempt), self.spec, *sizes)
+            part: DatasetWriter(
+                add=functools.partial(_add, output),
+                directory=output,
+                part=posixpath.join(part, attempt),
+                spec=self.spec,
+                rows_per_file=layout.rows_per_file,
+                rows_per_group=layout.rows_per_group,
+            )
             for part in self.fractions
         }
         try:
