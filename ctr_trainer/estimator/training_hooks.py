@@ -19,7 +19,6 @@ from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, Me
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
 from ctr_trainer.estimator.periods import EverySeconds
 from ctr_trainer.estimator.training import Training
-from ctr_trainer.models.metrics import click_metrics
 from ctr_trainer.models.metrics.click_metrics import WorkerFigures
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import GRAPH_NAMES
@@ -77,7 +76,7 @@ def training_hooks(
         _line_takers(training),
         clock,
         config.log_steps,
-        _merge_of_ranks(clock) if distributed.size() > 1 else lambda sums: (sums, ""),
+        _merge_of_ranks(clock) if distributed.size() > 1 else lambda vector: (vector[None], ""),
         weight=None if scored else model.inputs.weight,
         own=functools.partial(_worker_figures, feed.embeddings),
         learning_rate=_learning_rate(),
@@ -122,14 +121,14 @@ def _worker_figures(embeddings: Embeddings | None) -> WorkerFigures:
 
 
 def _merge_of_ranks(clock: Clock) -> Callable[[np.ndarray], tuple[np.ndarray, str]]:
-    """Returns `merge` of a `MetricsHook`: on rank 0 the sums of all ranks, on the others their own. A collective."""
+    """Returns `merge` of a `MetricsHook`: on rank 0 the vectors of all ranks, on others their own. A collective."""
 
-    def merge(sums: np.ndarray) -> tuple[np.ndarray, str]:
+    def merge(vector: np.ndarray) -> tuple[np.ndarray, str]:
         with clock.within("dense_sync"):
-            of_ranks = distributed.all_gather(sums, "figures").reshape(distributed.size(), -1)
+            of_ranks = distributed.all_gather(vector, "figures").reshape(distributed.size(), -1)
         if not distributed.is_chief():
-            return sums, f"rank {distributed.rank()}"
-        return click_metrics.add_up(of_ranks), f"{distributed.size()} workers"
+            return vector[None], f"rank {distributed.rank()}"
+        return of_ranks, f"{distributed.size()} workers"
 
     distributed.all_gather(np.zeros(1), "figures")  # Creates the graph and session of this collective before the steps.
     return merge

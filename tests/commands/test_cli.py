@@ -96,18 +96,6 @@ def test_ten_kinds_of_lines_are_read_in_the_predecessor_s_log_and_in_ours(tmp_pa
     assert [line for line in others if re.search(r"step \d+, \S+ = ", line)] == []
 
 
-def test_a_graph_s_means_are_of_the_last_batch_as_the_tensors_they_name(tmp_path, data):
-    """The only batch of a line of one step is its last, so that plain means of one step are what is expected."""
-    means = {}
-    for name, steps in (("plain", 1), ("graph", 5)):
-        (tmp_path / name).mkdir()
-        own = _flagfile(tmp_path / name, data, f"--log_names={name}", f"--log_steps={steps}", "--deterministic")
-        done = launch.run(0, "-m", "ctr_trainer", "train", own)
-        of_step = r"step (5|10), (xentropy_mean|prob_mean|real_mean)(?::0)? = (\S+)"
-        means[name] = sorted(re.findall(of_step, done.stderr))
-    assert means["graph"] == means["plain"] and len(means["graph"]) == 6
-
-
 def test_an_unknown_variable_of_this_package_is_named_with_the_nearest(tmp_path, monkeypatch, caplog):
     for name in ("CTR_TRAINER_THREAD", "CTR_TRAINER_TEST_DATA", "CTR_TRAINER_THREADS"):
         monkeypatch.setenv(name, "1")

@@ -56,9 +56,9 @@ class Lines(LineTaker):
 def test_the_loss_of_a_model_without_logits_counts_as_its_batch_does(weight, sums):
     packed = []
 
-    def merge(sums):
-        packed.append(sums)
-        return sums, ""
+    def merge(vector):
+        packed.append(vector)
+        return vector[None], ""
 
     def hooks():
         return [MetricsHook({}, tf.constant(5.0), [], _running(), 1, merge, tf.constant(weight))]
@@ -115,9 +115,9 @@ def _merged(size, steps=3):
     def work(rank, all_sum, all_gather):
         kept, logit = Lines(), 1.0 if rank == 0 else -1.0
 
-        def merge(sums):
-            of_all = click_metrics.add_up(all_gather(sums, "f").reshape(size, -1))
-            return (sums, f"rank {rank}") if rank else (of_all, f"{size} workers")
+        def merge(vector):
+            of_all = all_gather(vector, "f").reshape(size, -1)
+            return (vector[None], f"rank {rank}") if rank else (of_all, f"{size} workers")
 
         def hooks():
             # Rank 0 has two examples a step, the others one of the weight 2 and one of padding.
@@ -203,11 +203,11 @@ def test_the_auc_of_a_run_is_of_all_examples_of_all_ranks():
     """This rank has a positive at 0 and a negative at 1, each three times; another, three of each the other way."""
     hooks = []
 
-    def merge(sums):
+    def merge(vector):
         other = ClickMetrics()
         other.update(np.float32([0, 1]), np.float32([0, 1]), np.ones(2, np.float32))
         other = click_metrics.pack({"": other}, 0.0, 2.0, WorkerFigures(steps_per_sec=1.0, examples_per_sec=2.0))
-        return click_metrics.add_up(np.stack([sums, other])), "2 workers"
+        return np.stack([vector, other]), "2 workers"
 
     def make():
         tensors = _constants([0, 1], [1, 0], [1, 1])

@@ -72,9 +72,7 @@ def test_the_sum_of_two_workers_is_the_line_of_all_their_examples_by_label():
         click_metrics.pack(metrics, loss, weight, WorkerFigures(steps_per_sec=60.0, examples_per_sec=100.0))
         for metrics, loss, weight in zip(workers, (0.5, 0.2), (30, 10), strict=True)
     ]
-    line = click_metrics.unpack(
-        click_metrics.add_up(np.stack(sums)), ["click", "buy"], 7, "2 workers", WorkerFigures(lr=0.1)
-    )
+    line, _ = click_metrics.unpack(np.stack(sums), ["click", "buy"], 7, "2 workers", WorkerFigures(lr=0.1))
     for label, metrics in whole.items():
         for name, value in metrics.results().items():
             assert line.values[f"{name}/{label}"] == pytest.approx(value, abs=1e-5 if name == "auc" else 1e-12)
@@ -95,7 +93,7 @@ def test_a_worker_of_padding_alone_adds_nothing():
     none.update(np.zeros(4, np.float32), np.zeros(4, np.float32), np.zeros(4, np.float32))
     own = WorkerFigures(steps_per_sec=1.0, examples_per_sec=8.0)
     sums = [click_metrics.pack({"": some}, 0.5, 8.0, own), click_metrics.pack({"": none}, 0.1, 0.0, own)]
-    line = click_metrics.unpack(click_metrics.add_up(np.stack(sums)), [""], 1, "2 workers", own)
+    line, _ = click_metrics.unpack(np.stack(sums), [""], 1, "2 workers", own)
     assert line.values["loss"] == pytest.approx(0.5)
     assert line.values["prob_mean"] == pytest.approx(some.results()["prob_mean"])
 

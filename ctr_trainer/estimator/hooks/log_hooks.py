@@ -38,8 +38,7 @@ class MetricLines(LineTaker):
     Args:
       names: one of `LOG_NAMES`. `graph` writes the messages of a TensorFlow 1 program, such as `2024-10-02
         00:21:29.533615: step 2800, xentropy_mean:0 = 0.41235680 (63.9 it/sec; 65430.9 examples/sec)`. The means have
-        the names of their tensors, whose values they are: of this worker's last batch, not of all batches since the
-        previous line. There is no accuracy and no rate of all workers.
+        the names of tensors. There is no accuracy and no rate of all workers.
       event_seconds: f() -> the newest event time of a stream in seconds since 1970, 0 before the first event. A last
         line then shows this time. None without a stream.
       logs_rate: whether to log `global_step/sec`.
@@ -55,8 +54,6 @@ class MetricLines(LineTaker):
         values, now, pace, suffix = line.values, "", *self._pace(line)
         values = {name: value for name, value in values.items() if name != "loss"} or values
         if self._as_in_graph:
-            # A last batch in which no example counts has no mean.
-            values = values | {name: value for name, value in line.own.batch.items() if value == value}
             values = {name: value for name, value in values.items() if name.split("/")[0] != "accuracy"}
             now = f"{datetime.datetime.now().isoformat(' ', 'microseconds')}: "
         for name, value in values.items():

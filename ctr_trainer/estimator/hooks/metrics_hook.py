@@ -1,7 +1,7 @@
 """Sums the figures of a training, and passes them on as lines."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -49,29 +49,28 @@ class EventWindows:
 
     def __init__(self, event_seconds: Callable[[], float], window_secs: float) -> None:
         self._event_seconds, self._window_secs = event_seconds, window_secs
-        self._sums: np.ndarray | None = None
+        self._metrics: dict[str, ClickMetrics] = {}
         self._number: int | None = None
 
-    def add(self, sums: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        """Adds the sums of one line only. If the line ends a window, returns the window's figures, otherwise {}."""
-        self._sums = sums if self._sums is None else click_metrics.add_up(np.stack([self._sums, sums]))
+    def add(self, metrics: Mapping[str, ClickMetrics]) -> dict[str, float]:
+        """Adds the metrics of a line, by label. If the line ends a window, returns the window's figures, else {}."""
+        for label, each in metrics.items():
+            self._metrics.setdefault(label, ClickMetrics(LINES_SCORES)).add_sums(each.sums())
         now = self._event_seconds()
-        number = int(now // self._window_secs) if now else None
-        before, self._number = self._number, number if number is not None else self._number
-        if before is None or number is None or number == before:
+        before, self._number = self._number, int(now // self._window_secs) if now else self._number
+        if before is None or self._number == before:
             return {}
-        ended, self._sums = self._sums, None
-        return _figures(ended, labels, _OF_EVENT_WINDOWS)
+        ended, self._metrics = self._metrics, {}
+        return _figures(ended, _OF_EVENT_WINDOWS)
 
 
-def _figures(sums: np.ndarray, labels: Sequence[str], names: dict[str, str]) -> dict[str, float]:
-    """Returns the figures of `sums` in `names`, a dict of old -> new name. `copc` is the clicks per predicted click."""
-    values = click_metrics.unpack(sums, labels, 0, "", WorkerFigures()).values
+def _figures(metrics: Mapping[str, ClickMetrics], names: dict[str, str]) -> dict[str, float]:
+    """Returns the figures of each label in `names`, a dict of old -> new name."""
     found: dict[str, float] = {}
-    for label in labels:
-        means = (values[metric_name(name, label)] for name in ("real_mean", "prob_mean"))
-        values[metric_name("copc", label)] = copc(*means)
-        found |= {metric_name(new, label): values[metric_name(old, label)] for old, new in names.items()}
+    for label, each in metrics.items():
+        values = each.results()
+        values["copc"] = copc(values["real_mean"], values["prob_mean"])
+        found |= {metric_name(new, label): values[old] for old, new in names.items()}
     return found
 
 
@@ -85,7 +84,7 @@ class MetricsHook(StepHook):
       takers: get the lines, in this order.
       clock: measures the rates.
       every_n_steps: N; after each multiple of N, and after the last step.
-      merge: f(vector of `click_metrics.pack`) -> (sums of the workers that the line describes, their name). A
+      merge: f(vector of `click_metrics.pack`) -> (vectors of the workers that the line describes, their name). A
         collective.
       weight: scalar tensor, the weight of this worker's batch for a model without logits; None for 1.
       own: f() -> `WorkerFigures` at the last step, to which the hook adds the learning rate and the rates.
@@ -102,7 +101,7 @@ class MetricsHook(StepHook):
         takers: Sequence[LineTaker],
         clock: Clock,
         every_n_steps: int,
-        merge: Callable[[np.ndarray], tuple[np.ndarray, str]] = lambda sums: (sums, ""),
+        merge: Callable[[np.ndarray], tuple[np.ndarray, str]] = lambda vector: (vector[None], ""),
         weight: tf.Tensor | None = None,
         own: Callable[[], WorkerFigures] = WorkerFigures,
         learning_rate: tf.Tensor | None = None,
@@ -177,24 +176,17 @@ class MetricsHook(StepHook):
             lr=None if lr is None else float(lr),
             steps_per_sec=(self.step - self._from_step) / seconds,
             examples_per_sec=self._examples / seconds,
-            batch={
-                metric_name(name, label): value
-                for label, tensors in self._last["labels"].items()
-                for name, value in click_metrics.batch_means(**tensors).items()
-            },
         )
-        labels = list(self._metrics)
-        sums, of = self._merge(click_metrics.pack(self._metrics, float(np.mean(self._last["loss"])), weight, own))
-        for metrics in self._metrics.values():
-            metrics.reset()
+        vectors, of = self._merge(click_metrics.pack(self._metrics, float(np.mean(self._last["loss"])), weight, own))
+        line, metrics = click_metrics.unpack(vectors, list(self._metrics), self.step, of, own)
+        for label, each in metrics.items():
+            self._since_start[label].add(each.scores.sums)
+            self._metrics[label].reset()
         self._start_window()
-        line = click_metrics.unpack(sums, labels, self.step, of, own)
-        for label, scores in click_metrics.scores_of(sums, labels).items():
-            self._since_start[label].add(scores)
         values = line.values | self.auc()
         if self._of_windows:
-            values |= _figures(sums, labels, {"auc": "auc_window", "copc": "copc"})
-            values |= self._event_windows.add(sums, labels) if self._event_windows else {}
+            values |= _figures(metrics, {"auc": "auc_window", "copc": "copc"})
+            values |= self._event_windows.add(metrics) if self._event_windows else {}
             # The means of a window without examples are NaN, which JSON cannot represent.
             values = {name: value for name, value in values.items() if value == value}
         line = dataclasses.replace(line, values=values)

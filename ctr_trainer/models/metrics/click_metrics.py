@@ -14,7 +14,6 @@ _EXAMPLES = 1 << 15
 LINE_SCORES = 1 << 13  # Of one line of the log; the lines of all workers are gathered.
 LINES_SCORES = 1 << 15
 _MEANS = ("xentropy_mean", "accuracy", "prob_mean", "real_mean")
-_PACE = 5  # steps/s, examples/s, workers, hits, misses
 
 
 class Mean:
@@ -91,7 +90,7 @@ class ClickMetrics:
         return {"auc": auc, **{name: mean.result() for name, mean in self.means.items()}}
 
     def sums(self) -> np.ndarray:
-        """Packs the metrics for `add_sums`: float64[SUMS], 192 KB, with at most `LINE_SCORES` scores."""
+        """Packs the metrics for `add_sums`: float64[SUMS], 192 KB, `LINE_SCORES` scores; a label counts as 0 or 1."""
         scores = np.zeros((LINE_SCORES, 3))
         own = group(self.scores.sums, LINE_SCORES)[:, :3]
         scores[: len(own)] = own
@@ -100,7 +99,8 @@ class ClickMetrics:
     def add_sums(self, sums: np.ndarray) -> None:
         """Adds the `sums` of other examples."""
         scores, *means = np.split(sums, 3 * LINE_SCORES + 2 * np.arange(len(_MEANS)))
-        self.scores.add(_scores(scores))
+        rows = scores.reshape(-1, 3)
+        self.scores.add(rows[rows[:, 1:].any(axis=1)][:, [0, 1, 2, 2]])
         for mean, state in zip(self.means.values(), means, strict=True):
             mean.state += state
 
@@ -111,35 +111,11 @@ class ClickMetrics:
         self._waiting.clear()
         self._count = 0
         self._scores.update(logits, labels, weights)
-        _add_to(self._means, logits, labels, weights)
-
-
-def _add_to(means: dict[str, Mean], logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
-    """Adds examples to a dict of each of `_MEANS`."""
-    # float64, because the log shows eight digits.
-    means["xentropy_mean"].update(np.logaddexp(0.0, logits, dtype=np.float64) - labels * logits, weights)
-    means["accuracy"].update(_is_right(logits, labels), weights)
-    means["prob_mean"].update(sigmoid(logits), weights)
-    means["real_mean"].update(labels, weights)
-
-
-def batch_means(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-    """Computes a batch's means by name, NaN if no example counts; the arguments are those of `ClickMetrics.update`."""
-    means = {name: Mean() for name in _MEANS}
-    _add_to(means, logits, labels, weights)
-    return {name: mean.result() for name, mean in means.items()}
-
-
-def scores_of(sums: np.ndarray, labels: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns a dict of label -> the `ScoreSums.sums` in a vector of `pack` or `add_up`."""
-    starts = ClickMetrics.SUMS * np.arange(len(labels))
-    return {label: _scores(sums[at : at + 3 * LINE_SCORES]) for label, at in zip(labels, starts, strict=True)}
-
-
-def _scores(packed: np.ndarray) -> np.ndarray:
-    """Returns the `ScoreSums.sums` in a packed float64[3 * LINE_SCORES]; a label counts as 0 or 1."""
-    rows = packed.reshape(-1, 3)
-    return rows[rows[:, 1:].any(axis=1)][:, [0, 1, 2, 2]]
+        # float64, because the log shows eight digits.
+        entropy = np.logaddexp(0.0, logits, dtype=np.float64) - labels * logits
+        values = (entropy, _is_right(logits, labels), sigmoid(logits), labels)
+        for mean, each in zip(self._means.values(), values, strict=True):
+            mean.update(each, weights)
 
 
 def _is_right(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -163,7 +139,6 @@ class WorkerFigures:
       sync_wait_ms: milliseconds for which the worker's steps waited for that sync.
       hits, misses: number of keys looked up so far, see `RowTotals`; they add up over workers.
       steps_per_sec, examples_per_sec: rates of this worker since the previous line.
-      batch: dict of name -> mean over the last batch only, such as `prob_mean`, of each label.
     """
 
     lr: float | None = None
@@ -173,7 +148,6 @@ class WorkerFigures:
     misses: int = 0
     steps_per_sec: float | None = None
     examples_per_sec: float | None = None
-    batch: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,41 +184,43 @@ class Line:
 
 
 def pack(metrics: dict[str, ClickMetrics], loss: float, weight: float, own: WorkerFigures) -> np.ndarray:
-    """Packs a worker's figures into a vector; see `add_up`.
-
-    The length of the vector depends on the labels only.
+    """Packs a worker's figures into a vector for `unpack`, whose length depends on the labels only.
 
     Args:
       metrics: dict of label -> its `ClickMetrics`.
       loss: loss of the last step on this worker, a mean over examples.
       weight: sum of the weights of these examples.
     """
-    rest = [loss * weight, weight, own.steps_per_sec, own.examples_per_sec, 1.0, own.hits, own.misses]
+    rest = [loss * weight, weight, own.steps_per_sec, own.examples_per_sec, own.hits, own.misses]
     return np.concatenate([*(each.sums() for each in metrics.values()), rest])
 
 
-def add_up(vectors: np.ndarray) -> np.ndarray:
-    """Returns one vector, like those of `pack`, of the examples of several: float64[n] of float64[vectors, n]."""
-    total = vectors.sum(axis=0)
-    for first in range(0, len(total) - ClickMetrics.SUMS, ClickMetrics.SUMS):
-        metrics = ClickMetrics()
-        for part in vectors[:, first : first + ClickMetrics.SUMS]:
-            metrics.add_sums(part)
-        total[first : first + ClickMetrics.SUMS] = metrics.sums()
-    return total
+def unpack(
+    vectors: np.ndarray, labels: Sequence[str], step: int, of: str, own: WorkerFigures
+) -> tuple[Line, dict[str, ClickMetrics]]:
+    """Creates the `Line` of several workers, and the `ClickMetrics` of each label, from the workers' vectors of `pack`.
 
-
-def unpack(sums: np.ndarray, labels: Sequence[str], step: int, of: str, own: WorkerFigures) -> Line:
-    """Creates a `Line` from a vector of `pack` or `add_up`, with the labels in the order of `pack`."""
-    *parts, rest = np.split(sums, ClickMetrics.SUMS * np.arange(1, len(labels) + 1))
+    Args:
+      vectors: float64[workers, n].
+      labels: in the order of `pack`.
+    """
+    metrics = {label: ClickMetrics() for label in labels}
+    *parts, rest = np.split(vectors, ClickMetrics.SUMS * np.arange(1, len(labels) + 1), axis=1)
     values: dict[str, float] = {}
-    for label, part in zip(labels, parts, strict=True):
-        metrics = ClickMetrics()
-        metrics.add_sums(part)
-        values |= {metric_name(name, label): value for name, value in metrics.results().items()}
-    loss = Mean()
-    loss.state[:], (steps_per_sec, examples_per_sec, workers, hits, misses) = np.split(rest, [-_PACE])
-    values["loss"] = loss.result()
-    rate = hits / (hits + misses) if hits + misses else None
-    examples_per_sec = examples_per_sec if labels else None
-    return Line(step, of, values, steps_per_sec / workers, examples_per_sec, own, rate, int(workers))
+    for (label, each), part in zip(metrics.items(), parts, strict=True):
+        for sums in part:
+            each.add_sums(sums)
+        values |= {metric_name(name, label): value for name, value in each.results().items()}
+    loss, weight, steps_per_sec, examples_per_sec, hits, misses = rest.sum(axis=0).tolist()
+    values["loss"] = loss / weight if weight else float("nan")
+    line = Line(
+        step=step,
+        of=of,
+        values=values,
+        steps_per_sec=steps_per_sec / len(vectors),
+        examples_per_sec=examples_per_sec if labels else None,
+        own=own,
+        cache_hit_rate=hits / (hits + misses) if hits + misses else None,
+        workers=len(vectors),
+    )
+    return line, metrics
