@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ctr_trainer.system.files.paths import path_of
@@ -48,47 +48,28 @@ class EvaluationHistory:
 
     def improves(self, metric: str, direction: str, value: float) -> bool:
         """Returns whether a value is better than the value of the best checkpoint. NaN is never better."""
-        if self.best is None or (self.best["metric"], self.best["direction"]) != (metric, direction):
-            return not math.isnan(value)
-        return is_better(value, self.best["value"], direction)
+        best = self.best or {}
+        is_of_metric = (best.get("metric"), best.get("direction")) == (metric, direction)
+        return _is_better(value, best["value"] if is_of_metric else math.nan, direction)
 
     def best_by(self, metric: str, direction: str) -> dict[str, Any] | None:
         """Returns `step` and `value` of the best evaluation by a metric; None if no evaluation has a number for it."""
-        best = None
+        waits = self.waits(metric, direction)
+        improved = [each for each, wait in zip(self.evaluations, waits, strict=True) if not wait]
+        return {"step": improved[-1]["step"], "value": improved[-1][metric]} if improved else None
+
+    def waits(self, metric: str, direction: str, min_delta: float = 0.0) -> list[int]:
+        """Returns for each evaluation how many there were, with it, since the last improvement by over `min_delta`."""
+        found, best = [], math.nan
         for each in self.evaluations:
             value = each.get(metric, math.nan)
-            if is_better(value, best["value"] if best else math.nan, direction):
-                best = {"step": each["step"], "value": value}
-        return best
-
-    def without_improvement(self, metric: str, direction: str, min_delta: float = 0.0) -> int:
-        """Returns the number of evaluations since the last one that beat all earlier ones by more than `min_delta`."""
-        waited = 0
-        for improved in self._improved(metric, direction, min_delta):
-            waited = 0 if improved else waited + 1
-        return waited
-
-    def falls(self, metric: str, direction: str, min_delta: float = 0.0, patience: int = 1) -> int:
-        """Returns how often `patience` consecutive evaluations brought no improvement; see `schedules.Plateau`."""
-        waited = falls = 0
-        for improved in self._improved(metric, direction, min_delta):
-            waited = 0 if improved else waited + 1
-            if waited == patience:
-                falls, waited = falls + 1, 0
-        return falls
-
-    def _improved(self, metric: str, direction: str, min_delta: float) -> Iterator[bool]:
-        """Yields for each evaluation whether it was better, by more than `min_delta`, than all earlier ones."""
-        reference = math.nan
-        for each in self.evaluations:
-            value = each.get(metric, math.nan)
-            improved = is_better(value, reference, direction, min_delta)
-            if improved:
-                reference = value
-            yield improved
+            improves = _is_better(value, best, direction, min_delta)
+            best = value if improves else best
+            found.append(0 if improves else 1 + (found[-1] if found else 0))
+        return found
 
 
-def is_better(value: float, reference: float, direction: str, min_delta: float = 0.0) -> bool:
+def _is_better(value: float, reference: float, direction: str, min_delta: float = 0.0) -> bool:
     """Returns whether `value` is better by more than `min_delta`; every number is better than NaN."""
     if math.isnan(reference):
         return not math.isnan(value)

@@ -41,15 +41,7 @@ def newest_checkpoint(model_dir: str) -> Checkpoint | None:
     Raises:
       UserError: there are checkpoints, but all are damaged.
     """
-    return _on_every_rank(lambda: checkpoints.newest_whole(model_dir))
-
-
-def required_checkpoint(model_dir: str) -> Checkpoint:
-    """Returns `newest_checkpoint`; raises UserError if there is none. A collective."""
-    found = newest_checkpoint(model_dir)
-    if found is None:
-        raise no_checkpoint(model_dir)
-    return found
+    return on_every_rank(lambda: checkpoints.newest_whole(model_dir))
 
 
 def find_checkpoint(model_dir: str, which: str) -> Checkpoint:
@@ -64,19 +56,25 @@ def find_checkpoint(model_dir: str, which: str) -> Checkpoint:
     """
     if which not in (AUTO, LATEST, BEST) and not which.isdecimal():
         raise UserError(f"checkpoint={which}: expected auto, latest, best or a step")
-    return _on_every_rank(lambda: _chosen(model_dir, which))
+    return on_every_rank(lambda: _chosen(model_dir, which))
 
 
-def checkpoint_at(path: str) -> Checkpoint:
-    """Returns the `Checkpoint` at a path. Not a collective.
+def chosen_checkpoint(model_dir: str, path: str | None = None) -> Checkpoint:
+    """Returns the `Checkpoint` at a path, or the newest one of a model directory. Not a collective.
 
     Args:
-      path: the checkpoint's directory, or its name for TensorFlow's Saver, as
-        `tf.train.latest_checkpoint(model_dir)` returns it.
+      path: a `Checkpoint`, which is not read again; its directory; its name for TensorFlow's Saver, as
+        `tf.train.latest_checkpoint(model_dir)` returns it; or None for the newest.
 
     Raises:
       UserError: there is no checkpoint, or it is damaged.
     """
+    if isinstance(path, Checkpoint):
+        return path
+    if path is None:
+        if newest := checkpoints.newest_whole(model_dir):
+            return newest
+        raise UserError(f"there is no checkpoint in {model_dir}; train first, with this model_dir")
     for place in (path_of(path), path_of(path).parent):
         if (place / checkpoints.MANIFEST).exists():
             return checkpoints.load_whole(str(place))
@@ -84,11 +82,6 @@ def checkpoint_at(path: str) -> Checkpoint:
         f"checkpoint_path={path}: there is no checkpoint of this package; give the path of one, "
         "MODEL_DIR/checkpoints/step-0000001000, or leave it out for the newest"
     )
-
-
-def checkpoint_at_on_every_rank(path: str) -> Checkpoint:
-    """Calls `checkpoint_at` on rank 0, and returns its result on every rank. A collective."""
-    return _on_every_rank(lambda: checkpoint_at(path))
 
 
 def trained_tables(checkpoint: Checkpoint) -> dict[str, TableConfig]:
@@ -108,11 +101,6 @@ def newest_model_record(model_dir: str) -> dict[str, Any] | None:
     return None
 
 
-def no_checkpoint(model_dir: str) -> UserError:
-    """Returns the error for a model directory without a checkpoint."""
-    return UserError(f"there is no checkpoint in {model_dir}; train first, with this model_dir")
-
-
 def _chosen(model_dir: str, which: str) -> Checkpoint:
     """Returns the checkpoint that `which` names, and logs its step and why it was chosen. Not a collective."""
     best = EvaluationHistory.load(model_dir).best
@@ -125,16 +113,16 @@ def _chosen(model_dir: str, which: str) -> Checkpoint:
         why = f"{said}; the newest is of step {max(kept)}"
     elif which == BEST:
         raise UserError(f"no best checkpoint was kept in {model_dir}: train with evaluations and best_metric")
-    elif (intact := checkpoints.newest_whole(model_dir)) is None:
-        raise no_checkpoint(model_dir)
     else:
-        found, why = intact, "the newest" + (f"; {said} was of step {best['step']}" if best else "")
+        found, why = chosen_checkpoint(model_dir), "the newest"
+        why += f"; {said} was of step {best['step']}" if best else ""
         why += "" if not best or best["step"] in kept else ", which is no longer there"
     _log.info("using the checkpoint of step %d of %s: %s", found.step, model_dir, why)
     return found
 
 
-def _on_every_rank(look: Callable[[], Found]) -> Found:
+def on_every_rank(look: Callable[[], Found]) -> Found:
+    """Returns on every rank what `look()` finds on rank 0. A collective."""
     found: Checkpoint | None = look() if distributed.is_chief() else None
     values = distributed.broadcast_object(dataclasses.asdict(found) if found else None, "checkpoint")
     return cast(Found, Checkpoint(**values) if values else None)  # The checkpoint that rank 0 found.

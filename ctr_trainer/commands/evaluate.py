@@ -100,7 +100,9 @@ def _of_checkpoint(
     estimator = make_estimator(experiment)
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     batches = reader(experiment, experiment.data.eval_data, once=True)
-    return estimator.evaluate(lambda: batches, hooks=progress("evaluating", batches), checkpoint=found, metrics=metrics)
+    return estimator.evaluate(
+        lambda: batches, hooks=progress("evaluating", batches), checkpoint_path=found, metrics=metrics
+    )
 
 
 def _show(results: dict[str, Any], output: str) -> None:

@@ -36,5 +36,5 @@ def run(
     estimator = make_estimator(as_trained(given, experiment))
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     if distributed.is_chief():
-        path = estimator.export_to(export.export_dir, checkpoint=found, rows=rows.export_rows)
+        path = estimator.export_to(export.export_dir, checkpoint_path=found, rows=rows.export_rows)
         print(json.dumps({"export_dir": path, "global_step": found.step}), flush=True)

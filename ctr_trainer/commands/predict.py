@@ -55,7 +55,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     batches = reader(experiment, data.eval_data, once=True, labels=False)
     predictions = estimator.predict(
-        lambda: batches, hooks=progress("predicting", batches), checkpoint=found, yield_single_examples=False
+        lambda: batches, hooks=progress("predicting", batches), checkpoint_path=found, yield_single_examples=False
     )
     path_of(path).parent.mkdir(parents=True, exist_ok=True)
     rows = 0

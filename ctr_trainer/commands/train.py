@@ -157,7 +157,7 @@ def _train(
         params: Any = estimator.params
         estimator.params = dataclasses.replace(params, negative_sampling=None)
         if distributed.is_chief():
-            path = estimator.export_to(export.export_dir, checkpoint=checkpoint)
+            path = estimator.export_to(export.export_dir, checkpoint_path=checkpoint)
             _log.info("exported step %d to %s", checkpoint.step, path)
 
 
@@ -177,7 +177,9 @@ def _complete_summary(estimator: Any, eval_spec: Any) -> None:
     summary = {"workers": distributed.size(), "global_step": checkpoint.step}
     if eval_spec:
         steps, metrics = eval_spec.steps or None, eval_spec.metrics
-        summary["evaluation"] = estimator.evaluate(eval_spec.input_fn, steps, checkpoint=checkpoint, metrics=metrics)
+        summary["evaluation"] = estimator.evaluate(
+            eval_spec.input_fn, steps, checkpoint_path=checkpoint, metrics=metrics
+        )
     if distributed.is_chief():
         path.write_json(without_nan(summary))
         _log.info("the training ended at step %d without a summary; wrote what is known: %s", checkpoint.step, path)

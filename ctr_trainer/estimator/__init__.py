@@ -47,25 +47,11 @@ __all__ = [
 ]
 
 _SESSION_NAMES = re.compile(r"\w+Hook|SessionRun\w+|SecondOrStepTimer|CheckpointSaverListener|VocabInfo")
-# Replacements for the names of tf.estimator that this package does not have; see docs/porting.md.
-_MISSING = {
-    r"(DNN|Linear|Baseline|BoostedTrees|KMeans)\w*": (
-        "canned estimators are not part of this package: write the model_fn, in which feature columns work as they are "
-        "(tf.compat.v1.feature_column.input_layer, linear_model), or train with model=wide_deep"
-    ),
-    r"\w*Head": "heads are not part of this package: return an EstimatorSpec with the loss and the predictions",
-    r"experimental|add_metrics": (
-        "EvalSpec(best_metric='auc', early_stopping_patience=3) stops early and keeps the best checkpoint; "
-        "EstimatorSpec(eval_metric_ops=...) adds metrics"
-    ),
-    r"tpu": "this package trains on CPUs and GPUs: use Estimator, RunConfig and EstimatorSpec",
-}
 
 
 def __getattr__(name: str) -> Any:
     if _SESSION_NAMES.fullmatch(name) and hasattr(tf.compat.v1.train, name):
         return getattr(tf.compat.v1.train, name)
-    for pattern, instead in _MISSING.items():
-        if re.fullmatch(pattern, name):
-            raise AttributeError(f"tf.estimator.{name}: {instead} (docs/porting.md)")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}: docs/porting.md says what replaces names of tf.estimator"
+    )

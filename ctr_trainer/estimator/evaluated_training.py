@@ -3,8 +3,7 @@
 import logging
 import math
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from ctr_trainer.checkpoint import retention
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.estimator import exporters
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
-from ctr_trainer.estimator.periods import EveryEpochs, EverySteps
+from ctr_trainer.estimator.periods import EveryEpochs, EverySeconds, EverySteps
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.estimator.trained_model import TrainedModel
@@ -61,7 +60,8 @@ class EvaluatedTraining:
         if distributed.is_chief():
             self._history = EvaluationHistory.load(self._model_dir)
             self._history.go_back(training.job.start)
-        self._falls = distributed.broadcast_object(self._count_falls(), "learning_rate_falls") if self._plateau else 0
+        falls = self._count_falls(_waits(self._history, eval_spec))
+        self._falls = distributed.broadcast_object(falls, "learning_rate_falls") if self._plateau else 0
 
     def begin(self, session: tf1.Session) -> None:
         """Lowers the learning rates as the evaluations so far require."""
@@ -117,7 +117,7 @@ class EvaluatedTraining:
             if distributed.is_chief():
                 _log.info("evaluation at step %d: %s", step, self._described(step, metrics))
                 if stop:
-                    waited, name = _without_improvement(self._history, self._spec), self._spec.best_metric
+                    waited, name = _waits(self._history, self._spec)[-1], self._spec.best_metric
                     _log.info("stopping at step %d: %d evaluations without an improvement of %s", step, waited, name)
             if self._plateau and self._falls != fallen:
                 factor = self._plateau.set(session, self._falls)
@@ -145,8 +145,9 @@ class EvaluatedTraining:
             return False, False, 0
         if math.isnan(metrics[name]):
             _log.warning("evaluation at step %d: %s is NaN, so it counts as no improvement", step, name)
-        stop = bool(patience) and _without_improvement(self._history, self._spec) >= patience
-        return self._history.improves(name, self._spec.direction, metrics[name]), stop, self._count_falls()
+        waits = _waits(self._history, self._spec)
+        stop = bool(patience) and waits[-1] >= patience
+        return self._history.improves(name, self._spec.direction, metrics[name]), stop, self._count_falls(waits)
 
     def _described(self, step: int, metrics: Mapping[str, float]) -> str:
         """Returns the log text for an evaluation, which begins with the selected metric and its best value."""
@@ -163,12 +164,9 @@ class EvaluatedTraining:
         others = [f"{name} = {_text(name, value)}" for name, value in metrics.items() if name != first]
         return ", ".join([f"{first} = {_text(first, metrics[first])} ({rank})", *others])
 
-    def _count_falls(self) -> int:
-        """Returns how often the evaluations so far lower the learning rates, on rank 0."""
-        spec, plateau = self._spec, self._plateau
-        if not (plateau and spec.best_metric):
-            return 0
-        return self._history.falls(spec.best_metric, spec.direction, spec.early_stopping_min_delta, plateau.patience)
+    def _count_falls(self, waits: Sequence[int]) -> int:
+        """Returns how often the evaluations so far, with these `_waits`, lower the learning rates."""
+        return sum(wait > 0 and wait % self._plateau.patience == 0 for wait in waits) if self._plateau else 0
 
     def _keep(self, path: str, step: int, metrics: Mapping[str, float]) -> None:
         retention.keep_best(self._model_dir, path)
@@ -192,9 +190,9 @@ def _text(metric: str, value: float) -> str:
     return format(value, ".8f" if metric.split("/")[0] in _LOSSES else ".6g")
 
 
-def _without_improvement(history: EvaluationHistory, spec: EvalSpec) -> int:
-    """Returns the number of evaluations since `best_metric` last improved."""
-    return history.without_improvement(spec.best_metric or "", spec.direction, spec.early_stopping_min_delta)
+def _waits(history: EvaluationHistory, spec: EvalSpec) -> list[int]:
+    """Returns for each evaluation how many there were since `best_metric` last improved."""
+    return history.waits(spec.best_metric or "", spec.direction, spec.early_stopping_min_delta)
 
 
 def is_over(model_dir: str, eval_spec: EvalSpec, step: int) -> bool:
@@ -204,7 +202,7 @@ def is_over(model_dir: str, eval_spec: EvalSpec, step: int) -> bool:
         history = EvaluationHistory.load(model_dir)
         history.go_back(step)
         at_end = bool(history.evaluations) and history.evaluations[-1]["step"] == step
-        over = at_end and _without_improvement(history, eval_spec) >= eval_spec.early_stopping_patience
+        over = at_end and _waits(history, eval_spec)[-1] >= eval_spec.early_stopping_patience
     return distributed.broadcast_object(over, "early_stopping")
 
 
@@ -212,29 +210,23 @@ class EvaluationPeriod:
     """Determines when to evaluate: after steps, epochs, or checkpoints that are some time apart by rank 0's clock."""
 
     def __init__(self, spec: EvalSpec, length: RunLength) -> None:
-        self._start_delay_secs, self._throttle_secs, self._from = (
-            spec.start_delay_secs or 0,
-            spec.throttle_secs or 0,
-            0.0,
-        )
-        self._period: EverySteps | None = None  # None to evaluate after checkpoints.
+        self._steps: EverySteps | None = None  # None to evaluate after checkpoints.
         if spec.every_n_epochs:
-            self._period = EveryEpochs(spec.every_n_epochs, length)
+            self._steps = EveryEpochs(spec.every_n_epochs, length)
         elif spec.every_n_steps is not None:
-            self._period = EverySteps(spec.every_n_steps)
+            self._steps = EverySteps(spec.every_n_steps)
+        self._wait, self._throttle_secs = EverySeconds(spec.start_delay_secs or 0), spec.throttle_secs or 0
 
     def begin(self) -> None:
         """Starts the period when training begins."""
-        self._from = time.monotonic() + self._start_delay_secs
+        self._wait.begin()
 
     def is_due(self, step: int, saves: bool) -> bool:
         """Returns whether to evaluate after `step`. A collective after a checkpoint, if the clock decides."""
-        if self._period is not None:
-            return self._period.is_due(step)
-        if not saves:
+        if self._steps is not None:
+            return self._steps.is_due(step)
+        decided = saves and distributed.is_chief() and self._wait.is_over()
+        if not saves or not distributed.all_sum(np.array([decided], np.int64), "evaluation_due")[0]:
             return False
-        decided = distributed.is_chief() and time.monotonic() >= self._from
-        if not distributed.all_sum(np.array([decided], np.int64), "evaluation_due")[0]:
-            return False
-        self._from = time.monotonic() + self._throttle_secs
+        self._wait = EverySeconds(self._throttle_secs)
         return True

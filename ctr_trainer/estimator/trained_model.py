@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.checkpoint import model_directory
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.checkpoint.model_directory import load_features
@@ -101,7 +100,6 @@ class TrainedModel(NamedArguments):
         hooks: Sequence[tf1.train.SessionRunHook] | None = (),
         checkpoint_path: str | None = None,
         name: str | None = None,
-        checkpoint: Checkpoint | None = None,
         metrics: MetricsConfig = MetricsConfig(),  # noqa: B008, it is frozen.
     ) -> EvaluationResult:
         """Computes the metrics of a checkpoint over the examples of all ranks. A collective.
@@ -111,9 +109,9 @@ class TrainedModel(NamedArguments):
             training never saw has a row of zeros.
           steps: number of batches per rank; None for all.
           hooks: additional session hooks.
-          checkpoint_path: directory of a checkpoint, or its path as TensorFlow's `Saver` names it; None for the newest.
+          checkpoint_path: a `Checkpoint`, the directory of one, or its path as TensorFlow's `Saver` names it; None for
+            the newest.
           name: not used, because only evaluations during training write summaries.
-          checkpoint: a `Checkpoint`, instead of `checkpoint_path`.
           metrics: the metrics to compute.
 
         Returns:
@@ -123,7 +121,7 @@ class TrainedModel(NamedArguments):
           UserError: there is no such checkpoint, example or column, or another model wrote the checkpoint.
         """
         refuse_unless_positive(steps=steps)
-        checkpoint = self._chosen(checkpoint, checkpoint_path)
+        checkpoint = self._chosen(checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
             evaluation = Evaluation(feed, spec, metrics)
             own = [*(spec.evaluation_hooks or ()), *session_hooks(hooks)]
@@ -139,7 +137,6 @@ class TrainedModel(NamedArguments):
         hooks: Sequence[tf1.train.SessionRunHook] | None = (),
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
-        checkpoint: Checkpoint | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Yields the predictions for this rank's share of the input, in the order of the input.
 
@@ -147,7 +144,7 @@ class TrainedModel(NamedArguments):
           input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share of the data, see `train`.
           predict_keys: names of the predictions to compute; None for all.
           hooks: additional session hooks.
-          checkpoint_path, checkpoint: see `evaluate`.
+          checkpoint_path: see `evaluate`.
           yield_single_examples: whether to yield one dict per example instead of one dict of arrays per batch.
 
         Yields:
@@ -157,7 +154,7 @@ class TrainedModel(NamedArguments):
         Raises:
           UserError: there is no such checkpoint or prediction, or another model wrote the checkpoint.
         """
-        checkpoint = self._chosen(checkpoint, checkpoint_path)
+        checkpoint = self._chosen(checkpoint_path)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
             predictions = program.chosen_predictions(spec.predictions, predict_keys)
             own = [*(spec.prediction_hooks or ()), *session_hooks(hooks)]
@@ -180,7 +177,6 @@ class TrainedModel(NamedArguments):
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
-        checkpoint: Checkpoint | None = None,
     ) -> str | None:
         """Writes a SavedModel of stock operations to a new directory, named by a number above all others there.
 
@@ -193,7 +189,7 @@ class TrainedModel(NamedArguments):
             raw values of the feature spec.
           assets_extra: dict of path in `assets.extra` -> the file to copy there.
           as_text: not used, because a SavedModel is binary.
-          checkpoint_path, checkpoint: see `evaluate`.
+          checkpoint_path: see `evaluate`.
 
         Returns:
           the path of the SavedModel; None on ranks other than 0.
@@ -204,9 +200,7 @@ class TrainedModel(NamedArguments):
         if not distributed.is_chief():
             return None
         path = directory.next_version(export_dir_base)
-        if checkpoint is None and checkpoint_path is not None:
-            checkpoint = model_directory.checkpoint_at(checkpoint_path)
-        return self.export_to(path, serving_input_receiver_fn, checkpoint, assets_extra=assets_extra)
+        return self.export_to(path, serving_input_receiver_fn, checkpoint_path, assets_extra=assets_extra)
 
     export_savedmodel = export_saved_model
 
@@ -214,7 +208,7 @@ class TrainedModel(NamedArguments):
         self,
         path: str,
         serving_input_receiver_fn: Callable[[], Any] | None = None,
-        checkpoint: Checkpoint | None = None,
+        checkpoint_path: str | None = None,
         rows: str = "all",
         assets_extra: Mapping[str, str] | None = None,
     ) -> str:
@@ -223,7 +217,7 @@ class TrainedModel(NamedArguments):
         Args:
           path: directory, or its URL. An earlier export there is replaced; other files are never replaced.
           serving_input_receiver_fn, assets_extra: see `export_saved_model`.
-          checkpoint: the `Checkpoint` to export; None for the newest.
+          checkpoint_path: see `evaluate`.
           rows: `all`, or `none` for the dense tower alone, whose inputs are rows; see `export.receivers.RowInputs`.
 
         Returns:
@@ -232,10 +226,8 @@ class TrainedModel(NamedArguments):
         Raises:
           UserError: there is no checkpoint, another model wrote it, or `path` holds files of another kind.
         """
-        checkpoint = checkpoint or checkpoints.newest_whole(self.model_dir)
-        if checkpoint is None:
-            raise model_directory.no_checkpoint(self.model_dir)
-        self._of_this_model(checkpoint)
+        checkpoint = model_directory.chosen_checkpoint(self.model_dir, checkpoint_path)
+        self._model.check(checkpoint, self.model_dir)
         features = load_features(self.model_dir)
         return export_saved_model(
             path, self.model_fn, self.params, checkpoint, features, serving_input_receiver_fn, rows, assets_extra
@@ -269,23 +261,17 @@ class TrainedModel(NamedArguments):
 
     def _variables(self) -> Any:
         """Returns the `tf.train.CheckpointReader` of the newest checkpoint. A collective."""
-        self._take_directory()
-        with model_directory.required_checkpoint(self.model_dir).with_local_dense() as found:
+        with self._chosen().with_local_dense() as found:
             return tf1.train.load_checkpoint(found.dense_prefix)
 
     @property
     def _model(self) -> ModelRecord:
         return ModelRecord.of(self.model_fn, self._name, self.params, self.config, self._may_change)
 
-    def _chosen(self, checkpoint: Checkpoint | None, path: str | None) -> Checkpoint:
-        """Returns `checkpoint`, else the checkpoint at `path`, else the newest checkpoint. A collective."""
+    def _chosen(self, path: str | None = None) -> Checkpoint:
+        """Returns the checkpoint at a path, or the newest one; refuses that of another model. A collective."""
         self._take_directory()
-        if checkpoint is None and path is not None:
-            checkpoint = model_directory.checkpoint_at_on_every_rank(path)
-        return self._of_this_model(checkpoint or model_directory.required_checkpoint(self.model_dir))
-
-    def _of_this_model(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Returns the checkpoint; raises UserError if another model wrote it."""
+        checkpoint = model_directory.on_every_rank(lambda: model_directory.chosen_checkpoint(self.model_dir, path))
         self._model.check(checkpoint, self.model_dir)
         return checkpoint
 

@@ -93,7 +93,7 @@ def test_an_evaluation_within_training_reads_its_steps_checkpoint(data, tmp_path
     valid = lambda: BatchReader(data, 100, shuffle=False, epochs=1)  # noqa: E731
     spec = TrainSpec(lambda position: BatchReader(data, 16, position=position, seed=5), max_steps=10)
     results, _ = train_and_evaluate(estimator, spec, EvalSpec(valid, every_n_steps=5))
-    found = estimator.evaluate(valid, checkpoint=estimator.latest_checkpoint())
+    found = estimator.evaluate(valid, checkpoint_path=estimator.latest_checkpoint())
     assert results["logloss"] == pytest.approx(found["logloss"], rel=1e-6)
 
 

@@ -52,7 +52,7 @@ def test_an_evaluation_within_training_is_that_of_the_checkpoint_of_its_step(dat
     found = {e["step"]: e for e in EvaluationHistory.load(tmp_path).evaluations}
     assert list(found) == [10, 20, 25]
     for step, metrics in found.items():
-        later = estimator.evaluate(spec.input_fn, checkpoint=estimator.find_checkpoint(str(step)), metrics=config)
+        later = estimator.evaluate(spec.input_fn, checkpoint_path=estimator.find_checkpoint(str(step)), metrics=config)
         later.pop("reliability")
         assert later.pop("new_keys")["user"]["share"] == 0
         assert later.pop("global_step") == metrics.pop("step")
@@ -108,7 +108,7 @@ def test_the_best_checkpoint_outlives_the_others_and_is_found_by_its_name(data, 
     assert os.listdir(tmp_path / "best") == [f"step-{best['step']:010d}"]
     checkpoint = estimator.find_checkpoint("best")
     checkpoint.verify()
-    metrics = estimator.evaluate(spec.input_fn, checkpoint=checkpoint)
+    metrics = estimator.evaluate(spec.input_fn, checkpoint_path=checkpoint)
     assert metrics["auc"] == pytest.approx(best["auc"], abs=1e-6)
     # The last one, and the newest of the chain before.
     assert [c.step for c in checkpoints.list_checkpoints(tmp_path)][1:] == [40]
@@ -224,7 +224,7 @@ def test_patience_counts_from_the_last_improvement_by_more_than_min_delta():
     history = EvaluationHistory(
         [{"step": i, "auc": auc} for i, auc in enumerate([0.6, 0.7, 0.705, float("nan"), 0.69])]
     )
-    assert history.without_improvement("auc", "max") == 2
-    assert history.without_improvement("auc", "max", 0.01) == 3
-    assert history.without_improvement("auc", "min") == 4
-    assert history.without_improvement("loss", "min") == 5
+    assert history.waits("auc", "max") == [0, 0, 0, 1, 2]
+    assert history.waits("auc", "max", 0.01) == [0, 0, 1, 2, 3]
+    assert history.waits("auc", "min") == [0, 1, 2, 3, 4]
+    assert history.waits("loss", "min") == [1, 2, 3, 4, 5]

@@ -77,7 +77,7 @@ def test_no_operation_of_a_request_grows_with_the_table(estimator, tmp_path):
     elements = []
     for rows in (200, 20_000):
         checkpoint = _with_rows(estimator.latest_checkpoint(), tmp_path / f"rows-{rows}", rows)
-        path = estimator.export_to(tmp_path / f"export-{rows}", checkpoint=checkpoint)
+        path = estimator.export_to(tmp_path / f"export-{rows}", checkpoint_path=checkpoint)
         elements.append(_elements(path))
     small, large = elements
     assert small.keys() == large.keys()

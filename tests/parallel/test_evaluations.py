@@ -65,7 +65,7 @@ def test_evaluations_during_training_equal_those_of_their_checkpoints(job):
     for each in history.evaluations:
         metrics = estimator.evaluate(
             lambda: worker.reader(data["test"], shuffle=False, epochs=1),
-            checkpoint=estimator.find_checkpoint(str(each["step"])),
+            checkpoint_path=estimator.find_checkpoint(str(each["step"])),
             metrics=worker.METRICS,
         )
         del metrics["reliability"], metrics["new_keys"]

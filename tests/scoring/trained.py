@@ -97,7 +97,7 @@ def publish(
     dense = records.dense_name(epoch)
     exported = pathlib.Path(estimator.model_dir).parent / "towers" / str(checkpoint.step)
     if not exported.exists():
-        estimator.export_to(str(exported), checkpoint=checkpoint, rows="none")
+        estimator.export_to(str(exported), checkpoint_path=checkpoint, rows="none")
     tower = str(shutil.copytree(exported, directory / dense))
     if change is not None:
         change(tower)

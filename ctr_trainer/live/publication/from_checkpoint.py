@@ -37,7 +37,7 @@ def write_publication(url: Place, model: TrainedModel, checkpoint: Checkpoint, c
         written.
     """
     with temporary_directory() as place:
-        tower = model.export_to(os.path.join(place, "tower"), checkpoint=checkpoint, rows="none")
+        tower = model.export_to(os.path.join(place, "tower"), checkpoint_path=checkpoint, rows="none")
         refuse_not_finite(tower, checkpoint)
         spool = Spool(
             url,

@@ -58,7 +58,7 @@ def evaluations(estimator, test, one_row):
         "exact": estimator.evaluate(lambda: reader(test, **once), metrics=METRICS),
         "binned": estimator.evaluate(lambda: reader(test, **once), metrics=MetricsConfig(group_by="row")),
         "one row": estimator.evaluate(lambda: reader(one_row, **once), metrics=METRICS),
-        "best": estimator.evaluate(lambda: reader(test, **once), checkpoint=estimator.find_checkpoint("best")),
+        "best": estimator.evaluate(lambda: reader(test, **once), checkpoint_path=estimator.find_checkpoint("best")),
     }
 
 
