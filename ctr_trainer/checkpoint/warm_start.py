@@ -1,12 +1,13 @@
 """Warm start: a new training starts from the rows and dense variables of another model."""
 
 import contextlib
+import dataclasses
+import functools
 import logging
 import os
 import sys
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,6 @@ from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _DRAFT = "warm_start"  # In the model directory, which a service can read: the rows in this training's layout.
-_NAMED = 5
 Block = tuple[np.ndarray, np.ndarray]  # Keys int64[n], rows float32[n, width].
 
 
@@ -56,25 +56,27 @@ class WarmStartSettings(NamedTuple):
     var_name_to_prev_var_name: Mapping[str, str] | None = None
 
 
-def warm_start_of(source: "str | WarmStartSettings | None", checkpoint: Checkpoint | None) -> "NoWarmStart":
-    """Returns the `WarmStart` of a training on rank 0; `NoWarmStart` on other ranks, which get rank 0's values.
-
-    If the training resumes from a checkpoint, `source` is not read.
+def warm_start_of(source: "str | WarmStartSettings | None", resumed: Checkpoint | None) -> "WarmStart":
+    """Returns the `WarmStart` of a training. If it resumes from a checkpoint, `source` is not read.
 
     Raises:
       UserError: `source` has nothing to start from, or one of its files is damaged.
     """
     if not source or not distributed.is_chief():
-        return NoWarmStart()
-    if checkpoint:
-        _log.info("warm_start=%s is not read again: the training resumes from %s", source, checkpoint.path)
-        return NoWarmStart()
+        return WarmStart()
+    if resumed:
+        _log.info("warm_start=%s is not read again: the training resumes from %s", source, resumed.path)
+        return WarmStart()
+    if isinstance(source, str) and _is_of_tensorflow(source):
+        source = WarmStartSettings(source)
     if isinstance(source, WarmStartSettings):
-        return TensorFlowWarmStart(source)
-    if _is_of_tensorflow(source):
-        return TensorFlowWarmStart(WarmStartSettings(source))
-    found = _checkpoint(source)
-    return CheckpointWarmStart(found) if found else WarmStart(source)
+        return WarmStart(settings=source, report={"source": source.ckpt_to_initialize_from})
+    checkpoint = _checkpoint(source)
+    found = checkpoint.path if checkpoint else source
+    report: dict[str, Any] = {"source": found, "rows": {}, "tables_left": [], "variables": [], "variables_left": []}
+    if checkpoint:
+        report["step"] = checkpoint.step
+    return WarmStart(found, checkpoint, report=report)
 
 
 def _is_of_tensorflow(source: str) -> bool:
@@ -98,55 +100,46 @@ def _checkpoint(source: str) -> Checkpoint | None:
     return None
 
 
-class NoWarmStart:
-    """Starts a training with initial values."""
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+    """The rows and dense variables with which a new training starts, on rank 0. Other ranks get rank 0's values.
 
-    def variables(self, negative_sampling: float | None = None) -> AbstractContextManager[None]:
-        """Returns a context manager that sets how the graph initializes its variables. Create the session within it."""
-        return contextlib.nullcontext()
+    The global step, and with it the learning-rate schedule, starts at 0. Of a checkpoint of this package, the optimizer
+    state of the rows is taken if the table has the same optimizer and the optimizer is not dense; and the dense
+    variables, with the state of their optimizer, of the same names, shapes and types.
 
-    def rows(self, store: Store, configs: Sequence[TableConfig], model_dir: str) -> None:
-        """Writes the rows of the start to a store whose tables exist and are empty."""
+    Attributes:
+      source: directory of the rows: a checkpoint or Parquet files; "" for initial values.
+      checkpoint: the `Checkpoint` in `source`; None for Parquet files.
+      settings: selects dense variables of a TensorFlow checkpoint, or None.
+      report: what was taken and what was left, for `TrainResult.warm_start`; None without a warm start.
+    """
 
-    def results(self) -> dict[str, Any]:
-        """Returns fields of `TrainResult`."""
-        return {}
+    source: str = ""
+    checkpoint: Checkpoint | None = None
+    settings: WarmStartSettings | None = None
+    report: dict[str, Any] | None = None
 
-
-class TensorFlowWarmStart(NoWarmStart):
-    """Starts a training with dense variables from a checkpoint that TensorFlow's Saver wrote."""
-
-    def __init__(self, settings: WarmStartSettings) -> None:
-        self._settings = settings
+    @functools.cached_property
+    def _tables(self) -> dict[str, TableConfig]:
+        return self.checkpoint.table_configs() if self.checkpoint else {}
 
     @contextlib.contextmanager
     def variables(self, negative_sampling: float | None = None) -> Iterator[None]:
-        tf1.train.warm_start(*self._settings)
-        yield
-
-    def results(self) -> dict[str, Any]:
-        return {"warm_start": {"source": self._settings.ckpt_to_initialize_from}}
-
-
-class WarmStart(NoWarmStart):
-    """Starts a training with the rows in a directory of Parquet files.
-
-    The global step, and with it the learning-rate schedule, starts at 0.
-    """
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._results: dict[str, Any] = {
-            "source": source,
-            "rows": {},
-            "tables_left": [],
-            "variables": [],
-            "variables_left": [],
-        }
+        """Sets how the graph initializes its variables. Create the session within the block."""
+        if self.settings:
+            tf1.train.warm_start(*self.settings)
+        with contextlib.ExitStack() as stack:
+            if self.checkpoint:
+                self._init_variables(stack.enter_context(self.checkpoint.with_local_dense()), negative_sampling)
+            yield
 
     def rows(self, store: Store, configs: Sequence[TableConfig], model_dir: str) -> None:
+        """Writes the rows of the start to a store whose tables exist and are empty."""
+        if not self.source or self.report is None:
+            return
         found = {config.name: self.blocks(config) for config in configs}
-        self._log_differences(found)
+        self.report["tables_left"] = self._log_differences(found)
         path, identity, entries = path_of(model_dir) / _DRAFT, uuid.uuid4().hex, []
         checkpoints.begin(path)
         try:
@@ -156,30 +149,12 @@ class WarmStart(NoWarmStart):
                     continue
                 with tqdm.tqdm(blocks, title, unit=" blocks", disable=not sys.stderr.isatty()) as shown:
                     entries.append(snapshot_writer.write_blocks(path, config, shown, identity))
-                rows = self._results["rows"][config.name] = entries[-1]["rows"]
-                _log.info("warm start: %d rows of table %s from %s", rows, config.name, self._source)
+                rows = self.report["rows"][config.name] = entries[-1]["rows"]
+                _log.info("warm start: %d rows of table %s from %s", rows, config.name, self.source)
             if entries:
                 store.restore(str(path), entries)
         finally:
             path.remove_all()
-
-    def _log_differences(self, found: Mapping[str, Iterator[Block] | None]) -> None:
-        lacking = sorted(name for name, blocks in found.items() if blocks is None)
-        left = self._results["tables_left"] = self._others(found.keys())
-        if lacking and left:
-            raise UserError(
-                f"warm_start: {self._source} has no rows of table {', '.join(lacking)}, and this model has no table "
-                f"for its {', '.join(left)}: give the embedding_dim, or the dims of the feature spec, that the rows "
-                "were trained with"
-            )
-        if lacking:
-            names = ", ".join(lacking)
-            _log.info("warm start: %s has no rows of table %s: it starts with initial values", self._source, names)
-        if left:
-            _log.info("warm start: %s, which this model does not have", _left(left, "not taken are the tables"))
-
-    def results(self) -> dict[str, Any]:
-        return {"warm_start": self._results}
 
     def blocks(self, config: TableConfig) -> Iterator[Block] | None:
         """Returns the rows of a table in the layout of `config`; None if the source has no such table.
@@ -187,78 +162,67 @@ class WarmStart(NoWarmStart):
         Raises:
           UserError: the rows do not have the dims of `config`.
         """
-        files = parquet_rows.files_of(self._source, config.name)
-        lay_out = _layout(config)
-        return (lay_out(*block) for block in parquet_rows.blocks(files, config)) if files else None
-
-    def _others(self, names: Collection[str]) -> list[str]:
-        """Returns the sorted names of the tables or files that belong to none of the named tables."""
-        taken = {str(file) for name in names for file in parquet_rows.files_of(self._source, name)}
-        root = path_of(self._source)
-        return sorted(name for name in root.files() if name.endswith(".parquet") and str(root / name) not in taken)
-
-
-class CheckpointWarmStart(WarmStart):
-    """Starts a training with the rows of a `Checkpoint`, and its dense variables of the same names, shapes and types.
-
-    The optimizer state of the rows is taken if the table has the same optimizer and the optimizer is not dense. The
-    dense variables include the state of their optimizer.
-    """
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        super().__init__(checkpoint.path)
-        self._checkpoint, self._configs = checkpoint, checkpoint.table_configs()
-        self._results["step"] = checkpoint.step
-
-    def blocks(self, config: TableConfig) -> Iterator[Block] | None:
-        there = self._configs.get(config.name)
+        if self.checkpoint is None:
+            files = parquet_rows.files_of(self.source, config.name)
+            lay_out = _layout(config)
+            return (lay_out(*block) for block in parquet_rows.blocks(files, config)) if files else None
+        there = self._tables.get(config.name)
         if there is None:
             return None
         if there.dims != config.dims:
             raise UserError(
                 f"warm_start: table {config.name} has dims {list(config.dims)} here, and {list(there.dims)} in "
-                f"{self._source}: give the embedding_dim and the model that it was trained with"
+                f"{self.source}: give the embedding_dim and the model that it was trained with"
             )
-        files = [entry for entry in self._checkpoint.tables if entry["table"] == config.name]
+        entries = [entry for entry in self.checkpoint.tables if entry["table"] == config.name]
         # The state of another optimizer cannot be used, nor can a state that counts the steps of another training.
         is_kept = there.optimizer.name == config.optimizer.name and not config.optimizer.moves_all_rows
         columns = None if is_kept else there.weights
         lay_out = _layout(config)
-        return (lay_out(keys, rows[:, :columns]) for _, keys, rows in snapshot.merged(self._source, files))
+        return (lay_out(keys, rows[:, :columns]) for _, keys, rows in snapshot.merged(self.source, entries))
+
+    def _log_differences(self, found: Mapping[str, Iterator[Block] | None]) -> list[str]:
+        """Returns the tables of the source that this model does not have."""
+        lacking = sorted(name for name, blocks in found.items() if blocks is None)
+        left = self._others(found.keys())
+        if lacking and left:
+            raise UserError(
+                f"warm_start: {self.source} has no rows of table {', '.join(lacking)}, and this model has no table "
+                f"for its {', '.join(left)}: give the embedding_dim, or the dims of the feature spec, that the rows "
+                "were trained with"
+            )
+        if lacking:
+            names = ", ".join(lacking)
+            _log.info("warm start: %s has no rows of table %s: it starts with initial values", self.source, names)
+        if left:
+            _log.info("warm start: not taken are the tables %s, which this model does not have", ", ".join(left))
+        return left
 
     def _others(self, names: Collection[str]) -> list[str]:
-        return sorted(self._configs.keys() - set(names))
+        """Returns the sorted names of the tables or files that belong to none of the named tables."""
+        if self.checkpoint:
+            return sorted(self._tables.keys() - set(names))
+        taken = {str(file) for name in names for file in parquet_rows.files_of(self.source, name)}
+        root = path_of(self.source)
+        return sorted(name for name in root.files() if name.endswith(".parquet") and str(root / name) not in taken)
 
-    @contextlib.contextmanager
-    def variables(self, negative_sampling: float | None = None) -> Iterator[None]:
-        with self._checkpoint.with_local_dense() as found:
-            there = tf.train.load_checkpoint(found.dense_prefix)
-            shapes, types = there.get_variable_to_shape_map(), there.get_variable_to_dtype_map()
-            own = {v.op.name: v for v in tf1.global_variables() if v is not tf1.train.get_global_step()}
-            fits = {name: (shapes.get(name), types.get(name)) == (v.shape, v.dtype) for name, v in own.items()}
-            taken = {name: v for name, v in own.items() if fits[name]}
-            tf1.train.init_from_checkpoint(found.dense_prefix, taken)
-            left = [name for name in own if name not in taken]
-            self._results |= {"variables": sorted(taken), "variables_left": sorted(left)}
-            _log.info(
-                "warm start: %d dense variables of %s; %s", len(taken), self._source, _left(left, "initial values have")
-            )
-            self._warn_of_other_share(found.negative_sampling, negative_sampling)
-            yield
-
-    def _warn_of_other_share(self, there: float | None, own: float | None) -> None:
-        if None not in (there, own) and there != own:
+    def _init_variables(self, local: Checkpoint, negative_sampling: float | None) -> None:
+        """Initializes the dense variables that the checkpoint has, whose dense files are local."""
+        assert self.report is not None  # A warm start with a checkpoint has a report.
+        there = tf.train.load_checkpoint(local.dense_prefix)
+        shapes, types = there.get_variable_to_shape_map(), there.get_variable_to_dtype_map()
+        own = {v.op.name: v for v in tf1.global_variables() if v is not tf1.train.get_global_step()}
+        taken = {n: v for n, v in own.items() if (shapes.get(n), types.get(n)) == (v.shape, v.dtype)}
+        tf1.train.init_from_checkpoint(local.dense_prefix, taken)
+        left = sorted(own.keys() - taken.keys())
+        self.report.update(variables=sorted(taken), variables_left=left)
+        text = f"initial values have {', '.join(left)}" if left else "none was left"
+        _log.info("warm start: %d dense variables of %s; %s", len(taken), self.source, text)
+        if None not in (local.negative_sampling, negative_sampling) and local.negative_sampling != negative_sampling:
             _log.warning(
                 "warm start: %s was trained with negative_sampling=%g, and this training has %g: its first "
                 "predictions are calibrated for the other share",
-                self._source,
-                there,
-                own,
+                self.source,
+                local.negative_sampling,
+                negative_sampling,
             )
-
-
-def _left(names: Collection[str], what: str) -> str:
-    if not names:
-        return "none was left"
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{what} {', '.join(sorted(names)[:_NAMED])}{more}"

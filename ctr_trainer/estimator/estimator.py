@@ -171,7 +171,7 @@ class Estimator(TrainedModel):
         evaluated = evaluations.results() if evaluations else {}
         for extension in extensions:
             evaluated |= extension.results()
-        return TrainResult(**results, **evaluated, **training.warm_start.results())
+        return TrainResult(**results, **evaluated, warm_start=training.warm_start.report)
 
     def _log_nothing_to_do(self, job: TrainingJob, why: str) -> None:
         if distributed.is_chief():

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint import model_directory, retention
-from ctr_trainer.checkpoint.warm_start import NoWarmStart, warm_start_of
+from ctr_trainer.checkpoint.warm_start import WarmStart, warm_start_of
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator.batch_feed import connect
@@ -106,7 +106,7 @@ class Training:
     store: Store
     clock: Clock
     input_ends: InputEnds
-    warm_start: NoWarmStart
+    warm_start: WarmStart
     saver: tf1.train.Saver
     dense: DenseStep
     save: Saving

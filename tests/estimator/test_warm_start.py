@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.checkpoint.warm_start import CheckpointWarmStart
+from ctr_trainer.checkpoint.warm_start import warm_start_of
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
@@ -100,7 +100,7 @@ def test_other_widths_are_refused(other, data, tmp_path):
 def test_a_table_of_the_same_name_with_other_dims_is_refused(other):
     found = _estimator(other).latest_checkpoint()
     with pytest.raises(UserError, match=r"table dim4 has dims \[4, 4\] here, and \[4, 1\] in .*step-0000000012"):
-        CheckpointWarmStart(found).blocks(TableConfig(TABLE, (4, 4), (0.1, 0.1)))
+        warm_start_of(found.path, None).blocks(TableConfig(TABLE, (4, 4), (0.1, 0.1)))
 
 
 def _write(path, keys, rows):
