@@ -4,12 +4,11 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 import tqdm
@@ -168,10 +167,20 @@ class CheckpointParts:
         self._written.append(os.path.join(f"{self._prefix}_parts", f"{len(self._written):05d}"))
         return self._written[-1]
 
-    def add(self, name: str, values: np.ndarray) -> None:
-        pieces = Pieces(self, name, values.shape, values.dtype)
-        pieces.add(values)
-        pieces.close()
+    def add(self, name: str, shape: Sequence[int], blocks: Iterable[np.ndarray]) -> None:
+        """Writes a variable whose rows come in blocks, in order. Raises ValueError if the number of rows is wrong."""
+        written, rest = 0, ":-" * (len(shape) - 1)
+        for values in _pieces(blocks, fewest=-(-shape[0] // _MOST_PIECES)):
+            piece = f"{' '.join(map(str, shape))} {written},{len(values)}{rest}"
+            with _session() as session:
+                value = tf1.placeholder(values.dtype, values.shape)
+                save = tf.raw_ops.SaveV2(
+                    prefix=self.next_part(), tensor_names=[name], shape_and_slices=[piece], tensors=[value]
+                )
+                session.run(save, {value: values})
+            written += len(values)
+        if written != shape[0]:
+            raise ValueError(f"variable {name}: expected {shape[0]} rows, got {written}")
 
     def join(self) -> None:
         """Joins the parts into one checkpoint by renaming their files."""
@@ -182,45 +191,18 @@ class CheckpointParts:
             session.run(merge)
 
 
-class Pieces:
-    """A variable of `CheckpointParts` whose rows are added in blocks, in order."""
-
-    def __init__(self, parts: CheckpointParts, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
-        self._parts, self._name, self._shape = parts, name, shape
-        bytes_a_row = int(np.prod(shape[1:])) * np.dtype(dtype).itemsize
-        rows = max(_BYTES // bytes_a_row, -(-shape[0] // _MOST_PIECES))
-        self._piece = np.empty((min(rows, shape[0]), *shape[1:]), dtype)
-        self._filled = self._written = 0
-
-    def add(self, values: np.ndarray) -> None:
-        while len(values):
-            some = values[: len(self._piece) - self._filled]
-            self._piece[self._filled : self._filled + len(some)] = some
-            self._filled += len(some)
-            values = values[len(some) :]
-            if self._filled == len(self._piece):
-                self._write()
-
-    def close(self) -> None:
-        """Writes the remaining rows. Raises ValueError if the number of rows differs from the shape."""
-        if self._filled:
-            self._write()
-        if self._written != self._shape[0]:
-            raise ValueError(f"variable {self._name}: expected {self._shape[0]} rows, got {self._written}")
-
-    def _write(self) -> None:
-        values = self._piece[: self._filled]
-        rest = ":-" * (len(self._shape) - 1)
-        piece = f"{' '.join(map(str, self._shape))} {self._written},{self._filled}{rest}"
-        prefix = self._parts.next_part()
-        with _session() as session:
-            value = tf1.placeholder(values.dtype, values.shape)
-            save = tf.raw_ops.SaveV2(
-                prefix=prefix, tensor_names=[self._name], shape_and_slices=[piece], tensors=[value]
-            )
-            session.run(save, {value: values})
-        self._written += self._filled
-        self._filled = 0
+def _pieces(blocks: Iterable[np.ndarray], fewest: int) -> Iterator[np.ndarray]:
+    """Yields the rows of blocks in arrays of at least `_BYTES` and `fewest` rows, and less than twice as many."""
+    waiting: list[np.ndarray] = []
+    for block in blocks:
+        rows = max(_BYTES // max(block[:1].nbytes, 1), fewest)
+        for first in range(0, len(block), rows):
+            waiting.append(block[first : first + rows])
+            if sum(map(len, waiting)) >= rows:
+                yield np.concatenate(waiting)
+                waiting.clear()
+    if waiting:
+        yield np.concatenate(waiting)
 
 
 @contextlib.contextmanager
@@ -251,24 +233,19 @@ class TableSaver(tf1.train.Saver):
         """Writes the checkpoint `save_path`. Its directory must exist."""
         parts = CheckpointParts(save_path)
         self.dense.save(sess, parts.next_part(), write_meta_graph=write_meta_graph, write_state=write_state)
-        rows = {}
         for name, table in self._tables.items():
             for part, values in table.index_values.items():
-                parts.add(table.variables[part].op.name, values)
+                parts.add(table.variables[part].op.name, values.shape, [values])
             variable = table.variables["rows"]
-            shape = variable.shape.as_list()
-            rows[name] = Pieces(parts, variable.op.name, shape, "float32")
-            rows[name].add(np.zeros((1, shape[1]), np.float32))
-        for config, _, values in self._blocks() if rows else ():
-            if config.name in rows:
-                rows[config.name].add(values[:, : config.weights])
-        for pieces in rows.values():
-            pieces.close()
+            parts.add(variable.op.name, variable.shape.as_list(), self._rows(name, table.count))
         parts.join()
 
-    def _blocks(self) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
-        total = sum(table.count for table in self._tables.values())
-        with tqdm.tqdm(desc="writing rows", total=total, unit=" rows", disable=not sys.stderr.isatty()) as bar:
-            for config, keys, rows in snapshot.merged(self._path, self._files):
-                yield config, keys, rows
+    def _rows(self, name: str, count: int) -> Iterator[np.ndarray]:
+        """Yields blocks of the rows of a table's variable: a row of zeros, then the weights of each key."""
+        files = [entry for entry in self._files if entry["table"] == name]
+        with tqdm.tqdm(desc=f"writing {name}", total=count, unit=" rows", disable=not sys.stderr.isatty()) as bar:
+            for number, (config, keys, rows) in enumerate(snapshot.merged(self._path, files)):
+                if number == 0:
+                    yield np.zeros((1, config.weights), np.float32)
+                yield rows[:, : config.weights].copy()
                 bar.update(len(keys))

@@ -12,7 +12,7 @@ import tensorflow as tf
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.exporters import LatestExporter
 from ctr_trainer.export import directory
-from ctr_trainer.export.exported_table import CheckpointParts, ExportedTable, KeyIndex, Pieces
+from ctr_trainer.export.exported_table import CheckpointParts, ExportedTable, KeyIndex
 from ctr_trainer.export.raw_keys import RawLists
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
@@ -67,23 +67,15 @@ def test_a_variable_written_by_pieces_is_restored_whole(tmp_path, monkeypatch):
     monkeypatch.setattr("ctr_trainer.export.exported_table._BYTES", 64)  # Five rows of three floats.
     rows, keys = np.arange(99, dtype=np.float32).reshape(33, 3), np.arange(100)
     parts = CheckpointParts(str(tmp_path / "variables"))
-    parts.add("keys", keys)
-    pieces = Pieces(parts, "rows", rows.shape, "float32")
-    for block in np.split(rows, [1, 8, 30]):
-        pieces.add(block)
-    pieces.close()
+    parts.add("keys", keys.shape, [keys])
+    parts.add("rows", rows.shape, np.split(rows, [1, 8, 30]))
+    with pytest.raises(ValueError, match="few: expected 3 rows, got 2"):
+        parts.add("few", (3, 1), [np.zeros((2, 1), np.float32)])
     parts.join()
     read = tf.train.load_checkpoint(str(tmp_path / "variables"))
     np.testing.assert_array_equal(read.get_tensor("rows"), rows)
     np.testing.assert_array_equal(read.get_tensor("keys"), keys)
     assert not (tmp_path / "variables_parts").exists()
-
-
-def test_rows_that_do_not_come_are_no_export(tmp_path):
-    pieces = Pieces(CheckpointParts(str(tmp_path / "variables")), "rows", (3, 1), "float32")
-    pieces.add(np.zeros((2, 1), np.float32))
-    with pytest.raises(ValueError, match="rows: expected 3 rows, got 2"):
-        pieces.close()
 
 
 def evaluate(make, feature, rows, **options):
