@@ -25,49 +25,37 @@ _SUSPICIOUS_AUC = 0.999
 _log = logging.getLogger(__name__)
 
 
-class ExampleGroups:
-    """Reads a feature or id column as int64 groups: keys and integers unchanged, other values hashed.
+def _groups_of(inputs: GraphInput, name: str) -> tuple[Any, Callable[[Batch | None, Any], np.ndarray]]:
+    """Returns what to fetch with a step, and f(batch, what was fetched) -> int64[B], the group of each example.
 
-    Missing values form a group.
-
-    Args:
-      name: name of an id column or a single-valued sparse feature, or of a feature of a `tf.data.Dataset`.
-
-    Attributes:
-      fetch: the tensor to fetch with the step; None if the batch itself has the column.
+    A feature or an id column has the groups: keys and integers unchanged, other values hashed. Missing values form a
+    group.
 
     Raises:
       UserError: there is no such column; the message names the columns.
     """
+    ids = inputs.features.spec.ids if inputs.fed else ()
+    tables = inputs.features.spec.tables if inputs.fed else ()
+    places = {f.name: (table.name, at) for table in tables for at, f in enumerate(table.single)}
+    in_graph = inputs.features if not inputs.fed and isinstance(inputs.features, dict) else {}
+    offered = list(dict.fromkeys([*ids, *places, *in_graph]))
+    if name not in offered:
+        raise UserError(
+            f"no column {name!r} to group by: expected an id column or a single-valued sparse feature; there are "
+            f"{', '.join(offered) or 'none'}{did_you_mean(name, offered)}"
+        )
 
-    def __init__(self, inputs: GraphInput, name: str) -> None:
-        self.fetch: tf.Tensor | None = None
-        self._column: Callable[[Batch], np.ndarray] | None = None
-        if not inputs.fed:
-            offered = list(inputs.features) if isinstance(inputs.features, dict) else []
-            if name in offered:
-                self.fetch = tf.reshape(inputs.features[name], [-1])
+    def groups(batch: Batch | None, fetched: Any) -> np.ndarray:
+        if batch is None:
+            values = fetched
+        elif name in ids:
+            values = batch.ids[name]
         else:
-            spec = inputs.features.spec
-            places = {f.name: (t.name, at) for t in spec.tables for at, f in enumerate(t.single)}
-            offered = list(dict.fromkeys([*spec.ids, *places]))
-            if name in spec.ids:
-                self._column = lambda batch: batch.ids[name]
-            elif name in places:
-                table, at = places[name]
-                self._column = lambda batch: batch.keys[table][:, at]
-        if name not in offered:
-            raise UserError(
-                f"no column {name!r} to group by: expected an id column or a single-valued sparse feature; there are "
-                f"{', '.join(offered) or 'none'}{did_you_mean(name, offered)}"
-            )
+            table, at = places[name]
+            values = batch.keys[table][:, at]
+        return values.astype(np.int64) if np.issubdtype(values.dtype, np.integer) else keys(_SLOT, pa.array(values))
 
-    def of(self, batch: Batch | None, fetched: np.ndarray) -> np.ndarray:
-        """Returns int64[B], the group of each example; `fetched` is the value of `fetch`."""
-        values = fetched if self._column is None or batch is None else self._column(batch)
-        if np.issubdtype(values.dtype, np.integer):
-            return values.astype(np.int64)
-        return keys(_SLOT, pa.array(values))
+    return tf.reshape(in_graph[name], [-1]) if in_graph else (), groups
 
 
 class Evaluation:
@@ -82,13 +70,13 @@ class Evaluation:
 
     def __init__(self, feed: Feed, spec: EstimatorSpec, config: MetricsConfig) -> None:
         own = spec.eval_metric_ops or {}
-        self._groups = ExampleGroups(feed.inputs, config.group_by) if config.group_by else None
+        fetch, self._groups = _groups_of(feed.inputs, config.group_by) if config.group_by else ((), None)
         self._fetches = {
             "click": metric_tensors(feed.inputs, spec),
             "loss": spec.loss,
             "weight": feed.inputs.weight,
             "updates": {name: update for name, (_, update) in own.items()},
-            "groups": self._groups.fetch if self._groups and self._groups.fetch is not None else (),
+            "groups": fetch,
         }
         self._feed, self._labels = feed, list(self._fetches["click"])
         self._config, self._own, self._warned = config, tuple(own), set[str]()
@@ -111,7 +99,7 @@ class Evaluation:
         """Evaluates one batch. Raises StopIteration at the end of the input."""
         fed = self._feed.next()
         values, batch = session.run(self._fetches, fed.feed), fed.batch
-        groups = self._groups.of(batch, values["groups"]) if self._groups else None
+        groups = self._groups(batch, values["groups"]) if self._groups else None
         for label, click in values["click"].items():
             self._click.update(label, click["logits"], click["labels"], click["weights"], groups)
         self._examples += batch.size if batch else int(values["weight"])
