@@ -60,7 +60,8 @@ class EvaluationHistory:
 
     def waits(self, metric: str, direction: str, min_delta: float = 0.0) -> list[int]:
         """Returns for each evaluation how many there were, with it, since the last improvement by over `min_delta`."""
-        found, best = [], math.nan
+        found: list[int] = []
+        best = math.nan
         for each in self.evaluations:
             value = each.get(metric, math.nan)
             improves = _is_better(value, best, direction, min_delta)

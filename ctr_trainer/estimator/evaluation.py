@@ -70,7 +70,10 @@ class Evaluation:
 
     def __init__(self, feed: Feed, spec: EstimatorSpec, config: MetricsConfig) -> None:
         own = spec.eval_metric_ops or {}
-        fetch, self._groups = _groups_of(feed.inputs, config.group_by) if config.group_by else ((), None)
+        fetch: Any = ()
+        self._groups: Callable[[Batch | None, Any], np.ndarray] | None = None
+        if config.group_by:
+            fetch, self._groups = _groups_of(feed.inputs, config.group_by)
         self._fetches = {
             "click": metric_tensors(feed.inputs, spec),
             "loss": spec.loss,
