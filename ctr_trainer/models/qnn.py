@@ -7,9 +7,9 @@ import tensorflow as tf
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.layers.dropout import dropout
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense
+from ctr_trainer.models.layers.normalization import batch_norm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.shared import dropped, logit_of_mean, self_distillation
 from ctr_trainer.settings.setting import setting
@@ -31,7 +31,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     p_1 and p_2 are two predictions of one example under different dropout; the second and third term give no gradient
     to m. Without dropout the two are equal, and training has the first term only.
 
-    Advice: give it a dropout of 0.1 to 0.3; `hidden_units`, `activation` and `batch_norm` have no effect.
+    Advice: give it a dropout of 0.1 to 0.3 and `batch_norm`; `hidden_units` and `activation` have no effect.
 
     Source: Li et al., Revisiting Feature Interactions from the Perspective of Quadratic Neural Networks for
     Click-through Rate Prediction, KDD 2025; the authors' QNN_T26 with one head.
@@ -40,9 +40,8 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     twice = params.dropout > 0 and mode == ModeKeys.TRAIN
     if twice:
         x = tf.concat([x, x], 0)
-    rate = params.dropout if twice else 0.0
     for index in range(params.cross_layers):
-        x = dropped(quadratic(x, params.rows, rate, f"layer_{index}"), mode, params)
+        x = dropped(quadratic(x, mode, params, copies=1 + twice, name=f"layer_{index}"), mode, params)
     logits = dense(x, 1, "logits", bias=params.base_logit())
     if not twice:
         return binary_head(features, labels, mode, params, logits)
@@ -51,11 +50,17 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     return binary_head(features, labels, mode, params, mean, self_distillation(features, mode, mean, streams))
 
 
-def quadratic(inputs: tf.Tensor, rows: int, rate: float = 0.0, name: str = "quadratic") -> tf.Tensor:
-    """Computes `x * sum_r relu(W_r x + b_r) + x` of x, float32[B, n]; each of the `rows` maps W_r is float32[n, n].
+def quadratic(inputs: tf.Tensor, mode: str, params: Params, copies: int = 1, name: str = "quadratic") -> tf.Tensor:
+    """Computes `x * sum_r relu(norm(W_r x + b_r)) + x` of x, float32[B, n]; each W_r is float32[n, n].
 
-    This is the Khatri-Rao product of x and its maps, summed over the maps. `rate` is the dropout of the rectified maps.
+    This is the Khatri-Rao product of x and its maps, summed over the `params.rows` maps. norm is batch normalization
+    with `params.batch_norm`, else nothing; the rectified maps have the dropout of the params. x repeats the batch's
+    examples `copies` times.
     """
     width = inputs.shape.as_list()[1]
-    hidden = dropout(tf.nn.relu(dense(inputs, rows * width, name)), rate)
-    return inputs * tf.reduce_sum(tf.reshape(hidden, [-1, rows, width]), 1) + inputs
+    hidden = dense(inputs, params.rows * width, name)
+    if params.batch_norm:
+        momentum, epsilon = params.batch_norm_momentum or None, params.batch_norm_epsilon
+        hidden = batch_norm(hidden, mode == ModeKeys.TRAIN, momentum, epsilon, f"{name}_norm", copies)
+    hidden = dropped(tf.nn.relu(hidden), mode, params)
+    return inputs * tf.reduce_sum(tf.reshape(hidden, [-1, params.rows, width]), 1) + inputs

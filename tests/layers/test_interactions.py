@@ -6,6 +6,7 @@ import tensorflow as tf
 from scipy.special import softmax
 
 from ctr_trainer.features.ranked import RankedBlock, RankedColumns
+from ctr_trainer.models import qnn
 from ctr_trainer.models.autoint import interacting
 from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.fcn import masked_cross
@@ -16,7 +17,6 @@ from ctr_trainer.models.gdcn import gated_cross
 from ctr_trainer.models.layers.cross import cross
 from ctr_trainer.models.layers.interactions import fm, pair_dots
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.qnn import quadratic
 from ctr_trainer.models.xdeepfm import cin, outer
 from tests.layers.run import assert_equal, run, vectors, with_gradients
 
@@ -156,9 +156,15 @@ def test_factorized_interactions_join_the_linear_part_or_are_added_to_it():
         np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_quadratic_layer_multiplies_the_input_by_rectified_rows():
-    output, variables = run(lambda x: quadratic(x, rows=3), X)
-    rows = np.maximum(X @ variables["quadratic/kernel"] + variables["quadratic/bias"], 0).reshape(5, 3, 4)
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_a_quadratic_layer_multiplies_the_input_by_rectified_rows(normalizes):
+    params = qnn.Params(rows=3, batch_norm=normalizes, batch_norm_epsilon=0.1)
+    output, variables = run(lambda x: qnn.quadratic(x, ModeKeys.TRAIN, params), X)
+    rows = X @ variables["quadratic/kernel"] + variables["quadratic/bias"]
+    if normalizes:
+        gamma, beta = (variables[f"quadratic_norm/{name}"] for name in ("gamma", "beta"))
+        rows = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 0.1) * gamma + beta
+    rows = np.maximum(rows, 0).reshape(5, 3, 4)
     np.testing.assert_allclose(output, np.einsum("bn,brn->bn", X, rows) + X, rtol=1e-4, atol=1e-5)
 
 

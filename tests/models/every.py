@@ -48,7 +48,7 @@ _OWN = {
     "dlrm": {"dlrm": dict(bottom_units=(6,))},
     "gdcn": {"gdcn": dict(cross_layers=2), "gdcn-stacked": dict(structure="stacked", cross_layers=1)},
     "final_net": {"final_net": {}, "final_net-sum": dict(blocks=1, residual="sum")},
-    "qnn": {"qnn": dict(cross_layers=2)},
+    "qnn": {"qnn": dict(cross_layers=2), "qnn-norm": dict(cross_layers=1, batch_norm=True, dropout=0.2)},
     "fcn": {"fcn": dict(exponential_layers=2, linear_layers=3)},
     "wukong": {
         "wukong": dict(products=4, combinations=3, rank=2, product_units=(6,)),

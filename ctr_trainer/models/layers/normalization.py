@@ -154,7 +154,12 @@ def batch_statistics() -> list[BatchStatistic]:
 
 
 def batch_norm(
-    inputs: tf.Tensor, training: bool, momentum: float | None = None, epsilon: float = 1e-3, name: str = "batch_norm"
+    inputs: tf.Tensor,
+    training: bool,
+    momentum: float | None = None,
+    epsilon: float = 1e-3,
+    name: str = "batch_norm",
+    copies: int = 1,
 ) -> tf.Tensor:
     """Normalises each column: `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
 
@@ -174,11 +179,12 @@ def batch_norm(
     than some hundred examples the statistics are noisy, and `layer_norm` is better.
 
     Args:
-      inputs: x, float32[B, n]; the result has the same shape.
+      inputs: x, float32[B, n]; with `copies`, float32[copies * B, n]; the result has the same shape.
       training: whether this graph trains.
       momentum: the fraction of the moving statistics that an optimizer step keeps; None for `default_momentum`.
       epsilon: added to the variance.
       name: name of the variable scope.
+      copies: how often x repeats the batch's examples, one batch after the other.
 
     Source: Ioffe and Szegedy, Batch Normalization, ICML 2015, algorithms 1 and 2.
     """
@@ -189,7 +195,9 @@ def batch_norm(
         moving = MovingMoments.make(inputs.shape.as_list()[-1])
     if not training:
         return tf.nn.batch_normalization(inputs, *moving.mean_and_variance(), beta, gamma, epsilon)
-    mean, variance, unbiased = _moments(inputs, tensors.current_weights())
+    weights = tensors.current_weights()
+    weights = tf.tile(weights, [copies]) if weights is not None and copies > 1 else weights
+    mean, variance, unbiased = _moments(inputs, weights)
     moving.keep(mean, unbiased * variance, tf.ones([]), momentum)
     return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, epsilon)
 
