@@ -29,10 +29,8 @@ def balanced_weight(
     `positives` and `negatives` are numbers of examples, which do not depend on a weight column. `share` is
     `negative_sampling`.
 
-    scikit-learn's `class_weight="balanced"` weights both classes, with examples / (2 * positives) and
-    examples / (2 * negatives). The ratio of these weights is the same, but their mean over the examples is 1. Here a
-    negative example has weight 1, so the mean weight is 2 * share * negatives / (positives + share * negatives), at
-    most 2. The loss is larger by this factor.
+    The ratio of the weights is that of scikit-learn's `class_weight="balanced"`, but a negative example has weight 1,
+    so the mean weight, and with it the loss, is up to 2 times as large.
 
     Example:
       `ModelParams(train_op, positive_weight=balanced_weight("data/train"))`

@@ -22,7 +22,6 @@ from ctr_trainer.live.stream.reader import StreamReader
 from ctr_trainer.live.stream.source import DeadLetters, Range, StreamAddress
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages.errors import UserError
-from tests.parallel import launch
 from tests.stream import brokers
 from tests.stream.test_messages import arrow
 
@@ -99,11 +98,6 @@ class Workers:
         self._threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
         for thread in self._threads:
             thread.start()
-
-    def stop_soon(self):
-        """Stops workers of a stream without an end, which is quiet by now, after the same batch of each."""
-        self._most = max(map(len, self.numbers)) + 3
-        return self
 
     def finish(self):
         for thread in self._threads:
@@ -197,22 +191,6 @@ def test_a_quiet_stream_gives_padding_and_a_partial_batch_after_the_wait(cluster
     workers = Workers(f"kafka://{cluster}/quiet", spec, 2, StreamConfig(wait_secs=0.2), batches=3).finish()
     assert workers.trained == [0, 1, 2]
     assert [len(of_rank) for of_rank in workers.numbers] == [3, 3] and sum(map(len, workers.numbers[0][1:])) == 0
-
-
-def test_new_records_are_read_and_a_lost_broker_is_waited_for(spec):
-    with brokers.tansu() as broker:
-        brokers.make_topic(broker.address, "clicks", 1)
-        brokers.produce(broker.address, "clicks", records(0, 20), 1)
-        url = f"kafka://{broker.address}/clicks"
-        workers = Workers(url, spec, 2, StreamConfig(wait_secs=0.2))
-        launch.wait_until(lambda: len(workers.trained) == 20, "20 records")
-        broker.stop()
-        launch.wait_until(lambda: workers.figures.waiting_seconds > 0, "the wait for the broker")
-        broker.resume()
-        brokers.produce(broker.address, "clicks", records(20, 50), 1)
-        launch.wait_until(lambda: len(workers.trained) == 50, "50 records")
-        workers.stop_soon().finish()
-        assert workers.trained == list(range(50)) and not workers.errors
 
 
 def test_where_to_begin_and_to_end(spec):

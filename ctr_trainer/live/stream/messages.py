@@ -52,25 +52,21 @@ class BadMessage:
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """The rows of messages, in order.
+    """Rows of messages, in order.
 
     Attributes:
-      messages, places: int64[n]; for each good row, the index of its message, and the index of the row in this message.
+      messages, places: int64[n]; for each row, the index of its message, and the index of the row in this message.
+      bad: the messages and rows that were left out.
     """
 
     rows: pa.Table
     messages: np.ndarray
     places: np.ndarray
-    bad: list[BadMessage]
+    bad: list[BadMessage] = dataclasses.field(default_factory=list)
 
-
-@dataclasses.dataclass(frozen=True)
-class _Table:
-    """Raw columns of messages. For `messages` and `places`, see `Decoded`."""
-
-    columns: pa.Table
-    messages: np.ndarray
-    places: np.ndarray
+    def take(self, chosen: np.ndarray) -> "Decoded":
+        """Returns the rows with these indices."""
+        return Decoded(self.rows.take(pa.array(chosen)), self.messages[chosen], self.places[chosen], self.bad)
 
 
 _ARROW = ArrowMessages(_MOST_BYTES, _MOST_VALUES, "the limit of a message")
@@ -102,22 +98,24 @@ class MessageDecoder:
           skip: index of a message -> number of its first rows to skip.
         """
         bad: list[BadMessage] = []
-        parts = [part for table in self._tables(messages, bad, skip or {}) for part in self._encoded(table, bad)]
-        rows = [part for part, _, _ in parts] or [self.empty()]
-        numbers = np.concatenate([np.empty(0, np.int64), *(of for _, of, _ in parts)])
-        places = np.concatenate([np.empty(0, np.int64), *(at for _, _, at in parts)])
-        whole = pa.concat_tables(rows)
-        if len(parts) > 1:  # Restore the order, because each format was decoded separately.
-            order = np.lexsort((places, numbers))
-            whole, numbers, places = whole.take(order), numbers[order], places[order]
-        return Decoded(whole, numbers, places, sorted(bad, key=lambda each: (each.message, each.row)))
+        parts = [part for raw in self._tables(messages, bad, skip or {}) for part in self._encoded(raw, bad)]
+        parts = parts or [Decoded(self.empty(), np.empty(0, np.int64), np.empty(0, np.int64))]
+        found = Decoded(
+            pa.concat_tables([part.rows for part in parts]),
+            np.concatenate([part.messages for part in parts]),
+            np.concatenate([part.places for part in parts]),
+            sorted(bad, key=lambda each: (each.message, each.row)),
+        )
+        # Restore the order, because each format was decoded separately.
+        return found.take(np.lexsort((found.places, found.messages))) if len(parts) > 1 else found
 
     def empty(self) -> pa.Table:
         """Returns the rows of no messages."""
         table = pa.table({name: pa.nulls(0) for name in self._wanted})
         return self._rows(self._encode(table, []))
 
-    def _tables(self, messages: Sequence[Message], bad: list[BadMessage], skip: dict[int, int]) -> Iterator[_Table]:
+    def _tables(self, messages: Sequence[Message], bad: list[BadMessage], skip: dict[int, int]) -> Iterator[Decoded]:
+        """Yields the raw columns of the messages of each format, and adds the bad messages to `bad`."""
         of_format: dict[str, list[int]] = {"json": [], "example": [], "arrow": [], "": []}
         for number, message in enumerate(messages):
             of_format[_format(message.value)].append(number)
@@ -133,52 +131,50 @@ class MessageDecoder:
                 continue
             for table, of, wrong in read([messages[number].value or b"" for number in numbers]):
                 bad += [BadMessage(int(numbers[at]), 0, reason) for at, reason in wrong]
-                places = _places(of)
+                raw = Decoded(table, numbers[of], _places(of))
                 if skip:
-                    kept = places >= np.array([skip.get(int(numbers[at]), 0) for at in of], np.int64)
-                    table, of, places = table.filter(pa.array(kept)), of[kept], places[kept]
-                if len(of):
-                    yield _Table(self._complete(table), numbers[of], places)
+                    first = np.array([skip.get(int(number), 0) for number in raw.messages], np.int64)
+                    raw = raw.take(np.flatnonzero(raw.places >= first))
+                if len(raw.messages):
+                    yield dataclasses.replace(raw, rows=self._complete(raw.rows))
 
     def _complete(self, table: pa.Table) -> pa.Table:
         """Returns a table with the required columns. Columns that do not exist are null."""
         names = set(table.column_names)
         return pa.table({name: table[name] if name in names else pa.nulls(len(table)) for name in self._wanted})
 
-    def _encoded(self, table: _Table, bad: list[BadMessage]) -> Iterator[tuple[pa.Table, np.ndarray, np.ndarray]]:
-        """Encodes a table. Yields (good rows, index of each row's message, index of each row in its message)."""
+    def _encoded(self, raw: Decoded, bad: list[BadMessage]) -> Iterator[Decoded]:
+        """Encodes raw columns. Yields the good rows, and adds the other rows to `bad`."""
         found: list[BadRow] = []
         try:
-            rows = self._rows(self._encode(table.columns, found))
+            rows = self._rows(self._encode(raw.rows, found))
         except MemoryError:
             raise
         except Exception as error:  # Some rows have values that cannot be converted. Nothing is known about the data.
-            count = len(table.messages)
+            count = len(raw.messages)
             if count == 1:
                 reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-                bad.append(BadMessage(int(table.messages[0]), int(table.places[0]), reason))
+                bad.append(BadMessage(int(raw.messages[0]), int(raw.places[0]), reason))
                 return
-            for a, b in ((0, count // 2), (count // 2, count)):
-                half = _Table(table.columns.slice(a, b - a), table.messages[a:b], table.places[a:b])
-                yield from self._encoded(half, bad)
+            for half in np.array_split(np.arange(count), 2):
+                yield from self._encoded(raw.take(half), bad)
             return
-        good = np.ones(len(table.messages), bool)
+        good = np.ones(len(raw.messages), bool)
         for row in found:
             at = row.line or 0
             good[at] = False
             reason = f"column {row.column!r}: {row.value!r} is not {row.expected}"
-            bad.append(BadMessage(int(table.messages[at]), int(table.places[at]), reason))
-        numbers, places = table.messages[good], table.places[good]
+            bad.append(BadMessage(int(raw.messages[at]), int(raw.places[at]), reason))
+        encoded = Decoded(rows, raw.messages[good], raw.places[good])
         if self._late is not None:
             names = [label.name for label in self._spec.labels]
             labels = array_of(rows["labels"], len(rows))
             label, late = (labels[:, names.index(name)] for name in self._late)
+            reason = f"label {self._late[1]!r} is 1, but label {self._late[0]!r} is 0"
             for at in np.flatnonzero(late > label).tolist():
-                reason = f"label {self._late[1]!r} is 1, but label {self._late[0]!r} is 0"
-                bad.append(BadMessage(int(numbers[at]), int(places[at]), reason))
-            kept = np.flatnonzero(late <= label)
-            rows, numbers, places = rows.take(kept), numbers[kept], places[kept]
-        yield rows, numbers, places
+                bad.append(BadMessage(int(encoded.messages[at]), int(encoded.places[at]), reason))
+            encoded = encoded.take(np.flatnonzero(late <= label))
+        yield encoded
 
     def _encode(self, table: pa.Table, found: list[BadRow]) -> pa.Table:
         chunk = typed.as_chunk(table, self._wanted, self._name, np.arange(len(table)), found)
