@@ -57,9 +57,8 @@ class MemorySource:
     def after(self, partition, start, stop, count):
         return min(start + count, stop)
 
-    def read(self, ranges):
-        for each in ranges:
-            yield [Message(each.partition, at, 0.0, b"{}") for at in range(each.start, each.stop)]
+    def read(self, place):
+        yield [Message(place.partition, at, 0.0, b"{}") for at in range(place.start, place.stop)]
 
     def watermarks(self):
         return {}

@@ -17,7 +17,7 @@ def test_an_error_of_rank_0_has_the_same_status_on_every_rank(kind):
     def share(window, rank):
         raise kind("the broker has gone")
 
-    server = CoordinatorServer(types.SimpleNamespace(share=share, closing=[]), "127.0.0.1", b"key", 1)
+    server = CoordinatorServer(types.SimpleNamespace(share=share, closing=[]), "127.0.0.1", b"key")
     remote = RemoteCoordinator(("127.0.0.1", server.port), b"key", 1, 60)
     with pytest.raises(Exception, match="the broker has gone") as found:
         remote.share(0)

@@ -77,7 +77,7 @@ class Workers:
     ):
         self._open = opener(StreamAddress.parse(url), kafka_config, redis or RedisFiles(), "group")
         self._coordinator = Coordinator(self._open, config, position, size, batch_size, letters or DeadLetters())
-        server = CoordinatorServer(self._coordinator, "127.0.0.1", b"key", size - 1) if size > 1 else None
+        server = CoordinatorServer(self._coordinator, "127.0.0.1", b"key") if size > 1 else None
         self.numbers, self.errors = [[] for _ in range(size)], []
         self._most, self._taken = batches, threading.Barrier(size)
 

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 # Its error explains how to install a missing package.
@@ -108,15 +108,15 @@ class KafkaSource:
     def after(self, partition: int, start: int, stop: int, count: int) -> int:
         return min(start + count, stop)
 
-    def read(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
-        stops = {each.partition: each.stop for each in ranges}
-        for each in ranges:
-            self._go_to(each.partition, each.start)
-        yield [message for partition, stop in stops.items() for message in self._take_kept(partition, stop)]
-        while missing := [partition for partition, stop in stops.items() if self._next[partition] < stop]:
-            self._assign(missing)
-            yield self._poll(stops)
-        self._taken |= stops
+    def read(self, place: Range) -> Iterator[list[Message]]:
+        partition = place.partition
+        self._go_to(partition, place.start)
+        kept = self._kept[partition]
+        yield [kept.popleft() for _ in range(sum(message.offset < place.stop for message in kept))]
+        while self._next[partition] < place.stop:
+            self._assign(partition)
+            yield self._poll(place)
+        self._taken[partition] = place.stop
 
     def watermarks(self) -> dict[int, int]:
         found = {}
@@ -159,8 +159,8 @@ class KafkaSource:
                         ends[message.partition()] = 0
         return ends
 
-    def _poll(self, stops: dict[int, int]) -> list[Message]:
-        """Returns the next received records in the ranges, and keeps records for later ranges."""
+    def _poll(self, place: Range) -> list[Message]:
+        """Returns the next received records of a range, and keeps records for later ranges."""
         taken = []
         with uncollected():
             # The first call waits for a message; the second call takes the other available messages.
@@ -174,7 +174,7 @@ class KafkaSource:
                     if offset < self._taken[partition]:
                         continue
                     record = Message(partition, offset, message.timestamp()[1] / 1000, message.value())
-                    if offset < stops.get(partition, 0):
+                    if partition == place.partition and offset < place.stop:
                         taken.append(record)
                     else:
                         self._kept.setdefault(partition, collections.deque()).append(record)
@@ -205,17 +205,11 @@ class KafkaSource:
         while kept and kept[0].offset < start:
             kept.popleft()
 
-    def _take_kept(self, partition: int, stop: int) -> Iterator[Message]:
-        kept = self._kept[partition]
-        while kept and kept[0].offset < stop:
-            yield kept.popleft()
-
-    def _assign(self, partitions: Iterable[int]) -> None:
-        new = [p for p in partitions if p not in self._assigned]
-        if new:
-            places = [confluent_kafka.TopicPartition(self._topic, p, self._next[p]) for p in new]
-            self._consumer.incremental_assign(places)
-            self._assigned.update(new)
+    def _assign(self, partition: int) -> None:
+        if partition not in self._assigned:
+            place = confluent_kafka.TopicPartition(self._topic, partition, self._next[partition])
+            self._consumer.incremental_assign([place])
+            self._assigned.add(partition)
 
     def _unassign(self, partition: int) -> None:
         if partition in self._assigned:

@@ -22,12 +22,6 @@ _REFUSALS = (
     confluent_kafka.KafkaError.SASL_AUTHENTICATION_FAILED,
 )
 
-_OF_CONSUMERS = (
-    *("group.id", "enable.auto.commit", "enable.partition.eof", "auto.offset.reset", "isolation.level"),
-    *("queued.min.messages", "queued.max.messages.kbytes", "fetch.wait.max.ms", "fetch.message.max.bytes"),
-    *("fetch.max.bytes", "fetch.queue.backoff.ms"),
-)
-
 
 def configuration(address: StreamAddress, path: str, group: str) -> dict[str, Any]:
     """Returns librdkafka's settings for a consumer.
@@ -90,13 +84,11 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
     """Returns a client.
 
     Args:
-      kind: class of the client; only a `Consumer` receives the settings of consumers.
+      kind: class of the client. Clients other than a `Consumer` ignore the settings of consumers.
 
     Raises:
       UserError: librdkafka rejects a setting.
     """
-    if kind is not confluent_kafka.Consumer:
-        settings = {name: value for name, value in settings.items() if name not in _OF_CONSUMERS}
     try:
         return kind(settings | {"error_cb": trouble})
     except confluent_kafka.KafkaException as error:

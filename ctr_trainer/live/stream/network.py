@@ -12,15 +12,15 @@ from ctr_trainer.live.stream.plan import Directive, Report
 from ctr_trainer.live.stream.source import Range
 from ctr_trainer.system.messages.errors import LOST, REFUSED, Lost, UserError, end_of
 
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS, _BACKLOG = 0.5, 4096
 
 
 class CoordinatorServer:
     """Answers the requests of the other workers on an address of this host."""
 
-    def __init__(self, coordinator: Coordinator, host: str, key: bytes, others: int) -> None:
+    def __init__(self, coordinator: Coordinator, host: str, key: bytes) -> None:
         self._coordinator, self._key = coordinator, key
-        self._listener = multiprocessing.connection.Listener((host, 0), backlog=2 * others + 8, authkey=key)
+        self._listener = multiprocessing.connection.Listener((host, 0), backlog=_BACKLOG, authkey=key)
         self.port: int = self._listener.address[1]  # type: ignore[index]  # (host, port) of a TCP listener.
         self._is_closed = False
         coordinator.closing.append(self._close)

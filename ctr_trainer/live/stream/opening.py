@@ -69,7 +69,7 @@ def open_stream(
             _log.info("Prometheus metrics of the stream on http://%s:%d/metrics", socket.gethostname(), port)
         if size > 1:
             key = secrets.token_bytes(32)
-            server = CoordinatorServer(coordinator, "127.0.0.1" if is_one_machine else "0.0.0.0", key, size - 1)
+            server = CoordinatorServer(coordinator, "127.0.0.1" if is_one_machine else "0.0.0.0", key)
             told = {"host": "127.0.0.1" if is_one_machine else _own_address(), "port": server.port, "key": key.hex()}
     told = distributed.broadcast_object(told, "stream_coordinator")
     if not distributed.is_chief():

@@ -147,7 +147,7 @@ class Planner:
         partition = next((p for p, count in counts.items() if count), None)
         if partition is not None:
             with contextlib.closing(self._open_source()) as source:
-                for messages in source.read([Range(partition, self._next[partition], ends[partition])]):
+                for messages in source.read(Range(partition, self._next[partition], ends[partition])):
                     if messages:
                         self._first_rows = rows_in(messages[0].value)
                         break

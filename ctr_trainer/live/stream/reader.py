@@ -131,25 +131,21 @@ class StreamReader:
 
     def _read(self, source: StreamSource, share: list[Range]) -> list[tuple[int, Message]] | None:
         """Returns (index of the range, message) for all messages of a share, in order; None if the reader is closed."""
-        found: list[list[Message]] = [[] for _ in share]
-        several = {each.partition for each in share}
-        groups = [share] if len(several) == len(share) else [[each] for each in share]
-        for group in groups:
-            numbers = {each.partition: share.index(each) for each in group}
+        found = []
+        for number, place in enumerate(share):
             since = time.monotonic()
-            for messages in source.read(group):
+            for messages in source.read(place):
                 if self._closing.is_set():
                     return None
                 waited = 0.0 if messages else time.monotonic() - since
                 since = time.monotonic() if messages else since
                 if waited > _WARN_SECONDS:
                     self._waiting.warning(
-                        "waiting for records of %s from %s; %.0f s so far: %s",
-                        *(source.name, source.address, waited, source.trouble or "no answer yet"),
+                        "waiting for records of %s, partition %d, from %s; %.0f s so far: %s",
+                        *(source.name, place.partition, source.address, waited, source.trouble or "no answer yet"),
                     )
-                for message in messages:
-                    found[numbers[message.partition]].append(message)
-        return [(number, message) for number, of_range in enumerate(found) for message in of_range]
+                found += [(number, message) for message in messages]
+        return found
 
     def _decoded(
         self, source: StreamSource, decoder: MessageDecoder, share: list[Range], read: list[tuple[int, Message]]

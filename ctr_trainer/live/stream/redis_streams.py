@@ -98,24 +98,23 @@ class RedisSource:
             return start
         return stop if len(entries) < count else _offset(entries[-1][0]) + 1
 
-    def read(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
-        for each in ranges:
-            at = each.start
-            while at < each.stop:
-                try:
-                    entries = self._entries(each.partition, at, each.stop, _ENTRIES)
-                except Unavailable as error:
-                    self.trouble = str(error)
-                    yield []
-                    time.sleep(_RETRY_SECONDS)
-                    continue
-                if not entries:
-                    break
-                yield [
-                    Message(each.partition, _offset(name), (_offset(name) >> _SEQUENCES) / 1000, _value(fields))
-                    for name, fields in entries
-                ]
-                at = _offset(entries[-1][0]) + 1
+    def read(self, place: Range) -> Iterator[list[Message]]:
+        at = place.start
+        while at < place.stop:
+            try:
+                entries = self._entries(place.partition, at, place.stop, _ENTRIES)
+            except Unavailable as error:
+                self.trouble = str(error)
+                yield []
+                time.sleep(_RETRY_SECONDS)
+                continue
+            if not entries:
+                return
+            yield [
+                Message(place.partition, _offset(name), (_offset(name) >> _SEQUENCES) / 1000, _value(fields))
+                for name, fields in entries
+            ]
+            at = _offset(entries[-1][0]) + 1
 
     def watermarks(self) -> dict[int, int]:
         return {}

@@ -105,8 +105,8 @@ class StreamSource(Protocol):
     def after(self, partition: int, start: int, stop: int, count: int) -> int:
         """Returns the offset after the first `count` records in [start, stop); `stop` if there are fewer."""
 
-    def read(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
-        """Yields the records of the ranges as they arrive, in order within a partition; [] while none arrive.
+    def read(self, place: Range) -> Iterator[list[Message]]:
+        """Yields the records of a range as they arrive, in order; [] while none arrive.
 
         The iterator ends after all records. If the brokers do not answer, it waits for them.
 
