@@ -110,6 +110,11 @@ class DatasetInfo:
     label_means: dict[str, float]
     labelled: bool
 
+    @property
+    def label_mean(self) -> float | None:
+        """Share of the examples whose (first) label is positive; None if the data have no labels."""
+        return next(iter(self.label_means.values()), None)
+
     def write(self) -> None:
         """Writes `_dataset.json` atomically. A directory with this file is a finished data set."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("path", "spec")}
