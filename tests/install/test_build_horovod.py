@@ -106,20 +106,6 @@ def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, 
     assert key.parent == tmp_path / ".cache" / "ctr_trainer" / "wheels"
 
 
-def write_cmake(directory, version):
-    path = directory / "cmake"
-    path.write_text(f"#!/bin/sh\necho cmake version {version}\n")
-    path.chmod(0o755)
-    return path
-
-
-@pytest.mark.parametrize("version, taken", [("3.12.4", False), ("3.13.0", True), ("3.25.1", True), ("4.1.2", True)])
-def test_cmake_of_path_is_taken_from_3_13_on(tmp_path, monkeypatch, version, taken):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    path = write_cmake(tmp_path, version)
-    assert build_horovod._find_cmake() == (str(path) if taken else None)
-
-
 def test_a_failed_compilation_names_its_first_error_and_its_log(tmp_path, monkeypatch):
     output = ["[ 10%] Building", "mpi_ops.cc:7:1: error: no member named 'x'", *["Traceback"] * 99]
     fake = tmp_path / "python"

@@ -42,20 +42,21 @@ def local_directory(directory: Any) -> str:
     For a URL, it is a directory below `TMPDIR`, the same for all processes of this user on this host. Otherwise it is
     `directory` itself.
     """
-    return str(path_of(directory)) if is_local(directory) else private_path(_name(directory))
+    return (
+        str(path_of(directory))
+        if is_local(directory)
+        else private_path(f"job-{hashlib.sha256(str(path_of(directory)).encode()).hexdigest()[:16]}")
+    )
 
 
 def make_local_directory(directory: Any) -> str:
     """Creates the `local_directory` of a directory unless it exists, and returns its path; see `make_directory`."""
-    if not is_local(directory):
-        return make_directory(_name(directory))
     path = local_directory(directory)
-    os.makedirs(path, exist_ok=True)
+    if is_local(directory):
+        os.makedirs(path, exist_ok=True)
+    else:
+        make_directory(path)
     return path
-
-
-def _name(directory: Any) -> str:
-    return f"job-{hashlib.sha256(str(path_of(directory)).encode()).hexdigest()[:16]}"
 
 
 class Staging:

@@ -63,13 +63,12 @@ def _locked(path: str) -> Iterator[None]:
         os.close(handle)
 
 
-def make_directory(name: str) -> str:
-    """Creates the directory `private_path(name)` unless it exists, and returns its path.
+def make_directory(path: str) -> None:
+    """Creates a directory that only this user can reach, or checks that the existing directory is one.
 
     Raises:
       UserError: another user created the directory or can reach it, or it is not a directory.
     """
-    path = private_path(name)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode=0o700)
     found = os.lstat(path)
@@ -78,4 +77,3 @@ def make_directory(name: str) -> str:
             f"{path}: expected a directory of this user that no other user can reach. Find out who made it and remove "
             "it, or set TMPDIR to a directory of yours"
         )
-    return path

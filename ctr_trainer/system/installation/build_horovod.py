@@ -7,8 +7,8 @@ Horovod's last release predates current TensorFlow versions, so its sources are 
 The built wheel is kept in the user's cache, in a directory whose name contains everything that the wheel depends on.
 The next checkout or virtual environment on this machine installs the wheel in seconds.
 
-The build needs a C++ compiler, make, and network access for the sources. If there is no CMake 3.13 or later on the
-PATH, the build gets it from PyPI. This module needs only the standard library, so it runs before anything is installed.
+The build needs a C++ compiler, make, and network access for the sources and for CMake, which it gets from PyPI. This
+module needs only the standard library, so it runs before anything is installed.
 
 Environment:
   HOROVOD_GPU_OPERATIONS: `NCCL` for GPUs; unset for CPU and Gloo. Horovod's other variables (`HOROVOD_NCCL_HOME`, ...)
@@ -24,7 +24,6 @@ import pathlib
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -104,37 +103,17 @@ def _pip(
     child.run_command([*pip, *arguments], what, timeout_s, env=env, show=show, merge_stderr=True)
 
 
-def _find_cmake() -> str | None:
-    """Returns the path of the CMake on the PATH if it is new enough for Horovod, otherwise None."""
-    program = shutil.which("cmake")
-    if program is None:
-        return None
-    try:
-        text = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    version = re.search(r"version (\d+)\.(\d+)", text)
-    return program if version and (int(version[1]), int(version[2])) >= (3, 13) else None
-
-
 def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, str]:
-    """Installs pip's build tools, and CMake if needed, below `tools`. Returns the environment of the build."""
-    locked = ["--requirement", _HERE / "build_tools.txt"]  # With hashes, like constraints.txt.
-    cmake = _find_cmake()
-    if cmake is None:
-        _say("no CMake of 3.13 or later on PATH: taking it from PyPI for this build")
-        locked += ["--requirement", _HERE / "cmake.txt"]
+    """Installs pip's build tools and CMake below `tools`. Returns the environment of the build."""
     options = ["--target", tools, "--require-hashes"]
-    _pip("installing the build tools", DOWNLOAD_TIMEOUT_S, "install", *options, *locked)
-    if cmake is None:
-        # Use the program itself, because the Python script that starts it would need its package on PYTHONPATH.
-        found = next(tools.glob("cmake/data/bin/cmake"), None)
-        if found is None:
-            raise UserError(
-                "no CMake of 3.13 or later on PATH, and PyPI has none for this machine. "
-                + _INSTALL_HINT.format(debian="cmake", fedora="cmake")
-            )
-        cmake = str(found)
+    _pip(
+        "installing the build tools",
+        DOWNLOAD_TIMEOUT_S,
+        "install",
+        *options,
+        "--requirement",
+        _HERE / "build_tools.txt",
+    )
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     env = dict(os.environ)
     # If a `make` has called this program, the build must not use its job server.
@@ -142,7 +121,8 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
         env.pop(name, None)
     env.update(
         PYTHONPATH=str(tools),
-        HOROVOD_CMAKE=cmake,
+        # The program itself, because the Python script that starts it would need its package on PYTHONPATH.
+        HOROVOD_CMAKE=str(tools / "cmake" / "data" / "bin" / "cmake"),
         HOROVOD_WITH_TENSORFLOW="1",
         HOROVOD_WITH_GLOO="1",
         HOROVOD_WITHOUT_MPI="1",
@@ -150,8 +130,6 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
         HOROVOD_WITHOUT_MXNET="1",
         # A compiler process needs up to 2 GiB for TensorFlow's headers.
         MAKEFLAGS=f"-j{max(1, min(hardware.usable_cores(), memory_gib // 2))}",
-        # CMake 4 rejects the old minimum version in Horovod's third_party/.
-        CMAKE_POLICY_VERSION_MINIMUM="3.5",
         TF_CPP_MIN_LOG_LEVEL="3",
     )
     env.pop("HOROVOD_GPU_OPERATIONS", None)
