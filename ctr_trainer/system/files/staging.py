@@ -42,11 +42,8 @@ def local_directory(directory: Any) -> str:
     For a URL, it is a directory below `TMPDIR`, the same for all processes of this user on this host. Otherwise it is
     `directory` itself.
     """
-    return (
-        str(path_of(directory))
-        if is_local(directory)
-        else private_path(f"job-{hashlib.sha256(str(path_of(directory)).encode()).hexdigest()[:16]}")
-    )
+    path = str(path_of(directory))
+    return path if is_local(directory) else private_path(f"job-{hashlib.sha256(path.encode()).hexdigest()[:16]}")
 
 
 def make_local_directory(directory: Any) -> str:
