@@ -82,27 +82,20 @@ def test_what_the_caller_set_stays_and_the_package_beside_it_is_found(checkout):
     assert shown["PYTHONPATH"] == f"{checkout}:/elsewhere"
 
 
-def test_arguments_are_passed_on_unchanged_and_paths_are_relative_to_the_caller(checkout, tmp_path):
+def test_arguments_are_passed_on_and_without_any_it_trains_the_demo(checkout, tmp_path):
     given = ["--flagfile=x.flags", "--model_dir=with a space", "--glob=*", ""]
     arguments, shown = run(checkout, *given, cwd=tmp_path)
     assert arguments == ["-m", "ctr_trainer", "train", *given]
-    assert shown["directory"] == str(tmp_path)
-
-
-def test_without_arguments_it_trains_the_demo_from_any_directory(checkout, tmp_path):
+    assert shown["directory"] == str(tmp_path)  # Paths are relative to the caller.
     arguments, shown = run(checkout, cwd=tmp_path)
     assert arguments == ["-m", "ctr_trainer", "train", "--flagfile=configs/demo.flags"]
     assert shown["directory"] == str(checkout)
 
 
-def test_without_a_venv_it_takes_python3_of_path(checkout):
+def test_its_status_is_that_of_the_training_by_the_venv_or_else_python3(checkout):
+    write_program(checkout / ".venv" / "bin" / "python", "exit 7")
+    assert subprocess.run([checkout / "run.sh", "--max_steps=1"], timeout=60).returncode == 7
     shutil.rmtree(checkout / ".venv")
     write_program(checkout.parent / "bin" / "python3", fake_python("path"))
     _, shown = run(checkout, "--max_steps=1")
     assert shown["python"] == "path"
-
-
-def test_its_status_is_that_of_the_training(checkout):
-    write_program(checkout / ".venv" / "bin" / "python", "exit 7")
-    done = subprocess.run([checkout / "run.sh", "--max_steps=1"], timeout=60)
-    assert done.returncode == 7
