@@ -37,13 +37,12 @@ def write_rows(directory, name, **parts):
 def test_each_data_set_converts_with_every_row(tmp_path, name):
     files = bars_files.write(name, tmp_path / "files", rows=500)
     entry = data.load(name)
-    for model in ("deepfm",) if "valid" in entry.md5 else ("deepfm", "din"):
-        parts = data.prepare(entry, files, tmp_path / "work", model, choose_on_test=False, any_files=True)
-        found = [open_dataset(part).rows for part in (parts.train, parts.valid, parts.test)]
-        assert found == ([400, 50, 50] if "valid" in entry.md5 else [360, 40, 100])
-        combiners = {feature.combiner for feature in open_dataset(parts.train).spec.sparse}
-        assert combiners <= {None, "sum", "none" if model == "din" else "mean"}
-        assert parts == data.prepare(entry, files, tmp_path / "work", model, choose_on_test=False, any_files=True)
+    model = "deepfm" if "valid" in entry.md5 else "din"
+    parts = data.prepare(entry, files, tmp_path / "work", model, choose_on_test=False, any_files=True)
+    found = [open_dataset(part).rows for part in (parts.train, parts.valid, parts.test)]
+    assert found == ([400, 50, 50] if model == "deepfm" else [360, 40, 100])
+    combiners = {feature.combiner for feature in open_dataset(parts.train).spec.sparse}
+    assert combiners <= {None, "sum", "none" if model == "din" else "mean"}
 
 
 def test_rare_unknown_and_missing_values_of_a_field_are_one_text(tmp_path):
@@ -175,8 +174,8 @@ def test_the_notes_name_models_without_settings_and_what_chose_the_epoch():
     assert "read each history by itself" in notes[-1]
 
 
-@pytest.mark.parametrize(("name", "model"), [("criteo_x4", "deepfm"), ("amazonelectronics_x1", "din")])
-def test_a_row_from_files_to_its_figures(tmp_path, capfd, name, model):
+def test_a_row_from_files_to_its_figures(tmp_path, capfd):
+    name, model = "amazonelectronics_x1", "din"
     files = bars_files.write(name, tmp_path / "files")
     command = [f"--data={name}", f"--path={files}", f"--models={model}", "--seeds=1", f"--work={tmp_path / 'work'}"]
     small = ["--any_files", "--", "--epochs=1", "--batch_size=256", "--hidden_units=8", "--threads=1"]
@@ -190,7 +189,7 @@ def test_a_row_from_files_to_its_figures(tmp_path, capfd, name, model):
     assert not found["leaderboard"]
     entry = found["models"][model]
     assert entry["auc"] > 0.55 and 0 < entry["copc"] < 3 and entry["core_seconds"] > 0
-    assert ("gauc" in entry) == (name == "amazonelectronics_x1")
+    assert "gauc" in entry
     # The same command again trains nothing, and prints the same.
     leaderboard.main([*command, *small])
     again, err = capfd.readouterr()

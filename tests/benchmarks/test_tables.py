@@ -15,7 +15,6 @@ from figures import Figure, figure
 from jobs import Job, Setup
 
 from ctr_trainer.settings.by_flag import by_flag
-from ctr_trainer.system.processes import hardware
 
 GPU = {"busy": {"mean": 0.5, "max": 0.75}, "bytes": {"mean": 2e9, "max": 3e9}}
 
@@ -302,18 +301,3 @@ def test_a_real_run_of_accumulation_evaluates_five_times(capsys, warm_python):
         assert 0 < row["training_auc"]["median"] < 1 and 0 < row["training_accuracy"]["median"] < 1
     change = four["auc"]["median"] - one["auc"]["median"]
     assert found["auc_change"]["4"]["examples"]["median"] == pytest.approx(change)
-
-
-@pytest.mark.integration
-def test_a_real_run_of_settings_gives_speed_and_auc(capsys, monkeypatch, warm_python):
-    monkeypatch.setattr(hardware, "has_bfloat16", lambda: False)
-    settings.main(["--workers=1", "--axes=fp16_allreduce,mixed_precision", "--rows=3000", *SMALL])
-    found = last_line(capsys)
-    assert [*found["settings"]] == ["default", "fp16_allreduce=true", "mixed_precision=bfloat16"]
-    default, half, without_instructions = found["settings"].values()
-    assert found["failed"] == {} and without_instructions is None
-    assert found["notes"][0].startswith("mixed_precision=bfloat16 is left out: this processor has no instructions")
-    # One worker exchanges nothing, so that the setting cannot change what it learns.
-    assert half["auc"] == default["auc"] and half["auc_change"]["values"] == [0.0]
-    assert default["resident_bytes"]["median"] > 10**7 and default["read_sample_ms"]["median"] > 0
-    assert 0 < default["auc"]["median"] < 1 and default["speedup"]["values"] == [1.0]

@@ -153,10 +153,8 @@ def test_a_loop_of_ones_own_refuses_one_half_without_the_other(loops, clicks, tm
     assert lost.name in done.stderr
 
 
-def test_an_own_loop_is_short_and_refuses_another_programs_variables(clicks, tmp_path):
+def test_an_own_loop_refuses_another_programs_variables(clicks, tmp_path):
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"\n')
     done = launch.run(0, EXAMPLES / "horovod_loop.py", f"--data={clicks}", f"--model_dir={tmp_path}", check=False)
     assert done.returncode
     assert "model.ckpt-20, so another program trains in this directory" in done.stderr
-    lengths = [len((EXAMPLES / name).read_text().splitlines()) for name in ("horovod_six_steps.py", "horovod_loop.py")]
-    assert lengths[1] <= lengths[0] + 30

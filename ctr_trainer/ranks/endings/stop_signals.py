@@ -12,7 +12,6 @@ from types import FrameType
 from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.system.processes.child import END_SIGNALS
 
-ABORT_SECONDS = int(signal.SIGABRT)
 # Signals within this time count as one request, because both a scheduler and horovodrun may forward the same request.
 _SAME_SECONDS = 1.0
 _LOOK_SECONDS, _CLOSING_SECONDS = 0.25, 3.0

@@ -1,12 +1,11 @@
-"""Trains in a situation that slows a job down, and writes the advice of its summary to --out on rank 0.
+"""Trains while rank 1 sleeps in each step, and writes the advice of the summary to OUT on rank 0.
 
-Situations: `slow` (rank 1 sleeps in each step), `load` (the job runs on one core, which other processes want as well).
+python advice.py DATA MODEL_DIR OUT
 """
 
-import argparse
 import json
-import os
 import pathlib
+import sys
 import time
 
 import tensorflow as tf
@@ -31,26 +30,19 @@ class Sleeps(tf.compat.v1.train.SessionRunHook):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    for name in ("situation", "data", "model_dir", "out"):
-        parser.add_argument(f"--{name}", default="")
-    args = parser.parse_args()
+    data, model_dir, out = sys.argv[1:]
     distributed.init()
-    if args.situation == "load":
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    else:  # Other processes may want the cores of the machine that runs this test.
-        measuring_hooks.core_seconds = lambda: (1.0, 0.0)
+    measuring_hooks.core_seconds = lambda: (1.0, 0.0)  # Other processes may want the cores of this machine.
     config = RunConfig(threads=1, embedding=EmbeddingConfig(service="shared"), save_checkpoints_steps=10_000)
     params = ModelParams(TrainOp("adagrad", 0.1, 0.3), hidden_units=(8,))
-    estimator = Estimator(deepfm.model_fn, args.model_dir, params, config)
-    hooks = [Sleeps()] if args.situation == "slow" else []
+    estimator = Estimator(deepfm.model_fn, model_dir, params, config)
 
     def read(position):
-        return BatchReader(args.data, 128, distributed.rank(), distributed.size(), position=position)
+        return BatchReader(data, 128, distributed.rank(), distributed.size(), position=position)
 
-    result = estimator.train(read, max_steps=STEPS, hooks=hooks).last_training
+    result = estimator.train(read, max_steps=STEPS, hooks=[Sleeps()]).last_training
     if distributed.is_chief():
-        pathlib.Path(args.out).write_text(json.dumps(result.advice))
+        pathlib.Path(out).write_text(json.dumps(result.advice))
 
 
 main()
