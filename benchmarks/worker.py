@@ -24,6 +24,7 @@ from ctr_trainer.commands.reports.training_run import METRICS_FILE
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.features.columns import Statistics
 from ctr_trainer.features.spec import DenseFeature, FeatureSpec, Label, SparseFeature
+from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
@@ -97,7 +98,7 @@ def write(result_dir: str, found: Mapping[str, Any]) -> None:
 
 def main() -> None:
     tensorflow_import.load()
-    log_lines.install(rank=log_lines.rank_of_this_process())
+    log_lines.install(rank=Placement.of_this_process().rank)
     own, given = arguments()
     try:
         values = flags.define(flags.TRAINING)

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {masked(str(error))}\nsee python -m ctr_trainer {name} --help", file=sys.stderr)
         return errors.USAGE
     if "log_format" in values:
-        rank = log_lines.rank_of_this_process() if name in _WORKERS else None
+        rank = notices.Placement.of_this_process().rank if name in _WORKERS else None
         log_lines.install(values["log_format"], rank, warnings_only=bool(rank) and values.get("log_ranks") == "0")
     _warn_of_variables()
     ending = EndReport(values.get("model_dir", ""))
@@ -102,7 +102,7 @@ def _write_until_closed(stream: Any) -> None:
 
 def _warn_of_variables() -> None:
     """Warns once per job about environment variables that have the form of this package's, but that nothing reads."""
-    if log_lines.rank_of_this_process() or any(name in os.environ for name in (CHILD, notices.ATTEMPT)):
+    if notices.Placement.of_this_process().rank or any(name in os.environ for name in (CHILD, notices.ATTEMPT)):
         return
     for name in sorted(os.environ):
         if name.startswith("CTR_TRAINER_") and name not in _VARIABLES and not name.startswith("CTR_TRAINER_TEST_"):

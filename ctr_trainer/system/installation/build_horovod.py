@@ -176,21 +176,17 @@ def build_wheel(destination: pathlib.Path, gpu_operations: str) -> pathlib.Path:
 
 
 def check_installed(gpu_operations: str) -> None:
-    """Raises UserError unless the installed Horovod has TensorFlow, Gloo and the requested GPU operations."""
-    horovodrun = pathlib.Path(sysconfig.get_path("scripts")) / "horovodrun"
-    env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
-    check = [horovodrun, "--check-build"]
-    output = "\n".join(child.run_command(check, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True))
-    missing = [what for what in ("TensorFlow", "Gloo", gpu_operations) if what and f"[X] {what}" not in output]
-    # `horovodrun` always reports Gloo, even if the library lacks it, see `horovod_patches`.
-    if "TensorFlow" not in missing:
-        ask = [sys.executable, "-c", "import horovod.tensorflow as hvd; print('Gloo:', hvd.gloo_built())"]
-        if "Gloo: True" not in child.run_command(ask, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True):
-            missing = list(dict.fromkeys([*missing, "Gloo"]))
-    if missing:
-        raise UserError(
-            f"the installed Horovod lacks {', '.join(missing)}; {horovodrun} --check-build prints:\n{output}"
-        )
+    """Raises UserError unless the installed Horovod works, and has Gloo and the requested GPU operations."""
+    wanted = ["gloo", *([gpu_operations.lower()] if gpu_operations else [])]
+    code = (
+        "import horovod.runner.launch, horovod.tensorflow as hvd; "
+        f"print('lacks:', *(name for name in {wanted} if not getattr(hvd, name + '_built')()))"
+    )
+    ask, env = [sys.executable, "-c", code], dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
+    lines = child.run_command(ask, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True)
+    lacking = next(line for line in lines if line.startswith("lacks:")).split()[1:]
+    if lacking:
+        raise UserError(f"the installed Horovod lacks {', '.join(lacking)}")
 
 
 def install(wheel: pathlib.Path) -> None:

@@ -3,7 +3,6 @@
 import datetime
 import json
 import logging
-import os
 import sys
 import time
 
@@ -47,11 +46,6 @@ def install(form: str = "plain", rank: int | None = None, warnings_only: bool = 
     root.setLevel(logging.INFO)
     # The handler has this level too, because TensorFlow's logger has a level of its own.
     handler.setLevel(logging.WARNING if warnings_only else logging.INFO)
-
-
-def rank_of_this_process() -> int:
-    """Returns the rank that `horovodrun` assigned to this process; 0 without `horovodrun`."""
-    return int(os.environ.get("HOROVOD_RANK", 0))
 
 
 def installed_form() -> str:
