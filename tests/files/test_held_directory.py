@@ -60,12 +60,10 @@ def test_a_second_training_of_a_model_is_refused_and_its_evaluation_is_not(tmp_p
     flags = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={model}", "--hidden_units=8", "--threads=1"]
     assert cli.main(["train", *flags, "--batch_size=32", "--max_steps=2"]) == 0
     before = sorted(os.listdir(model / "checkpoints"))
-    with _other_job(model) as other:
+    with _other_job(model) as other:  # `held_directory` itself ends with a kill, see above.
         assert cli.main(["train", *flags, "--batch_size=32", "--epochs=9"]) == 1
         error = capsys.readouterr().err
         assert f"error: another job (process {other.pid} on host {socket.gethostname()} since " in error
         assert f"trains the model in {model}: wait until it ends, stop it, or name another model_dir" in error
         assert sorted(os.listdir(model / "checkpoints")) == before
         assert cli.main(["evaluate", *flags]) == 0
-        other.send_signal(signal.SIGKILL)
-        assert cli.main(["train", *flags, "--batch_size=32", "--epochs=2"]) == 0
