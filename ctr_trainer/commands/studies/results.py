@@ -104,10 +104,12 @@ def refuse_others(output: str | os.PathLike[str]) -> None:
     """Raises UserError if `output` is a file, or has a file that `write` would replace and that it did not write."""
     if LocalPath(output).is_file():
         raise UserError(f"output={output}: is a file; name a directory")
-    for name, beginning in _BEGINNINGS.items():
-        refuse_foreign_file(
-            LocalPath(output, name), lambda path, own=beginning: path.read_bytes().startswith(own), "search"
-        )
+    for name in _BEGINNINGS:
+        refuse_foreign_file(LocalPath(output, name), _is_ours, "search")
+
+
+def _is_ours(path: LocalPath) -> bool:
+    return path.read_bytes().startswith(_BEGINNINGS[path.name])
 
 
 def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_dir: str) -> Found:
