@@ -54,9 +54,7 @@ def test_a_text_that_is_not_utf8_is_a_bad_row_that_names_the_byte(tmp_path, capl
     assert table["tags"].to_pylist() == [keys("tags", pa.array(["a", "Zürich"])).tolist(), []]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "text"), [("latin-1", "Zürich,é"), ("cp1252", "€5,“a”"), ("shift_jis", "東京,ソ")]
-)
+@pytest.mark.parametrize(("encoding", "text"), [("latin-1", "Zürich,é"), ("shift_jis", "東京,ソ")])
 def test_a_csv_in_a_named_encoding_has_the_keys_of_utf8(tmp_path, capsys, encoding, text):
     lines = (
         "y,c,größe\n".replace("größe", "größe" if encoding != "shift_jis" else "大")
