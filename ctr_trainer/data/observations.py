@@ -119,10 +119,6 @@ class Observations:
                 if text:
                     self.texts[f.name][TYPICAL] = text
 
-    def with_typical(self, statistics: dict[str, dict]) -> dict[str, dict]:
-        """Adds the forms and the typical texts to the statistics of a data set, for `DatasetInfo.statistics`."""
-        return statistics | self.texts
-
     def merge(self, other: "Observations") -> None:
         """Adds the observations of the next chunks. Logs a warning for the first odd value of each feature."""
         for name, lengths in other.lengths.items():

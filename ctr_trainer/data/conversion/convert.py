@@ -1,6 +1,7 @@
 """Converts source files to a data set: Parquet files of keys, numbers and labels."""
 
 import contextlib
+import functools
 import math
 import os
 import posixpath
@@ -31,9 +32,9 @@ from ctr_trainer.system.messages.errors import UserError
 
 # f(files, spec, column of a split by time or None) -> the blocks of the files, in order.
 SOURCES: dict[str, Callable[[Sequence[SourceFile], FeatureSpec, str | None], Iterable[Block]]] = {
-    "criteo": delimited.read_criteo,
+    "criteo": functools.partial(delimited.read, form=delimited.CRITEO),
     "csv": delimited.read,
-    "libffm": libsvm.read_fields,
+    "libffm": functools.partial(libsvm.read, pattern=libsvm.OF_FIELD),
     "libsvm": libsvm.read,
     "parquet": parquet.read,
     "tfrecord": tfrecord.read,
@@ -176,7 +177,7 @@ def describe(
       bad_rows: number of rows that the conversion left out.
       extra: additional figures of the format.
     """
-    fitted = observed.with_typical(next(iter(parts.values())).statistics.fitted())
+    fitted = next(iter(parts.values())).statistics.fitted() | observed.texts
     found = {}
     for name, part in parts.items():
         directory.add(posixpath.join(name, dataset.FILE))

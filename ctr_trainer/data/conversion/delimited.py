@@ -28,7 +28,7 @@ from ctr_trainer.system.messages.errors import UserError
 CRITEO_DENSE = tuple(f"I{i}" for i in range(1, 14))
 CRITEO_SPARSE = tuple(f"C{i}" for i in range(1, 27))
 CRITEO_COLUMNS = ("label", *CRITEO_DENSE, *CRITEO_SPARSE)
-_CRITEO = CsvFormat(delimiter="\t", header=False, columns=CRITEO_COLUMNS, quote="")
+CRITEO = CsvFormat(delimiter="\t", header=False, columns=CRITEO_COLUMNS, quote="")
 _SHOWN = 200  # Number of bytes of a bad row in its message.
 _RETURN = re.compile(rb"\r(?!\n)")
 _QUOTE_CURE = (
@@ -39,28 +39,25 @@ _CLOSED = f"a row whose quotes are closed; {_QUOTE_CURE}"
 csv.field_size_limit(2 * LONGEST_LINE)
 
 
-def read(files: Sequence[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
-    """Yields the blocks of files in the form that the spec's [csv] section describes; see `blocks`."""
-    return blocks(files, form_of(files, spec.csv, spec), spec, time)
+def read(
+    files: Sequence[SourceFile], spec: FeatureSpec, time: str | None, form: CsvFormat | None = None
+) -> Iterator[Block]:
+    """Yields the blocks of files; see `blocks`.
 
+    If the spec is unlabelled and `form` names the columns, the files may lack the label columns, as the test set of
+    Criteo's challenge does.
 
-def read_criteo(files: Sequence[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
-    """Yields the blocks of Criteo's files: tab-separated, without a header or quotes; see `CRITEO_COLUMNS`.
-
-    If the spec is unlabelled, the files may be the test set of the challenge, which has no label.
+    Args:
+      form: form of the files; None for the form that the spec's [csv] section describes.
     """
-    return blocks(files, form_of(files, _CRITEO, spec), spec, time)
-
-
-def form_of(files: Sequence[SourceFile], form: CsvFormat, spec: FeatureSpec) -> CsvFormat:
-    """Returns the form, without the label columns if the spec is unlabelled and the first line lacks them."""
-    if spec.labelled or not form.columns:
-        return form
+    form = form or spec.csv
     labels = {label.column for label in spec.labels}
     others = tuple(name for name in form.columns if name not in labels)
-    file = files[0].path
-    fields = csv_header.fields_of(file, first_line(file, form.encoding), form)
-    return dataclasses.replace(form, columns=others) if len(fields) == len(others) else form
+    if not spec.labelled and form.columns:
+        file = files[0].path
+        if len(csv_header.fields_of(file, first_line(file, form.encoding), form)) == len(others):
+            form = dataclasses.replace(form, columns=others)
+    return blocks(files, form, spec, time)
 
 
 def blocks(

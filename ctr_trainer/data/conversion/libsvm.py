@@ -26,20 +26,13 @@ OF_FIELD = rf"\d+:{WEIGHTED}"
 QUERY_TOKEN = rf"qid:{_INDEX}"
 
 
-def read(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
-    """Yields blocks with `label`, `features` (lists of `index:value`) and `qid`.
+def read(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None, pattern: str = WEIGHTED) -> Iterator[Block]:
+    """Yields blocks with `label`, `qid` and, for the pattern WEIGHTED, `features`, lists of `index:value`.
 
-    If the spec is unlabelled, lines may lack the label.
+    With OF_FIELD, they have a column such as `field3` for each field that the spec needs: lists of `index:value`, or of
+    `index` if the feature has no weights. If the spec is unlabelled, lines may lack the label.
     """
-    return _blocks(files, spec, time, WEIGHTED)
-
-
-def read_fields(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
-    """Yields blocks with `label`, `qid` and a column such as `field3` for each field that the spec needs; see `read`.
-
-    A field's column contains lists of `index:value`, or of `index` if the feature has no weights.
-    """
-    return _blocks(files, spec, time, OF_FIELD)
+    return (functools.partial(_chunk, spec, time, pattern, *block) for block in _texts(files))
 
 
 def tables(files: Iterable[SourceFile], format: str, bad_rows: BadRows) -> Iterator[pa.Table]:
@@ -50,10 +43,6 @@ def tables(files: Iterable[SourceFile], format: str, bad_rows: BadRows) -> Itera
         columns = _columns(_good_lines(text, file, first, pattern, True, found)[0], pattern)
         bad_rows.add(found)
         yield pa.table(columns).drop_columns([QUERY])
-
-
-def _blocks(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None, pattern: str) -> Iterator[Block]:
-    return (functools.partial(_chunk, spec, time, pattern, *block) for block in _texts(files))
 
 
 def _texts(files: Iterable[SourceFile]) -> Iterator[tuple[str, bytes, int]]:
