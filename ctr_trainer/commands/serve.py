@@ -35,8 +35,6 @@ def run(flags: ServeFlags) -> None:
         ),
         port_file=flags.port_file or None,
         exit_with_stdin=told is not None,
-        save_at_exit=flags.save_at_exit,
-        restore=flags.restore or None,
         metrics_port=flags.metrics_port if flags.metrics_port >= 0 else None,
         file_cores=set(parent.get("file_cores", ())) or None,
     )

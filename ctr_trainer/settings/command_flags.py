@@ -78,8 +78,6 @@ class ServeFlags(Settings, title="Serve"):
         -1, "port at which Prometheus reads /metrics; 0 picks a free port, -1 serves no metrics", "port", minimum=-1
     )
     port_file: str = setting("", "file that gets host:port once the service is ready", "path")
-    save_at_exit: bool = setting(True, "save all rows below --data_dir at SIGTERM; --restore reads them")
-    restore: str = setting("", "directory that --save_at_exit wrote, from which to start", "path")
     log_format: str = setting("plain", "json: each line of the log is a JSON object", choices=log_lines.FORMATS)
 
 

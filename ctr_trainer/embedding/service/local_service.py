@@ -163,7 +163,6 @@ class LocalService(Child):
     def _command(self, data_dir: str | os.PathLike, port_file: pathlib.Path) -> list[str]:
         arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={port_file}"]
         arguments += [f"--log_format={log_lines.installed_form()}"]
-        arguments += ["--nosave_at_exit"]  # The trainer has its own checkpoints.
         return [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
 
     def _wait_for(self, port_file: pathlib.Path, timeout: float) -> str:

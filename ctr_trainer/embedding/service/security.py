@@ -174,27 +174,16 @@ def token_refusal(header: str, token: str | None, cure: str = "give token_file")
 
 
 class Gate(flight.ServerMiddlewareFactory):
-    """Refuses calls without the token, and adds the service's incarnation to every answer."""
+    """Refuses calls without the token."""
 
-    def __init__(self, token: str | None, incarnation: object) -> None:
+    def __init__(self, token: str | None) -> None:
         super().__init__()
         self._token = token
-        self._incarnation = incarnation
 
-    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> flight.ServerMiddleware:
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> None:
         refusal = token_refusal((headers.get(wire.TOKEN) or [""])[0], self._token)
         if refusal:
             raise flight.FlightUnauthenticatedError(refusal)
-        return _Answer({wire.INCARNATION: str(self._incarnation)})
-
-
-class _Answer(flight.ServerMiddleware):
-    def __init__(self, headers: dict[str, str]) -> None:
-        super().__init__()
-        self._headers = headers
-
-    def sending_headers(self) -> dict[str, str]:
-        return self._headers
 
 
 def _read_all(token_file: str, *pem_files: str) -> list[Any]:

@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import dataclasses
-import json
 import os
 import threading
 import time
@@ -23,14 +22,13 @@ from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.system.files.lease import Owner
-from ctr_trainer.system.files.paths import AnyPath, Path, path_of
+from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.measuring.resources import resident_bytes
 from ctr_trainer.system.messages.errors import UserError, is_loss
 from ctr_trainer.system.processes import hardware
 
 # One thread writes a checkpoint, one writes an epoch of a publication.
 _FILE_THREADS = 2
-_MANIFEST = "manifest.json"  # Of the rows that are saved at the exit.
 # The actions that need the lease, and the actions that do not depend on the incarnation of the rows.
 _WRITES = ("create_table", "save", "publish", "advance", "restore")
 _OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore")
@@ -40,9 +38,9 @@ class Service(flight.FlightServerBase):
     """A Flight server for a LocalStore. It answers requests from its construction until `shutdown`.
 
     The answer to an invalid request is INVALID_ARGUMENT, and the request changes nothing. A request that changes or
-    saves rows needs the lease that this service has given to one training. The headers of each answer contain the
-    service's incarnation, and a request may name the one that it expects. So a client detects when its rows no longer
-    exist: after a restart, a `restore`, or when another training has taken the lease.
+    saves rows needs the lease that this service has given to one training. A request may name the incarnation that it
+    expects. So a client detects when its rows no longer exist: after a restart, a `restore`, or when another training
+    has taken the lease.
 
     Any Flight client may read: `list_flights` lists the tables, and `do_get` streams the table that its ticket names.
     """
@@ -88,7 +86,7 @@ class Service(flight.FlightServerBase):
             "tables": lambda body: [self._layout(name) for name in sorted(self._store.tables)],
         }
         self._row_requests = RowRequests(self._store, self._columns, self.metrics, self._leases, self.incarnation)
-        gate = {"gate": Gate(security.token, self.incarnation)}
+        gate = {"gate": Gate(security.token)}
         super().__init__(security.location(host, port), middleware=gate, **security.server_options())
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[flight.Result]:
@@ -192,32 +190,6 @@ class Service(flight.FlightServerBase):
         """Releases the lock on this shard's files in the data_dir."""
         if self._directory_lock is not None:
             self._directory_lock.close()
-
-    def save_exit(self) -> Path | None:
-        """Writes all rows, then a manifest, for `restore_exit`. Returns the directory; None without tables."""
-        if not self._store.tables:
-            return None
-        shard, shards = self._place or (0, 1)
-        path = self._data_dir / "at-exit" / f"shard-{shard:05d}-of-{shards:05d}"
-        path.mkdir(parents=True, exist_ok=True)
-        manifest = path / _MANIFEST
-        manifest.unlink(missing_ok=True)  # It lists files that are about to be replaced.
-        manifest.write_json({"shard": shard, "shards": shards, "files": self._store.save(path, 0)})
-        return path
-
-    def restore_exit(self, path: AnyPath) -> None:
-        """Restores, as the same shard, the rows of `save_exit` in `path`. Raises UserError for a bad file."""
-        manifest = path_of(path) / _MANIFEST
-        try:
-            values = json.loads(manifest.read_bytes())
-            place, files = (int(values["shard"]), int(values["shards"])), values["files"]
-        except OSError as error:
-            raise UserError(f"{manifest}: {error.strerror}: expected the directory of a snapshot at exit") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{manifest}: not the manifest of a snapshot at exit: {error}") from None
-        self._store.take_place(*place)
-        self._store.restore(path, files)
-        self._place = place
 
     def _advance(self, body: dict[str, Any]) -> None:
         with self.incarnation.within(body.get("incarnation")):

@@ -39,11 +39,12 @@ class ServiceMetrics:
       stats: a function that returns {"tables": {name: {"rows": int, "bytes": int}}}.
 
     Attributes:
-      latencies: `PsEmbeddingLookup` and `PsPushGrad` of the log, since the last `status_lines`.
+      latencies: `PsEmbeddingLookup` and `PsPushGrad` of the log, since the start of the service.
     """
 
     def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
-        self.latencies, self._since_start = (tuple(map(Latency, PS_NAMES)) for _ in range(2))
+        self.latencies = tuple(map(Latency, PS_NAMES))
+        self._logged = [latency.encoded() for latency in self.latencies]
         self._stats = stats
         self._synced: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -68,8 +69,7 @@ class ServiceMetrics:
             self._failures.labels(operation, table).inc()
             raise
         seconds = time.perf_counter() - start
-        for latencies in (self.latencies, self._since_start):
-            latencies[operation not in _READS].record(seconds * 1e6)
+        self.latencies[operation not in _READS].record(seconds * 1e6)
         self._requests.labels(operation, table).inc()
         self._rows.labels(operation, table).inc(rows)
         self._seconds.labels(operation).observe(seconds)
@@ -84,12 +84,12 @@ class ServiceMetrics:
                 del self._synced[next(iter(self._synced))]
 
     def percentiles(self) -> dict[str, Any]:
-        """Returns the percentiles of each operation since the last `status_lines`, in microseconds."""
+        """Returns the percentiles of each operation since the start, in microseconds."""
         return {latency.name: latency.percentiles() for latency in self.latencies}
 
     def histograms(self) -> dict[str, str]:
         """Returns the `Latency.encoded` durations since the start of the service by name."""
-        return {latency.name: latency.encoded() for latency in self._since_start}
+        return {latency.name: latency.encoded() for latency in self.latencies}
 
     def requests(self) -> dict[str, int]:
         """Returns the number of answered requests since the start by operation, over all tables."""
@@ -102,10 +102,9 @@ class ServiceMetrics:
 
     def status_lines(self) -> list[str]:
         """Returns the log lines for the time since the last call."""
-        lines = [latency.status_line() for latency in self.latencies]
-        for latency in self.latencies:
-            latency.reset()
-        return lines
+        before, self._logged = self._logged, [latency.encoded() for latency in self.latencies]
+        each = zip(PS_NAMES, before, self._logged, strict=True)
+        return [Latency.between(name, "", [earlier], [now]).status_line() for name, earlier, now in each]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yields the gauges when Prometheus scrapes them."""

@@ -34,39 +34,29 @@ def serve(
     security: ServerSecurity = ServerSecurity(),  # noqa: B008, it is frozen
     port_file: str | None = None,
     exit_with_stdin: bool = False,
-    save_at_exit: bool = True,
-    restore: str | None = None,
     metrics_port: int | None = None,
     file_cores: set[int] | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then saves all rows in `data_dir`. Call it on the main thread.
+    """Serves until SIGTERM or SIGINT. Call it on the main thread.
 
-    A service that ends with its parent process and saves nothing ignores these signals: at shutdown, a machine sends
-    SIGTERM to all processes, and a training still needs its service to save.
+    A service that ends with its parent process ignores these signals: at shutdown, a machine sends SIGTERM to all
+    processes, and a training still needs its service to save.
 
     Args:
       bind: `host:port`; port 0 picks a free one. An address that is not loopback needs a token.
       data_dir: directory of the snapshots, or its URL; made if it does not exist.
       port_file: file to which `host:port` is written, by rename, once the service answers.
-      exit_with_stdin: whether to end, without saving, also when stdin closes, that is, when the parent process ends.
-      save_at_exit: whether to save at a signal.
-      restore: directory, or its URL, of such a save from which to start.
+      exit_with_stdin: whether to end when stdin closes, that is, when the parent process ends, instead of at a signal.
       metrics_port: port for Prometheus, on the host of `bind`; None for none.
       file_cores: see `Service`.
 
-    Raises UserError if the address cannot be bound, if it needs a token, or if `restore` is incomplete.
+    Raises UserError if the address cannot be bound, or if it needs a token.
     """
     log_lines.install(log_lines.installed_form())
     host, port = _split(bind)
     security.refuse_open_door(host)
-    stop, signalled = threading.Event(), []
-    is_left = exit_with_stdin and not save_at_exit
-
-    def end(*_: object) -> None:
-        signalled.append(True)
-        stop.set()
-
-    with child.handling_signals(signal.SIG_IGN if is_left else end):
+    stop = threading.Event()
+    with child.handling_signals(signal.SIG_IGN if exit_with_stdin else lambda *_: stop.set()):
         if exit_with_stdin:
             threading.Thread(target=set_when_closed, args=(sys.stdin.fileno(), stop), daemon=True).start()
         path_of(data_dir).mkdir(parents=True, exist_ok=True)
@@ -77,8 +67,6 @@ def serve(
             raise UserError(f"cannot serve on {bind}: {error}; if the port is taken, name a free one") from None
         if metrics_port is not None:
             _log.info("Prometheus metrics on http://%s:%d/metrics", host, service.metrics.serve(metrics_port, host))
-        if restore:
-            service.restore_exit(restore)
         address = f"{host}:{service.port}"
         _log.info("embedding service %s answers on %s", service.incarnation, address)
         if port_file:
@@ -99,13 +87,8 @@ def serve(
         closing = threading.Thread(target=service.shutdown, daemon=True)
         closing.start()
         closing.join(_SHUTDOWN_SECONDS)
-        cut_off = closing.is_alive()
-        if signalled and save_at_exit:
-            path = service.save_exit()
-            if path:
-                _log.info("saved all rows in %s; a service with restore=%s starts from them", path, path)
         service.leave_directory()
-        if cut_off:
+        if closing.is_alive():
             _log.warning("calls that have not ended after %d s are aborted", _SHUTDOWN_SECONDS)
             os._exit(0)
 

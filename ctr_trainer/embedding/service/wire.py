@@ -31,7 +31,6 @@ from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.system.messages.errors import UserError
 
-INCARNATION = "ctr-trainer-incarnation"
 TOKEN = "authorization"
 # Prefixes of the messages of the service's own errors, see `incarnation`, `lease` and `errors.is_loss`.
 RESTARTED, REPLACED, HELD, LOST = "restarted", "replaced: ", "held: ", "lost: "
