@@ -223,5 +223,5 @@ def _steps(cache: RowCopies, reader: BatchReader, table: str) -> Iterator[int]:
         for batch, lookup in zip(group, lookups, strict=True):
             slots = cache.find_or_create(lookup.unique, since)
             gradients = [np.full((len(slots), dim), 1e-4, np.float32) for dim in DIMS]
-            cache.apply_gradients(slots, gradients, 0.05)
+            cache.apply_gradients(lookup.unique, slots, gradients, 0.05)
             yield batch.size

@@ -127,7 +127,7 @@ class Embeddings:
                 slots = rows.find_or_create(lookup.unique, None if self.syncs.is_strict else since)
             else:
                 slots = rows.find(lookup.unique)
-            feed |= inputs.gather(lookup, rows.rows, slots)
+            feed |= inputs.gather(lookup, rows.read(lookup.unique, slots, create))
             self.new_keys.look(inputs.features, rows, lookup, slots, is_due)
             if rows.totals().misses == asked:  # A request measures its own latency.
                 latency = self._local if name in self.syncs.copies else self._lookup
@@ -157,7 +157,7 @@ class Embeddings:
             if host is None or host.trains or part.rows in self._dense:
                 is_copy = isinstance(part.rows, RowCopies)
                 with contextlib.nullcontext() if is_copy else self._push.measure():
-                    part.rows.apply_gradients(part.slots, part.sums, step.learning_rate)
+                    part.rows.apply_gradients(part.keys, part.slots, part.sums, step.learning_rate)
         if host is not None:
             host.end_step()
 

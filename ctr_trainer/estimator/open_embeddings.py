@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import find_codec
 from ctr_trainer.embedding.store.store import Store, StoreReader
 from ctr_trainer.embedding.store.worker_rows import StepHistory, TableRows, WorkerRows
@@ -64,7 +65,9 @@ def open_embeddings(
     if memory is not None:
         group = Group(groups=distributed.hosts(), is_syncer=is_first, is_alone=False)
 
-    def copies_of(store: Store, table: TableConfig) -> WorkerRows:
+    def rows_of(table: TableConfig) -> WorkerRows:
+        if isinstance(store, LocalStore):
+            return TableRows(store.tables[table.name])
         if uncached:
             return StoreReader(store, table)
         return RowCopies(
@@ -83,7 +86,7 @@ def open_embeddings(
             store.create_table(table)
 
     def opened() -> dict[str, WorkerRows]:
-        return {table.name: store.worker_rows(table, copies_of) for table in tables}
+        return {table.name: rows_of(table) for table in tables}
 
     _first_then_others(distributed.is_chief(), create, "tables_created")
     rows = opened() if group.is_alone else _first_then_others(is_first, opened, "host_rows_opened")

@@ -121,7 +121,7 @@ def open_store(
             )
         elif config.service == "shared":
             shared = stack.enter_context(open_host_memory())
-            yield LocalStore(shared, distributed.local_rank(), distributed.local_size(), is_published)
+            yield LocalStore(shared, is_published)
         else:
             memory = None
             if config.row_copies == "host" and distributed.hosts() < distributed.size():

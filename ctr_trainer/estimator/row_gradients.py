@@ -140,4 +140,4 @@ def _merged(parts: Sequence[TableGradients]) -> TableGradients:
         slots[at] = part.slots
         for total, gradient in zip(sums, part.sums, strict=True):
             row_kernels.add(total, at, gradient)
-    return TableGradients(rows, keys, rows.found_again(keys, slots), sums)
+    return TableGradients(rows, keys, slots, sums)

@@ -63,12 +63,11 @@ class TableInputs:
             [(bag.values, bag.splits, f.max_length) for bag, f in sequences],
         )
 
-    def gather(self, lookup: Lookup, rows: np.ndarray, slots: np.ndarray) -> dict[tf.Tensor, np.ndarray]:
-        """Returns the feed_dict of the tensors, from the table's rows and the slots of the lookup's keys."""
+    def gather(self, lookup: Lookup, distinct: np.ndarray) -> dict[tf.Tensor, np.ndarray]:
+        """Returns the feed_dict of the tensors; `distinct`, float32[U, weights], is the result of `WorkerRows.read`."""
         feed: dict[tf.Tensor, np.ndarray] = {}
-        start, parts = 0, self._parts()
-        distinct = lookup.take(rows, slots, sum(dim for _, dim in parts))
-        for kind, dim in parts:
+        start = 0
+        for kind, dim in self._parts():
             if kind in self._segments:
                 feed[self._segments[kind]] = lookup.gather(distinct, start, dim)
             if kind == EMBEDDING:

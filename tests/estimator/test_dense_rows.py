@@ -117,7 +117,7 @@ def test_rows_that_cannot_make_up_for_steps_are_refused():
     store = LocalStore()
     store.create_table(limited)
     with pytest.raises(SettingError, match=r"limits.* limit which keys of dim4 have rows: leave out one"):
-        follow_steps(config, [store.worker_rows(limited, None)], 0)
+        follow_steps(config, [TableRows(store.tables["dim4"])], 0)
     assert follow_steps(config, [copies], None) == []  # An evaluation only reads.
 
 
@@ -137,9 +137,9 @@ def _batch(table, keys, values):
     return [TableGradients(TableRows(table), keys, table.find_or_create(keys), [np.repeat(values, 2, 1), values])]
 
 
-def _step(table, gradients, scale=1.0):
+def _step(gradients, scale=1.0):
     for part in gradients.take(RowStep(1.0, scale)):
-        table.apply_gradients(part.slots, part.sums, 1.0)
+        part.rows.apply_gradients(part.keys, part.slots, part.sums, 1.0)
 
 
 def _rows(table, *keys):
@@ -150,10 +150,10 @@ def test_micro_batches_are_summed_by_key_with_their_weights_and_scaled():
     table, gradients = _table(), RowGradients(1.0)
     gradients.add(_batch(table, [1, 2], [1.0, 2.0]), weight=3.0)
     gradients.add(_batch(table, [2, 3], [4.0, 8.0]), weight=1.0)
-    _step(table, gradients, scale=0.5)
+    _step(gradients, scale=0.5)
     assert _rows(table, 1, 2, 3) == [[-1.5] * 3, [-5.0] * 3, [-4.0] * 3]
     gradients.add(_batch(table, [1], [1.0]))
-    _step(table, gradients)
+    _step(gradients)
     assert _rows(table, 1, 2) == [[-2.5] * 3, [-5.0] * 3]  # it started anew
 
 
@@ -168,7 +168,7 @@ def test_l2_is_of_each_distinct_row_once():
     table.find_or_insert(np.array([1, 2]), np.array([[1, 2, 3], [4, 5, 6]], np.float32))
     gradients.add(_batch(table, [1], [0.0]))
     gradients.add(_batch(table, [1], [0.0]))
-    _step(table, gradients)
+    _step(gradients)
     np.testing.assert_allclose(_rows(table, 1, 2), [[0.9, 1.8, 2.7], [4, 5, 6]], rtol=1e-6)
 
 
@@ -181,7 +181,7 @@ def test_l2_counts_against_a_rows_data_as_with_one_worker_with_all_batches(optim
     cache = RowCopies(store, config, "a", Group(groups=4))
     for keys in ([1, 2], [1], [1]):
         slots = cache.find_or_create(np.array(keys))
-        cache.apply_gradients(slots, [np.zeros((len(keys), 1), np.float32)], 1.0)
+        cache.apply_gradients(np.array(keys), slots, [np.zeros((len(keys), 1), np.float32)], 1.0)
     store.push("t", np.array([1, 2]), np.eye(1, config.width, dtype=np.float32).repeat(2, 0) * 8, "another", 1)
     cache.sync()
     slots, gradients = cache.find_or_create(np.array([1, 2])), RowGradients(1.0, l2=0.5)
@@ -193,12 +193,12 @@ def test_l2_counts_against_a_rows_data_as_with_one_worker_with_all_batches(optim
 def test_clipping_is_by_the_norm_over_all_rows():
     table, gradients = _table(), RowGradients(1.0, clip_norm=1.0)
     gradients.add(_batch(table, [1, 2], [2.0, 1.0]))  # 3 * 4 + 3 * 1 = 15
-    _step(table, gradients)
+    _step(gradients)
     norm = 15**0.5
     np.testing.assert_allclose(_rows(table, 1, 2), [[-2 / norm] * 3, [-1 / norm] * 3], rtol=1e-6)
     before = _rows(table, 1)
     gradients.add(_batch(table, [1], [0.5]))
-    _step(table, gradients)
+    _step(gradients)
     np.testing.assert_allclose(_rows(table, 1), np.array(before) - 0.5, rtol=1e-6)
 
 
@@ -206,6 +206,6 @@ def test_a_row_evicted_within_the_step_takes_no_other_rows_slot():
     table, gradients = _table(max_rows=1), RowGradients(1.0)
     gradients.add(_batch(table, [1], [1.0]))
     gradients.add(_batch(table, [2], [8.0]))
-    _step(table, gradients)
+    _step(gradients)
     assert _rows(table, 2) == [[-8.0] * 3]
     assert len(table) == 1

@@ -8,7 +8,6 @@ import pytest
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.worker.row_copies import Group
 from ctr_trainer.estimator import EmbeddingConfig
@@ -27,28 +26,29 @@ from ctr_trainer.system.messages.errors import UserError
 STEP = BuiltStep(None, RunLength(), RowTraining({}, None))
 
 
-class Remote(LocalStore):
+class Remote:
     """A store that is not in this process as far as `Embeddings` can tell; `gate` holds up syncs."""
 
-    worker_rows = Store.worker_rows
-
     def __init__(self, store):
-        vars(self).update(vars(store))  # Workers with the same store see each other's rows.
+        self._store = store  # Workers with the same store see each other's rows.
         self.gate = threading.Event()
         self.gate.set()
         self.pulls = 0
 
     def pull_newer(self, *arguments):
         self.pulls += 1
-        return super().pull_newer(*arguments)
+        return self._store.pull_newer(*arguments)
 
     def sync(self, *arguments):
         assert self.gate.wait(30)
-        return super().sync(*arguments)
+        return self._store.sync(*arguments)
 
     def put(self, *arguments):
         assert self.gate.wait(30)
-        super().put(*arguments)
+        self._store.put(*arguments)
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
 
 
 class Tensor:
@@ -215,7 +215,7 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
     for name, cache in embeddings.rows.items():
         lookup, since = lookups[name]
         slots = cache.find_or_create(lookup.unique, since)
-        cache.apply_gradients(slots, [np.ones((1, cache.config.weights), np.float32)], 1.0)
+        cache.apply_gradients(lookup.unique, slots, [np.ones((1, cache.config.weights), np.float32)], 1.0)
     embeddings.flush()
     embeddings.syncs.close()
     assert [store.stats()["tables"][name]["rows"] for name in names] == [1, 1]

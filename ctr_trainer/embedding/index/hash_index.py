@@ -13,63 +13,6 @@ _HASHES = 1 << 32  # The number of values of a hash's high half; `sample` select
 _MOVED_A_KEY = 24
 _KEYS_A_MOVE = 1024
 _COUNT, _FREE_COUNT, _BUCKETS, _ACTIVE, _OLD, _FIRST, _MOVED = range(7)
-_RESTING, _CLOCK, _MEMBERS = range(3)
-
-
-class RestingSlots:
-    """The slots of removed keys that some worker may still use.
-
-    A worker uses slots from its lookup to its step, and its next lookup shows that it is done with them. So a slot has
-    rested when every worker has begun a lookup since the slot's key was removed. Until then the slot has no key, and a
-    step skips it. If the slot were given to a new key at once, the step would train the new key's row.
-
-    This worker is number `member`, counted from 0, of the `members` workers that share the memory.
-
-    Caveat: all methods except `begin_lookup` need the table's lock.
-    """
-
-    def __init__(self, memory: TableMemory, member: int, members: int) -> None:
-        self._slots, self._since = memory.array("resting", np.int64), memory.array("resting_since", np.int64)
-        self._numbers, self._memory = memory.counts("resting", _MEMBERS + members), memory
-        self._own = _MEMBERS + member
-
-    def __len__(self) -> int:
-        return int(self._numbers[_RESTING])
-
-    def begin_lookup(self) -> None:
-        """Records that this worker is done with the slots of its earlier lookups."""
-        self._numbers[self._own] = self._numbers[_CLOCK]
-
-    @staticmethod
-    def without_removed(slots: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Returns the slots, int64[U], with -1 for each slot whose key was removed; `keys` are int64[n], by slot."""
-        own = np.flatnonzero((slots >= 0) & (slots < len(keys)))
-        slots = slots.copy()
-        slots[own[keys[slots[own]] == 0]] = -1
-        return slots
-
-    def add(self, slots: np.ndarray) -> None:
-        """Adds slots, int64[U], which rest from now on."""
-        count = len(self)
-        for array, values in ((self._slots, slots), (self._since, self._numbers[_CLOCK])):
-            array.reserve(count + len(slots))
-            array.array[count : count + len(slots)] = values
-        self._numbers[_RESTING] += len(slots)
-        self._numbers[_CLOCK] += 1
-
-    def take_rested(self) -> np.ndarray:
-        """Removes the slots that have rested, and returns them, int64[n]."""
-        count, done = len(self), self._numbers[_MEMBERS:].min()
-        rested = int(np.searchsorted(self._since.array[:count], done))
-        slots = self._slots.array[:rested].copy()
-        if rested:
-            for array in (self._slots.array, self._since.array):
-                array[: count - rested] = array[rested:count].copy()
-            self._numbers[_RESTING] -= rested
-        return slots
-
-    def clear(self) -> None:
-        self._numbers[_RESTING] = 0
 
 
 class Index:
@@ -80,9 +23,8 @@ class Index:
     the memory of the old buckets is freed. The index is not thread-safe.
     """
 
-    def __init__(self, memory: TableMemory | None = None, resting: RestingSlots | None = None) -> None:
-        """`resting` delays the reuse of the slots of removed keys; with None they are free at once."""
-        self._memory, self._resting = memory or TableMemory(), resting
+    def __init__(self, memory: TableMemory | None = None) -> None:
+        self._memory = memory or TableMemory()
         self._keys = self._memory.array("keys", np.int64)
         self._free = self._memory.array("free", np.int64)
         # One region holds the current buckets, the other the old buckets; growth swaps the two.
@@ -93,7 +35,7 @@ class Index:
             self._numbers[_BUCKETS] = _FIRST_BUCKETS
 
     def __len__(self) -> int:
-        return self.slots - self._free_count - (0 if self._resting is None else len(self._resting))
+        return self.slots - self._free_count
 
     @property
     def _free_count(self) -> int:
@@ -158,8 +100,6 @@ class Index:
 
     def free_slots(self, count: int) -> np.ndarray:
         """Returns int64[n], the free slots that the next `count` new keys get; fewer if there are fewer free slots."""
-        if self._resting is not None:
-            self._free_up(self._resting.take_rested())
         free_count = self._free_count
         return self._free.array[max(free_count - count, 0) : free_count].copy()
 
@@ -179,17 +119,13 @@ class Index:
             room = count
 
     def remove(self, keys: np.ndarray) -> np.ndarray:
-        """Removes `keys`, int64[U], and returns the slots that they had, int64[U]; -1 for an unknown key.
-
-        The slots are free at once, or rest first, see `RestingSlots`.
-        """
+        """Removes `keys`, int64[U], and returns the slots that they had, int64[U]; -1 for an unknown key."""
         slots = np.empty(len(keys), np.int64)
         index_maintenance.remove(*self._probed(), keys, slots)
-        freed = slots[slots >= 0]
-        if self._resting is None:
-            self._free_up(freed)
-        else:
-            self._resting.add(freed)
+        freed, free_count = slots[slots >= 0], self._free_count
+        self._free.reserve(free_count + len(freed))
+        self._free.array[free_count : free_count + len(freed)] = freed
+        self._numbers[_FREE_COUNT] += len(freed)
         return slots
 
     def clear(self) -> None:
@@ -197,14 +133,6 @@ class Index:
         self._buckets.fill(0)
         self._old.fill(0)
         self._numbers[[_OLD, _COUNT, _FREE_COUNT]] = 0
-        if self._resting is not None:
-            self._resting.clear()
-
-    def _free_up(self, slots: np.ndarray) -> None:
-        free_count = self._free_count
-        self._free.reserve(free_count + len(slots))
-        self._free.array[free_count : free_count + len(slots)] = slots
-        self._numbers[_FREE_COUNT] += len(slots)
 
     def _add_all(self, keys: np.ndarray) -> np.ndarray:
         slots, done = np.empty(len(keys), np.int64), 0

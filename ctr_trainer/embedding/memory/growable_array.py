@@ -183,11 +183,9 @@ class TableMemory:
     """The memory of a table's arrays: private to this process, or shared, see `shared_memory.SharedMemory`.
 
     Attributes:
-      is_shared: whether several processes may use the memory.
       free: the `madvise` option with which `GrowableArray.release` frees pages of these arrays.
     """
 
-    is_shared = False
     free: int = getattr(mmap, "MADV_DONTNEED", 4)
 
     def array(

@@ -32,7 +32,6 @@ class SharedMemory(TableMemory):
       is_own: whether this process is the owner.
     """
 
-    is_shared = True
     free: int = getattr(mmap, "MADV_REMOVE", 9)
 
     def __init__(self, address: str | None = None, prefix: str = "") -> None:

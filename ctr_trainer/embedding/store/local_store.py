@@ -15,10 +15,9 @@ from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot, snapshot_writer
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
-from ctr_trainer.embedding.store.store import MakeCopies, Store
+from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.stored_tables import StoredTables
 from ctr_trainer.embedding.store.versions import ChangedRows, check_rows, check_versions, merge_changes, newer
-from ctr_trainer.embedding.store.worker_rows import TableRows, WorkerRows
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -44,14 +43,11 @@ class LocalStore(Store):
 
     Args:
       memory: the memory of the tables, whose owner must make each table first; None for this process's own.
-      member, members: see `RestingSlots`.
       is_published: whether to track the rows that the next epoch of a publication contains from the beginning.
     """
 
-    def __init__(
-        self, memory: SharedMemory | None = None, member: int = 0, members: int = 1, is_published: bool = False
-    ) -> None:
-        self._tables = StoredTables(memory, member, members, is_published)
+    def __init__(self, memory: SharedMemory | None = None, is_published: bool = False) -> None:
+        self._tables = StoredTables(memory, is_published)
         self._sequences: dict[tuple[str, str], int] = {}
         self._one, self._one_epoch = threading.Lock(), threading.Lock()
         self._last: str | None = None  # The last snapshot, which a delta can follow.
@@ -70,9 +66,6 @@ class LocalStore(Store):
 
     def config(self, name: str) -> TableConfig:
         return self._tables[name].config
-
-    def worker_rows(self, config: TableConfig, copies: MakeCopies) -> WorkerRows:
-        return TableRows(self.tables[config.name])
 
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
         with self._locked(table) as target:

@@ -16,8 +16,6 @@ from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.paths import AnyPath
 
-MakeCopies = Callable[["Store", TableConfig], WorkerRows]  # Makes a worker's copies of rows, see `Store.worker_rows`.
-
 
 class Store(abc.ABC):
     """Embedding tables by name, shared by the workers of a job.
@@ -42,10 +40,6 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def create_table(self, config: TableConfig) -> None:
         """Makes an empty table. A table that exists with the same TableConfig is not changed."""
-
-    def worker_rows(self, config: TableConfig, copies: MakeCopies) -> WorkerRows:
-        """Returns the `WorkerRows` of a table; `copies` makes copies of the rows of a remote store."""
-        return copies(self, config)
 
     @abc.abstractmethod
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
@@ -176,5 +170,7 @@ class StoreReader(WorkerRows):
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
         raise RuntimeError(f"table {self.config.name} is read-only here: no key gets a row")
 
-    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
+    def apply_gradients(
+        self, keys: np.ndarray, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float
+    ) -> None:
         raise RuntimeError(f"table {self.config.name} is read-only here: no row is trained")

@@ -21,8 +21,8 @@ class StoredTables:
       place: (shard, shards): these tables hold the rows of `shard` among `shards` stores, which divide `max_rows`.
     """
 
-    def __init__(self, memory: SharedMemory | None, member: int, members: int, is_published: bool) -> None:
-        self._memory, self._member, self._members, self._is_published = memory, member, members, is_published
+    def __init__(self, memory: SharedMemory | None, is_published: bool) -> None:
+        self._memory, self._is_published = memory, is_published
         self.by_name: dict[str, Table] = {}
         self.place = 0, 1
         self._versions: dict[str, Versions] = {}
@@ -81,7 +81,7 @@ class StoredTables:
     def _made(self, config: TableConfig) -> Table:
         memory = self._memory and self._memory.under(config.name)
         most_rows = config.most_rows(*self.place)
-        table = Table(config, True, most_rows, memory, self._member, self._members)
+        table = Table(config, True, most_rows, memory)
         if self._is_published:
             table.keep_published()
         versions = self._versions[config.name] = Versions()

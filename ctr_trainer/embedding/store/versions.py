@@ -134,7 +134,7 @@ def merge_changes(
     """
     count = len(keys)
     number = versions.next()
-    slots, there = table.find_or_make(keys), None
+    slots, there = table.find_or_create(keys), None
     known = np.full(count, NONE_KNOWN, np.uint32) if known is None else np.require(known, requirements=("C", "A"))
     if table.limits.may_refuse and slots.min(initial=0) < 0:
         there, refused = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)

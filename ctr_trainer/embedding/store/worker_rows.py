@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
+from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -106,7 +107,8 @@ class RowTotals:
 class WorkerRows(abc.ABC):
     """The rows of one table that a worker trains: the table's own rows, or copies of a store's rows.
 
-    A slot is the index of a row in `rows`. Slots are valid until the next lookup or sync.
+    A slot is the index of a row in `rows`. Slots are valid until the next lookup or sync, except that a table with
+    limits may evict rows for another worker or another micro-batch.
 
     Attributes:
       config: the TableConfig.
@@ -133,22 +135,32 @@ class WorkerRows(abc.ABC):
 
     @abc.abstractmethod
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        """Returns int64[U] slots of distinct keys; a key without a row gets its initial row.
+        """Returns int64[U] slots of distinct keys; a key without a row gets its initial row, if the limits admit it.
 
         `since` is the result of `RowCopies.pull_ahead` for these keys; None if their rows were not pulled ahead.
         """
 
     @abc.abstractmethod
-    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
-        """Applies one optimizer step to the rows at `slots`; see `Table.apply_gradients` for the arguments."""
+    def apply_gradients(
+        self, keys: np.ndarray, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float
+    ) -> None:
+        """Applies one optimizer step to the rows of `keys` at `slots`; see `Table.apply_gradients` for the arguments.
+
+        A row that was evicted since its lookup is not trained.
+        """
+
+    def read(self, keys: np.ndarray, slots: np.ndarray, create: bool = False) -> np.ndarray:
+        """Returns float32[U, weights], the weights of the rows that a lookup of `keys` found at `slots`.
+
+        A key without a row has its initial weights if `create`, as in training, else zeros.
+        """
+        weights = np.empty((len(slots), self.config.weights), np.float32)
+        row_kernels.take(self.rows, slots, 0, weights)
+        return weights
 
     def begin(self) -> None:
         """Prepares the rows; called before the first lookup, when the store has the initial rows of the training."""
         return
-
-    def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Returns the current int64[U] slots of keys that this step looked up; -1 if a row was removed since."""
-        return slots
 
     def l2_shares(self, slots: np.ndarray) -> np.ndarray | None:
         """Returns float32[U], the factor on L2 of each row at `slots`, see `merging`; None if all factors are 1."""
@@ -184,7 +196,6 @@ class TableRows(WorkerRows):
             return self._table.find(keys)
 
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        self._table.begin_lookup()
         with self._table.lock.shared():  # Workers usually find all rows, and look them up concurrently.
             slots, unknown = self._table.find_and_count(keys)
         if unknown:
@@ -195,8 +206,19 @@ class TableRows(WorkerRows):
                 self._catch_up(slots, self._history.steps)
         return slots
 
-    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
+    def read(self, keys: np.ndarray, slots: np.ndarray, create: bool = False) -> np.ndarray:
+        weights = super().read(keys, slots)
+        if create and self.config.has_limits:
+            # Other workers may have evicted rows before or while they were read. Their keys went first.
+            missing = np.flatnonzero(self._current(keys, slots) < 0)
+            weights[missing] = self._table.initial_rows(keys[missing])[:, : self.config.weights]
+        return weights
+
+    def apply_gradients(
+        self, keys: np.ndarray, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float
+    ) -> None:
         with self._table.lock.alone():
+            slots = self._current(keys, slots)
             if self._history:
                 self._history.begin_step(learning_rate)
                 self._catch_up(slots, self._history.steps + 1)
@@ -227,6 +249,11 @@ class TableRows(WorkerRows):
         self._table.before_change(slots)
         self._history.catch_up(self.config, self._table.rows, slots, taken)
 
-    def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        # New rows of a later micro-batch may have evicted rows of an earlier micro-batch.
-        return self.find(keys)
+    def _current(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        """Returns the slots of `keys` that a lookup found, with -1 for each row that was evicted since."""
+        if not self.config.evicts:
+            return slots
+        current, found = np.full_like(slots, -1), np.flatnonzero(slots >= 0)
+        found = found[self._table.keys[slots[found]] == keys[found]]
+        current[found] = slots[found]
+        return current

@@ -53,7 +53,7 @@ class RowUsage(RowWatcher):
         self._frequency.array[slots] = 0
 
     def before_change(self, table: WatchedTable, slots: np.ndarray) -> None:
-        own = slots[(slots >= 0) & (slots < len(table.keys))]  # Not the temporary rows of a lookup.
+        own = slots[slots >= 0]
         self._last.array[own] = self.step
         self._frequency.array[own] += 1
 

@@ -1,16 +1,14 @@
-"""Per-slot storage of a table: rows, the temporary rows of a lookup, and bit sets."""
+"""Sets of slots, one bit per slot of a table, and the initial rows of new keys."""
 
 import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_kernels import kernel
-from ctr_trainer.embedding.memory.growable_array import GrowableArray, TableMemory, row_bytes
-from ctr_trainer.embedding.memory.memory_limits import memory_total
+from ctr_trainer.embedding.memory.growable_array import GrowableArray
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.messages.errors import UserError
 
 _BITS = types.Array(types.uint8, 1, "C", readonly=True)
 _BITS_OUT = types.Array(types.uint8, 1, "C")
@@ -129,65 +127,3 @@ class InitialRows:
     def fill(self, keys: np.ndarray, rows: np.ndarray) -> None:
         """Sets `rows`, float32[U, width], to the initial rows of `keys`, int64[U], contiguous."""
         row_kernels.initialize(rows, keys, self._seed, self._dims, self._scales, self._state)
-
-
-class RowSpace:
-    """The rows of a table, followed by the rows that its last lookup lent."""
-
-    def __init__(self, memory: TableMemory, width: int) -> None:
-        self._rows, self._lent_stop = memory.array("rows", np.float32, (width,)), 0
-
-    @property
-    def array(self) -> np.ndarray:
-        """The rows, float32[capacity, width], in slot order; valid until the next `reserve` or `lend`."""
-        return self._rows.array
-
-    def rows(self, slots: int) -> np.ndarray:
-        """Returns float32[n, width], the rows of a table with `slots` slots, up to the last lent row."""
-        return self._rows.array[: max(slots, self._lent_stop)]
-
-    def reserve(self, slots: int) -> None:
-        """Makes room for the rows of `slots` slots; raises UserError if the memory runs out."""
-        self._rows.reserve(slots)
-
-    def lend(self, slots: int, count: int) -> np.ndarray:
-        """Makes room for `count` temporary rows, which are valid until the next `lend` or `end_lending`.
-
-        The table has `slots` slots. Returns int64[count], the consecutive slots of the temporary rows.
-        """
-        self._rows.reserve(slots + count)
-        return self._lent(slots, count)
-
-    def end_lending(self) -> None:
-        self._lent_stop = 0
-
-    def _lent(self, first: int, count: int) -> np.ndarray:
-        self._lent_stop = first + count
-        return np.arange(first, self._lent_stop)
-
-
-class SharedRowSpace(RowSpace):
-    """A `RowSpace` in shared memory, in which each worker lends rows from its own region; see `RestingSlots`.
-
-    The regions follow the address space of all rows that could fit into memory, and take memory only when used.
-    """
-
-    def __init__(self, memory: TableMemory, width: int, member: int, members: int) -> None:
-        most = memory_total() // row_bytes(np.float32, (width,))
-        self._rows, self._lent_stop = memory.array("rows", np.float32, (width,), most_rows=2 * most), 0
-        self._most, self._lendable = most, most // members
-        self._first_lent = most + member * self._lendable
-
-    def reserve(self, slots: int) -> None:
-        self._check(slots, self._most)
-
-    def lend(self, slots: int, count: int) -> np.ndarray:
-        self._check(count, self._lendable)
-        return self._lent(self._first_lent, count)
-
-    def _check(self, rows: int, most: int) -> None:
-        if rows > most:
-            raise UserError(
-                f"{rows} embedding rows of {self._rows.array.strides[0]} bytes do not fit into the memory of this "
-                f"machine or cgroup (room for {most}): use a smaller max_rows in [[limits]], or narrower embeddings"
-            )

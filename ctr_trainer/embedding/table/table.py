@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ctr_trainer.embedding.index.hash_index import Index, RestingSlots
+from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.memory.growable_array import TableMemory, as_float32, as_int64
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.changes import Changes, PublishedRows
 from ctr_trainer.embedding.table.row_limits import RowLimits, row_counters
-from ctr_trainer.embedding.table.row_space import InitialRows, RowSpace, SharedRowSpace
+from ctr_trainer.embedding.table.row_space import InitialRows
 from ctr_trainer.embedding.table.row_watcher import RowWatcher
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -30,7 +30,6 @@ class Table:
     (`max_rows`). `expire` removes rows that were not trained for too long (`ttl_steps`).
 
     Several processes may each make a Table in the same `SharedMemory`. The limits then apply to all of them together.
-    If one evicts a row that another is about to train, the gradient is dropped, see `RestingSlots`.
 
     Caveat: a table is not thread-safe. If several threads or processes use it, each holds `lock` while it calls a
     method. `keys` and `rows` are views that are valid until a row is created. Call `before_change` before writing to
@@ -49,23 +48,15 @@ class Table:
         tracked: bool = False,
         most_rows: int | None = None,
         memory: TableMemory | None = None,
-        member: int = 0,
-        members: int = 1,
     ) -> None:
         """Makes an empty table, or opens the table that the owner of shared memory has made there.
 
-        `tracked` keeps the changes for the next snapshot; `most_rows` is of `RowLimits`; `member` and `members` of
-        `RestingSlots`.
+        `tracked` keeps the changes for the next snapshot; `most_rows` is of `RowLimits`.
         """
         self.config, self._initial = config, InitialRows(config)
         self._memory = memory = memory or TableMemory()
         self.lock = memory.lock("table")
-        self._resting = RestingSlots(memory, member, members) if memory.is_shared and config.evicts else None
-        self._index = Index(memory, self._resting)
-        if memory.is_shared and config.has_limits:
-            self._space: RowSpace = SharedRowSpace(memory, config.width, member, members)
-        else:
-            self._space = RowSpace(memory, config.width)
+        self._index, self._rows = Index(memory), memory.array("rows", np.float32, (config.width,))
         self._optimizer = OPTIMIZERS[config.optimizer.name]
         self._settings = self._optimizer.kernel_settings(config.optimizer)
         self._segments = self._optimizer.segments(config.dims)
@@ -85,8 +76,8 @@ class Table:
 
     @property
     def rows(self) -> np.ndarray:
-        """The rows, float32[n, width], in slot order, then the rows that the last `find_or_create` lent."""
-        return self._space.rows(self._index.slots)
+        """The rows, float32[n, width], in slot order."""
+        return self._rows.array[: self._index.slots]
 
     @property
     def nbytes(self) -> int:
@@ -100,39 +91,29 @@ class Table:
         """Returns (the slots as `find` does, the number of unknown keys other than 0)."""
         return self._index.find_and_count(as_int64(keys))
 
-    def begin_lookup(self) -> None:
-        """Ends the use of the slots of earlier lookups by this process; needs no lock."""
-        self._space.end_lending()
-        if self._resting is not None:
-            self._resting.begin_lookup()
-
     def find_or_create(self, keys: np.ndarray) -> np.ndarray:
         """Returns the slots of the keys, int64[U]; a missing row is created with its initial values.
 
-        A key that gets no row because of the limits is lent its initial row until the next call. If the memory runs
-        out, this raises UserError, and the table is unchanged.
+        The slot is -1 for the key 0, and for a key that gets no row because of the limits. If the memory runs out, this
+        raises UserError, and the table is unchanged.
         """
-        keys = as_int64(keys)
-        self.begin_lookup()
-        slots, unknown = self._index.find_and_count(keys)
+        slots, unknown = self.find_and_count(keys)
         if unknown:
             self.create_missing(keys, slots)
         return slots
 
     def create_missing(self, keys: np.ndarray, slots: np.ndarray) -> None:
-        """Creates or lends a row for each key with the slot -1, as `find_or_create` does, and sets its slot."""
-        self._make_missing(keys, slots)
-        wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self.limits.may_refuse else ()
-        if len(wanting):
-            lent = slots[wanting] = self._space.lend(self._index.slots, len(wanting))
-            self._initial.fill(keys[wanting], self._space.array[lent[0] : lent[-1] + 1])
-
-    def find_or_make(self, keys: np.ndarray) -> np.ndarray:
-        """Returns int64[U] slots; creates a missing row if its key is admitted and there is room, else returns -1."""
-        slots, unknown = self._index.find_and_count(keys)
-        if unknown:
-            self._make_missing(keys, slots)
-        return slots
+        """Creates a row for each keys[i] whose slots[i] is -1, as `find_or_create` does, and sets slots[i]."""
+        missing = np.flatnonzero((slots < 0) & (keys != 0))
+        unknown = keys[missing]
+        if not len(unknown):
+            return
+        made = self.limits.admit(unknown, self.counters)
+        self._evict(self.limits.surplus(self._index, made, slots))
+        made = made[: self.limits.room(self._index, len(made))]
+        self.counters.refused += len(unknown) - len(made)
+        found = self._make(made, initialize=True)
+        slots[missing] = found if len(made) == len(unknown) else self._index.find(unknown)
 
     def initial_rows(self, keys: np.ndarray) -> np.ndarray:
         """Returns float32[U, width], the initial rows of the keys, a pure function of (config.seed, key)."""
@@ -155,14 +136,14 @@ class Table:
     def take(self, slots: np.ndarray, columns: int | None = None) -> np.ndarray:
         """Returns float32[U, columns], a copy of the leading floats of the rows at the slots; zeros for -1."""
         rows = np.empty((len(slots), columns or self.config.width), np.float32)
-        row_kernels.take(self._space.array, slots, 0, rows)
+        row_kernels.take(self._rows.array, slots, 0, rows)
         return rows
 
     def find_or_insert(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Sets the rows of `keys` to `rows`, float32[U, width], creating missing ones; returns the slots, int64[U]."""
         slots = self._make(as_int64(keys))
         self.before_change(slots)
-        row_kernels.put(self._space.array, slots, np.require(rows, np.float32, ("C",)))
+        row_kernels.put(self._rows.array, slots, np.require(rows, np.float32, ("C",)))
         return slots
 
     def restore(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -175,9 +156,9 @@ class Table:
 
     def add(self, keys: np.ndarray, deltas: np.ndarray) -> np.ndarray:
         """Adds float32[U, width] deltas to rows, creating missing ones; returns their slots, -1 for no row."""
-        slots = self.find_or_make(as_int64(keys))
+        slots = self.find_or_create(keys)
         self.before_change(slots)
-        row_kernels.add(self._space.array, slots, as_float32(deltas))
+        row_kernels.add(self._rows.array, slots, as_float32(deltas))
         return slots
 
     def remove(self, keys: np.ndarray) -> int:
@@ -251,10 +232,8 @@ class Table:
             if gradient.shape != (len(slots), dim):
                 raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
         slots, gradients = as_int64(slots), [as_float32(gradient) for gradient in gradients]
-        if self._resting is not None:
-            slots = self._resting.without_removed(slots, self.keys)
         self.before_change(slots)
-        rows, step = self._space.array, self._optimizer.step
+        rows, step = self._rows.array, self._optimizer.step
         for first in range(0, len(slots), _STEP_BLOCK):
             block = slice(first, first + _STEP_BLOCK)
             row_kernels.fetch(rows, slots[block])
@@ -265,27 +244,13 @@ class Table:
         for watcher in self.watchers:
             watcher.before_clear(self)
         self._index.clear()
-        self._space.end_lending()
         self.limits.clear()
-
-    def _make_missing(self, keys: np.ndarray, slots: np.ndarray) -> None:
-        """Sets each slots[i] that is -1: creates the row of keys[i] if the key is admitted and there is room."""
-        missing = np.flatnonzero((slots < 0) & (keys != 0))
-        unknown = keys[missing]
-        if not len(unknown):
-            return
-        made = self.limits.admit(unknown, self.counters)
-        self._evict(self.limits.surplus(self._index, made, slots))
-        made = made[: self.limits.room(self._index, len(made))]
-        self.counters.refused += len(unknown) - len(made)
-        found = self._make(made, initialize=True)
-        slots[missing] = found if len(made) == len(unknown) else self._index.find(unknown)
 
     def _make(self, keys: np.ndarray, initialize: bool = False) -> np.ndarray:
         """Returns int64[U] slots and creates every missing row."""
         before, count = self._index.slots, len(self)
         # Reserves the rows first: if there is no memory, the index does not change either.
-        self._space.reserve(before + len(keys))
+        self._rows.reserve(before + len(keys))
         free = self._index.free_slots(len(keys))
         slots = self._index.find_or_add(keys)
         made = len(self) - count
@@ -294,8 +259,8 @@ class Table:
             reused = free[len(free) - min(made, len(free)) :]
             first = slice(before, self._index.slots)
             if initialize:
-                self._initial.fill(self.keys[first], self._space.array[first])
-                row_kernels.put(self._space.array, reused, self.initial_rows(self.keys[reused]))
+                self._initial.fill(self.keys[first], self._rows.array[first])
+                row_kernels.put(self._rows.array, reused, self.initial_rows(self.keys[reused]))
             new = np.concatenate([np.arange(before, self._index.slots), reused]) if self.watchers else reused
             for watcher in self.watchers:
                 watcher.created(new, self._index.slots)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ctr_trainer.embedding.index.key_kernels import DistinctKeys, kernel
-from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.worker import lookup_kernels
 
 _POWERS = {"sum": 0, "mean": 1, "sqrtn": 2}
@@ -97,12 +96,6 @@ class Lookup:
             self._sequences.append((found.numbers(values), splits, length))
         self.unique = found.keys
 
-    def take(self, rows: np.ndarray, slots: np.ndarray, columns: int) -> np.ndarray:
-        """Returns float32[U, columns], the first columns of rows[slots] for all tensors; -1 reads zeros."""
-        out = np.empty((len(self.unique), columns), np.float32)
-        row_kernels.take(rows, slots, 0, out)
-        return out
-
     def count(self, marked: np.ndarray) -> np.ndarray:
         """Returns int64[F, 2]: the number of `marked`, bool[U], keys and of all keys of each feature, bag and sequence.
 
@@ -120,7 +113,7 @@ class Lookup:
         """Makes the embedding tensor of the single-valued features and the bags, for one segment of the rows.
 
         Args:
-          distinct: float32[U, columns], the result of `take`.
+          distinct: float32[U, columns], the weights of the distinct keys, see `WorkerRows.read`.
           start: the first column of the segment, which has `dim` columns.
 
         Returns:

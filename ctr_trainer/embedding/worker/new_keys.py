@@ -76,14 +76,16 @@ class NewKeys:
         """
         if self._samples:
             last, usual = self._created.get(features, (-1, float("inf")))
-            created = int(np.count_nonzero(slots > last))  # New rows are at the end, unless there are free slots.
+            # New rows are at the end, unless there are free slots.
+            created = int(np.count_nonzero((slots > last) | (slots < 0)))
             self._created[features] = int(slots.max(initial=last)), created + _KEPT * (min(usual, created) - created)
             is_due = is_due or created > 2 * usual + _LEAST
         if not is_due:
             return
         is_new = slots < 0
         if self._samples:
-            is_new = rows.rows[slots, 0] == InitialRows(rows.config).first_weights(lookup.unique)
+            weights = rows.read(lookup.unique, slots)
+            is_new |= weights[:, 0] == InitialRows(rows.config).first_weights(lookup.unique)
         self.add(features, lookup.count(is_new))
 
     def add(self, features: Iterable[str], counts: np.ndarray) -> None:

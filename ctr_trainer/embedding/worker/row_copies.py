@@ -162,7 +162,9 @@ class RowCopies(WorkerRows):
                 self._pull(wanted, known, window, create=True)
         return window
 
-    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
+    def apply_gradients(
+        self, keys: np.ndarray, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float
+    ) -> None:
         with self._lock.alone():
             self._copies.table.apply_gradients(slots, gradients, learning_rate)
             self._copies.mark_stepped(slots)

@@ -16,10 +16,10 @@ STEPS = 400
 LIMITED = dataclasses.replace(CONFIG, max_rows=700)
 
 
-def open_table(address=None, member=0, config=CONFIG):
+def open_table(address=None, config=CONFIG):
     """Returns (memory, table); without an address, this process is the owner."""
     memory = SharedMemory(address)
-    return memory, Table(config, True, None, memory.under(config.name), member, 2)
+    return memory, Table(config, True, None, memory.under(config.name))
 
 
 def gradient_of(keys):
@@ -32,13 +32,13 @@ def crowd(table, rank):
     rng, rows = np.random.default_rng(rank), TableRows(table)
     for _ in range(STEPS):
         keys = np.unique(rng.integers(1, 2000, 300))
-        rows.apply_gradients(rows.find_or_create(keys), [gradient_of(keys)], 1.0)
+        rows.apply_gradients(keys, rows.find_or_create(keys), [gradient_of(keys)], 1.0)
 
 
 def step(table, keys):
     """Subtracts 1 from each weight of the keys' rows."""
     rows = TableRows(table)
-    rows.apply_gradients(rows.find_or_create(keys), [np.ones((len(keys), 2), np.float32)], 1.0)
+    rows.apply_gradients(keys, rows.find_or_create(keys), [np.ones((len(keys), 2), np.float32)], 1.0)
 
 
 def fresh_keys(rank, number):
@@ -49,7 +49,7 @@ def fresh_keys(rank, number):
 
 if __name__ == "__main__":
     address, what, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    _, table = open_table(address, 1, LIMITED if what == "crowded" else CONFIG)
+    _, table = open_table(address, LIMITED if what == "crowded" else CONFIG)
     print("ready", flush=True)
     sys.stdin.readline()
     if what == "hold":

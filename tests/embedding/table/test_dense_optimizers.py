@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.store import StoreReader
-from ctr_trainer.embedding.store.worker_rows import StepHistory
+from ctr_trainer.embedding.store.worker_rows import StepHistory, TableRows
 from ctr_trainer.embedding.table import missed_steps
 from ctr_trainer.embedding.table.table_config import TableConfig
 from tests.row_optimizers import row_optimizer
@@ -33,7 +32,7 @@ def _rows(optimizer, l2, first=0, store=None):
     config = TableConfig("t", DIMS, (0.1, 0.05), row_optimizer(optimizer), seed=3)
     store = store or LocalStore()
     store.create_table(config)
-    rows = store.worker_rows(config, StoreReader)
+    rows = TableRows(store.tables["t"])
     rows.follow_steps(StepHistory(first, l2))
     return store, rows
 
@@ -44,7 +43,7 @@ def _train(rows, batches, l2, first=0):
         weights = rows.rows[slots, : sum(DIMS)]
         parts = np.split(weights, np.cumsum(DIMS)[:-1], axis=1)
         regularized = [g + np.float32(l2) * w for g, w in zip(gradients, parts, strict=True)]
-        rows.apply_gradients(slots, regularized, _rate(step))
+        rows.apply_gradients(keys, slots, regularized, _rate(step))
 
 
 class Dense:
@@ -135,7 +134,7 @@ def test_adam_without_l2_comes_to_rest_in_closed_form():
     history = StepHistory(0, 0.0)
     store, rows = _rows("dense_adam", 0.0)
     rows.follow_steps(history)
-    rows.apply_gradients(rows.find_or_create(KEYS[:1]), [np.ones((1, dim), np.float32) for dim in DIMS], 0.01)
+    rows.apply_gradients(KEYS[:1], rows.find_or_create(KEYS[:1]), [np.ones((1, dim), np.float32) for dim in DIMS], 0.01)
     dense = Dense("dense_adam", store.pull("t", KEYS)[:, : sum(DIMS)] * 0, 0.0)
     first = store.pull("t", KEYS[:1])[:, : sum(DIMS)]
     dense.step(KEYS[:1], [np.ones((1, dim)) for dim in DIMS], 0.01)
@@ -154,5 +153,5 @@ def test_lazy_rows_do_not_equal_the_table_that_is_stepped_whole():
     expected = _dense("dense_adam", store, 0.05)
     lazy = LocalStore()
     lazy.create_table(TableConfig("t", DIMS, (0.1, 0.05), row_optimizer("adam"), seed=3))
-    _train(lazy.worker_rows(lazy.config("t"), StoreReader), _batches(STEPS), 0.05)
+    _train(TableRows(lazy.tables["t"]), _batches(STEPS), 0.05)
     assert np.abs(lazy.pull("t", KEYS[:10])[:, : sum(DIMS)] - expected[:10]).max() > 0.01

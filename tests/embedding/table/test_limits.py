@@ -6,6 +6,7 @@ import pytest
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.key_kernels import mix
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.worker_rows import TableRows
 from ctr_trainer.embedding.table import row_limits
 from ctr_trainer.embedding.table.row_limits import Admission
 from ctr_trainer.embedding.table.table import Table
@@ -59,13 +60,8 @@ def test_new_rows_reuse_the_slots_of_removed_rows_with_new_versions(tmp_path):
 def test_a_key_gets_a_row_when_it_comes_for_the_nth_time():
     table = _table(min_frequency=3)
     for time in (1, 2):
-        slots = _train(table, [7, time + 10])
+        assert _train(table, [7, time + 10]).tolist() == [-1, -1]
         assert (len(table), table.counters.refused) == (0, 2 * time)
-        # The lent row was trained; the next time it starts anew.
-        assert not np.array_equal(table.rows[slots], table.initial_rows(np.array([7, time + 10])))
-        slots = table.find_or_create(np.array([0, 999 + time]))
-        np.testing.assert_array_equal(table.take(slots)[1:], table.initial_rows(np.array([999 + time])))
-        table.counters.refused -= 1
     _train(table, [7, 13])
     assert (_keys(table), table.counters.created, table.counters.admitted) == ([7], 1, 1)
     np.testing.assert_array_equal(table.rows[:1], table.initial_rows(np.array([7])) - 1)
@@ -174,14 +170,19 @@ def test_lru_evicts_the_oldest_rows_and_lfu_the_least_trained():
     assert _keys(table) == [1, 3, 5]
 
 
-def test_rows_of_the_batch_are_not_evicted_and_others_are_lent():
-    table = _table(max_rows=3)
+def test_rows_of_the_batch_are_not_evicted_and_keys_without_room_read_initial_rows():
+    table, keys = _table(max_rows=3), np.array([1, 2, 3, 4, 5])
     _train(table, [1, 2])
-    slots = _train(table, [1, 2, 3, 4, 5])
-    assert len(table) == 3
-    assert len(set(slots.tolist())) == 5
-    assert {1, 2} < set(_keys(table))
-    np.testing.assert_array_equal(table.take(slots)[2:], table.initial_rows(np.array([3, 4, 5])) - 1)
+    rows = TableRows(table)
+    slots = rows.find_or_create(keys)
+    assert _keys(table) == [1, 2, 3]
+    assert slots.tolist() == [0, 1, 2, -1, -1]
+    initial = table.initial_rows(keys)
+    expected = initial - np.float32([[1], [1], [0], [0], [0]])
+    np.testing.assert_array_equal(rows.read(keys, slots, create=True), expected)
+    np.testing.assert_array_equal(rows.read(keys, slots)[3:], np.zeros((2, 2)))
+    rows.apply_gradients(keys, slots, [np.ones((5, 2), np.float32)], 1.0)
+    np.testing.assert_array_equal(table.read(keys), expected - np.float32([[1], [1], [1], [0], [0]]))
 
 
 @pytest.mark.parametrize("scanned, found", [(1, 1), (2, 1 << 16), (1 << 22, 1)])

@@ -202,7 +202,7 @@ def test_a_reader_of_all_epochs_has_the_table_whatever_came_went_or_failed():
 def test_changes_of_another_process_are_published():
     rng = np.random.default_rng(3)
     memory, table = worker.open_table(config=worker.LIMITED)
-    other = Table(worker.LIMITED, True, None, type(memory)(memory.address).under(worker.CONFIG.name), 1, 2)
+    other = Table(worker.LIMITED, True, None, type(memory)(memory.address).under(worker.CONFIG.name))
     for each in (table, other):
         each.keep_published()
     reader = Reader()

@@ -5,6 +5,7 @@ import pytest
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.worker_rows import TableRows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from tests.embedding.table import shared_worker
@@ -19,7 +20,7 @@ def _two(**limits):
     """Returns the tables of two workers that share them."""
     memory = SharedMemory()
     other = SharedMemory(memory.address)
-    return [Table(_config(**limits), True, None, each.under("t"), k, 2) for k, each in enumerate((memory, other))]
+    return [Table(_config(**limits), True, None, each.under("t")) for each in (memory, other)]
 
 
 def _step(table, keys, size=1.0):
@@ -76,47 +77,17 @@ def test_admission_and_max_rows_count_all_workers_together():
     assert one.stats() == other.stats()
 
 
-def test_rows_lent_to_two_workers_lie_apart_and_are_trained_apart():
-    one, other = _two(min_frequency=9)
-    keys = np.array([4, 5, 6])
-    mine, others = one.find_or_create(keys), other.find_or_create(keys)
-    assert not set(mine.tolist()) & set(others.tolist())
-    one.apply_gradients(mine, [np.ones((3, 2), np.float32)], 1.0)
-    np.testing.assert_array_equal(other.take(others), other.initial_rows(keys))
-    np.testing.assert_array_equal(other.rows[others], other.initial_rows(keys))
-
-
-def test_no_other_key_gets_the_gradient_of_a_row_that_another_worker_evicted():
-    one, other = _two(max_rows=2)
+def test_a_row_that_another_worker_evicted_is_neither_read_nor_trained():
+    one, other = map(TableRows, _two(max_rows=2))
     keys, new = np.array([1, 2]), np.array([3, 4])
     slots = one.find_or_create(keys)
-    for _ in range(2):  # The second time there would be free slots, those of the keys 1 and 2.
-        _step(other, new)
-        _step(other, new + 2)
-    assert not set(other.find(new + 2).tolist()) & set(slots.tolist())
-    before = other.read(new + 2)
-    one.apply_gradients(slots, [np.full((2, 2), 100, np.float32)], 1.0)
-    np.testing.assert_array_equal(one.read(new + 2), before)
-    np.testing.assert_array_equal(one.read(keys), one.initial_rows(keys))
-    assert len(one) == 2
-
-
-def test_a_slot_is_used_again_when_each_worker_has_begun_another_lookup():
-    one, other = _two(max_rows=2)
-    _step(one, [1, 2])
-    _step(other, [3, 4])
-    _step(other, [5, 6])
-    taken = len(one.keys)
-    one.find_or_create(np.array([5]))
-    other.find_or_create(np.array([5]))
-    _step(other, [7, 8])
-    _step(one, [7])
-    _step(other, [9, 10])
-    assert len(one.keys) == taken
-    for key in range(11, 200, 2):
-        _step(one, [key])
-        _step(other, [key + 1])
-    assert len(one.keys) <= taken + 2
+    table = other._table
+    _step(table, new, 7.0)
+    assert other.find(new).tolist() == slots.tolist()  # The new rows are in the slots of the evicted ones.
+    trained = table.read(new)
+    np.testing.assert_array_equal(one.read(keys, slots, create=True), table.initial_rows(keys))
+    one.apply_gradients(keys, slots, [np.full((2, 2), 100, np.float32)], 1.0)
+    np.testing.assert_array_equal(table.read(new), trained)
 
 
 def test_rows_expire_by_the_clock_that_one_worker_sets():
@@ -132,7 +103,7 @@ def test_rows_expire_by_the_clock_that_one_worker_sets():
 
 def test_a_delta_takes_out_what_another_worker_evicted_and_counts_go_on(tmp_path):
     memory = SharedMemory()
-    stores = [LocalStore(each, k, 2) for k, each in enumerate((memory, SharedMemory(memory.address)))]
+    stores = [LocalStore(each) for each in (memory, SharedMemory(memory.address))]
     config = _config(max_rows=3, min_frequency=2)
     for store in stores:
         store.create_table(config)
@@ -157,7 +128,7 @@ def test_a_delta_takes_out_what_another_worker_evicted_and_counts_go_on(tmp_path
 
 
 def test_concurrent_evictions_leave_each_row_its_own_gradients_only():
-    memory, table = shared_worker.open_table(member=0, config=shared_worker.LIMITED)
+    memory, table = shared_worker.open_table(config=shared_worker.LIMITED)
     other = Worker(memory.address, "crowded")
     other.go()
     shared_worker.crowd(table, 0)

@@ -113,7 +113,7 @@ def test_more_rows_than_memory_are_refused_and_change_nothing():
     with pytest.raises(UserError, match="101 rows of 16 bytes do not fit"):
         array.reserve(101)
     table = _table(dims=(4,))
-    table._space._rows = array
+    table._rows = array
     with pytest.raises(UserError, match="do not fit"):
         table.find_or_create(np.arange(1, 102))
     assert len(table) == 0

@@ -69,7 +69,7 @@ def _keys(*keys):
 
 def _step(rows, keys, gradient):
     slots = rows.find_or_create(keys)
-    rows.apply_gradients(slots, [np.full((len(keys), 2), gradient, np.float32)], 1.0)
+    rows.apply_gradients(keys, slots, [np.full((len(keys), 2), gradient, np.float32)], 1.0)
 
 
 def _read(rows, keys):
@@ -191,7 +191,7 @@ def test_a_flush_brings_all_of_both_workers_to_the_service_to_the_bit(store, cod
     one, other = host = _host(store, codec=codec)
     for worker in host:
         slots = worker.find_or_create(_keys(1))
-        worker.apply_gradients(slots, [np.float32([[-1.0, -1 / 3]])], 1.0)
+        worker.apply_gradients(_keys(1), slots, [np.float32([[-1.0, -1 / 3]])], 1.0)
     _sync(host)
     other.flush()
     one.flush()
@@ -239,7 +239,7 @@ def test_no_step_is_lost_while_two_workers_step_one_pulls_ahead_and_one_syncs(st
 
     def train(worker, keys):
         for each in keys:
-            worker.apply_gradients(worker.find_or_create(each), [np.ones((500, 2), np.float32)], 1.0)
+            worker.apply_gradients(each, worker.find_or_create(each), [np.ones((500, 2), np.float32)], 1.0)
 
     work = [lambda: train(host[0], batches[0]), lambda: train(host[1], batches[1])]
     work.append(lambda: [host[1].pull_ahead(keys) for keys in batches[1]])

@@ -12,7 +12,8 @@ def _bag(values, splits, combiner, weights=None):
 
 
 def _gather(lookup, rows, slots, start, dim):
-    return lookup.gather(lookup.take(rows, slots, rows.shape[1]), start, dim)
+    weights = np.concatenate([rows, np.zeros_like(rows[:1])])[slots]  # The slot -1 has zeros.
+    return lookup.gather(weights, start, dim)
 
 
 def test_gather_reads_a_segment_and_zeros_for_no_value_and_for_an_unknown_key():
@@ -87,10 +88,10 @@ def _sequences(*lists, length):
 def test_a_sequence_keeps_its_order_and_shares_the_batchs_keys():
     lookup = Lookup(np.array([[7], [0], [5]]), [], [_sequences([9, 7, 9], [], [0, 5], length=3)])
     assert lookup.unique.tolist() == [7, 5, 9]
-    distinct = lookup.take(np.float32([[0, 1], [0, 2], [0, 3]]), np.array([0, 1, -1]), 2)
+    distinct = np.float32([[0, 1], [0, 2], [0, 0]])
     np.testing.assert_array_equal(lookup.gather(distinct, 1, 1)[:, 0, 0], [1, 0, 2])
     np.testing.assert_array_equal(lookup.gather_sequence(0, distinct, 1, 1)[..., 0], [[0, 1, 0], [0, 0, 0], [0, 2, 0]])
-    distinct = lookup.take(np.float32([[1], [2], [3]]), np.array([0, 1, 2]), 1)
+    distinct = np.float32([[1], [2], [3]])
     np.testing.assert_array_equal(lookup.gather_sequence(0, distinct, 0, 1)[..., 0], [[3, 1, 3], [0, 0, 0], [0, 2, 0]])
 
 
@@ -106,7 +107,7 @@ def test_a_sequences_gradients_go_to_its_own_keys():
 
 def test_a_sequence_is_pairs_of_its_examples_and_of_the_distinct_vectors():
     lookup = Lookup(np.array([[7], [0], [5]]), [], [_sequences([9, 7, 9], [], [0, 5], length=3)] * 2)
-    distinct = lookup.take(np.float32([[0, 1], [0, 2], [0, 3]]), np.array([0, 1, 2]), 2)
+    distinct = np.float32([[0, 1], [0, 2], [0, 3]])
     vectors = lookup.vectors(distinct, 1, 1)
     np.testing.assert_array_equal(vectors, [[1], [2], [3], [0]])  # 7, 5, 9 and no value.
     assert vectors.ctypes.data % 64 == 0

@@ -21,7 +21,7 @@ def _workers(config, count=2, **options):
 
 
 def _step(cache, gradient, learning_rate=1.0):
-    cache.apply_gradients(cache.find_or_create(KEY), [np.float32([gradient])], learning_rate)
+    cache.apply_gradients(KEY, cache.find_or_create(KEY), [np.float32([gradient])], learning_rate)
 
 
 def _row(cache):
@@ -74,7 +74,7 @@ def test_rare_rows_get_nearly_the_sum_and_frequent_rows_the_mean(codec):
         for step in range(8):
             keys = np.concatenate([always, once]) if step == 5 else always
             # Of such a sum of squares each step is the gradient.
-            cache.apply_gradients(cache.find_or_create(keys), [-np.ones((len(keys), 1), np.float32)], 1e6)
+            cache.apply_gradients(keys, cache.find_or_create(keys), [-np.ones((len(keys), 1), np.float32)], 1e6)
         cache.sync()
         np.testing.assert_allclose(store.pull("t", np.array([1, 2]))[:, 0], [sent, 2 * number], rtol=2e-3)
     np.testing.assert_allclose(cache.rows[cache.find(always)], store.pull("t", always), rtol=2e-3)
@@ -163,7 +163,7 @@ def test_every_optimizer_stays_near_the_minimum_with_long_windows(optimizer):
         for k, worker in enumerate(workers):
             slots = worker.find_or_create(KEY)
             gradient = worker.rows[slots][:, :1] - 1 + rng.normal(scale=0.5, size=(1, 1))
-            worker.apply_gradients(slots, [(factor * gradient).astype(np.float32)], job)
+            worker.apply_gradients(KEY, slots, [(factor * gradient).astype(np.float32)], job)
             if (step + 20 * k // 8) % 20 == 0:
                 worker.sync()
     assert store.pull("t", KEY)[0, 0] == pytest.approx(1.0, abs=0.25)

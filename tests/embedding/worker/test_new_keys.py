@@ -34,7 +34,7 @@ def _step(new_keys, rows, keys, features=("item",)):
     is_due, slots = new_keys.begin_lookup(create=True), rows.find_or_create(lookup.unique)
     new_keys.look(features, rows, lookup, slots, is_due)
     gradients = [np.ones((len(slots), dim), np.float32) for dim in rows.config.dims]
-    rows.apply_gradients(slots, gradients, 0.1)
+    rows.apply_gradients(lookup.unique, slots, gradients, 0.1)
 
 
 def test_each_value_counts_for_its_feature_and_a_missing_one_for_none():

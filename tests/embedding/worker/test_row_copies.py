@@ -7,6 +7,7 @@ import pytest
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
+from ctr_trainer.embedding.store.worker_rows import TableRows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import copied_rows, row_copies
@@ -37,7 +38,7 @@ def _rows(cache, keys):
 
 def _step(cache, keys, gradient, learning_rate=1.0):
     slots = cache.find_or_create(keys)
-    cache.apply_gradients(slots, [np.full((len(keys), 2), 2 * gradient, np.float32)], learning_rate)
+    cache.apply_gradients(keys, slots, [np.full((len(keys), 2), 2 * gradient, np.float32)], learning_rate)
 
 
 def test_a_worker_sees_its_own_steps_at_once_and_others_after_a_sync(store):
@@ -68,7 +69,7 @@ def test_a_worker_sees_its_own_steps_at_once_and_others_after_a_sync(store):
 
 
 def test_strict_sync_of_two_workers_equals_one_table_with_both_gradients(store):
-    a, b, alone = _copies(store, "a"), _copies(store, "b"), Table(CONFIG)
+    a, b, alone = _copies(store, "a"), _copies(store, "b"), TableRows(Table(CONFIG))
     for step in range(1, 6):
         _step(a, _keys(1, 2), step)
         _step(b, _keys(2, 3), 2 * step)
@@ -199,7 +200,7 @@ def test_two_workers_and_one_that_pulls_ahead_at_random_lose_no_step(store, code
         since = worker.pull_ahead(keys) if step % 3 == 0 else None
         if step % 5 == 0:
             worker.sync()
-        worker.apply_gradients(worker.find_or_create(keys, since), [2 * gradient], 1.0)
+        worker.apply_gradients(keys, worker.find_or_create(keys, since), [2 * gradient], 1.0)
         expected[keys] -= gradient
     for worker in workers:
         worker.flush()
@@ -223,7 +224,7 @@ def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
     ahead.start()
     sync = None
     for number, keys in enumerate(batches):
-        cache.apply_gradients(cache.find_or_create(keys), [np.full((500, 2), 2, np.float32)], 1.0)
+        cache.apply_gradients(keys, cache.find_or_create(keys), [np.full((500, 2), 2, np.float32)], 1.0)
         expected[keys] -= 1
         if number % 3 == 0:
             _step(other, keys, 1.0)
@@ -247,18 +248,18 @@ def test_fp16_sends_rounding_errors_later_or_before_the_row_is_dropped(store, mo
     config = TableConfig("u", (2,), (0.0,), "sgd")
     cache = RowCopies(store, config, "a", codec=CODECS["fp16"])  # Alone, it sends the whole change.
     slots = cache.find_or_create(_keys(1))
-    cache.apply_gradients(slots, [np.float32([[-1.0, -1 / 3]])], 1.0)
+    cache.apply_gradients(_keys(1), slots, [np.float32([[-1.0, -1 / 3]])], 1.0)
     cache.sync()
     third = float(np.float16(1 / 3))
     np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1, third]]))
     np.testing.assert_array_equal(_rows(cache, _keys(1)), np.float32([[1, 1 / 3]]))
-    cache.apply_gradients(cache.find_or_create(_keys(1)), [np.float32([[0.0, 0.0]])], 1.0)
+    cache.apply_gradients(_keys(1), cache.find_or_create(_keys(1)), [np.float32([[0.0, 0.0]])], 1.0)
     cache.sync()
     np.testing.assert_allclose(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]), rtol=2**-22)
     cache.flush()
     np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]))
     monkeypatch.setattr(copied_rows, "_TIDY_ROWS", 1)
-    cache.apply_gradients(cache.find_or_create(_keys(2)), [np.float32([[-1.0, -1 / 3]])], 1.0)
+    cache.apply_gradients(_keys(2), cache.find_or_create(_keys(2)), [np.float32([[-1.0, -1 / 3]])], 1.0)
     for _ in range(100):
         cache.sync()
     assert len(cache) == 0
@@ -279,7 +280,7 @@ def test_optimizer_state_is_merged_and_a_restarted_worker_is_heard(store):
     config = TableConfig("u", (1,), (0.0,), RowAdagrad(initial_accumulator=1.0))
     a, b = _copies(store, "a", config), _copies(store, "b", config)
     for worker, gradient in ((a, 2.0), (b, 3.0)):
-        worker.apply_gradients(worker.find_or_create(_keys(1)), [np.float32([[gradient]])], 1.0)
+        worker.apply_gradients(_keys(1), worker.find_or_create(_keys(1)), [np.float32([[gradient]])], 1.0)
     for worker in (a, b):
         worker.sync()
     # Accumulators 1 + 4 and 1 + 9 merge to 1 + 4 + 9; each worker stepped by its own.
