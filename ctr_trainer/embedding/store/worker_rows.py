@@ -251,9 +251,7 @@ class TableRows(WorkerRows):
 
     def _current(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
         """Returns the slots of `keys` that a lookup found, with -1 for each row that was evicted since."""
-        if not self.config.evicts:
+        table_keys = self._table.keys
+        if not self.config.evicts or not len(table_keys):
             return slots
-        current, found = np.full_like(slots, -1), np.flatnonzero(slots >= 0)
-        found = found[self._table.keys[slots[found]] == keys[found]]
-        current[found] = slots[found]
-        return current
+        return np.where((slots >= 0) & (table_keys[slots] == keys), slots, -1)
