@@ -21,7 +21,7 @@ def store(request, start, connect):
     if request.param == "local":
         store = LocalStore(is_published=True)
     else:
-        store = connect([service.address for service in start(3)])
+        store = connect([service.address for service in start(2)])
     for config in CONFIGS.values():
         store.create_table(config)
     return store

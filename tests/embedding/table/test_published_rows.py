@@ -93,42 +93,11 @@ def test_an_epoch_has_the_changed_rows_and_the_removed_keys():
     assert reader.read(table) == ([], [])
 
 
-def test_a_key_that_was_removed_and_added_again_has_its_new_row():
-    table, reader = _table(), Reader()
-    _step(table, 1, 2)
-    reader.read(table)
-    _remove(table, 1, 2)
-    _step(table, 2, 3)  # In the slots of the two.
-    assert reader.read(table) == ([2, 3], [1])
-    assert reader.rows == _all(table)
-    assert reader.rows[2] == (table.initial_rows(np.array([2]))[0] - 1).tolist()
-
-
 def test_a_row_that_changes_while_an_epoch_is_taken_is_in_the_next_one_too():
     table, reader = _table(), Reader()
     _step(table, *range(1, 10))
     reader.read(table, _once(lambda: _step(table, 1, 9)))
     assert reader.read(table) == ([1, 9], [])  # Also 9, whose block had not been read.
-    assert reader.rows == _all(table)
-
-
-def test_a_key_that_goes_while_an_epoch_is_taken_goes_in_the_next_one():
-    table, reader = _table(), Reader()
-    _step(table, *range(1, 10))
-    assert reader.read(table, _once(lambda: _remove(table, 1, 9))) == (list(range(1, 9)), [])
-    assert reader.read(table) == ([], [1, 9])  # Also 9, which no reader has.
-    assert reader.rows == _all(table)
-
-
-def test_a_key_added_again_while_an_epoch_is_taken_is_in_the_next_one():
-    table, reader = _table(), Reader()
-    _step(table, *range(1, 10))
-    reader.read(table)
-    _remove(table, 2, 9)
-    _step(table, 1, 3, 4, 5)
-    # In slots of which one has been passed and one has not.
-    assert reader.read(table, _once(lambda: _step(table, 9, 2))) == ([1, 3, 4, 5], [2, 9])
-    assert reader.read(table) == ([2, 9], [])
     assert reader.rows == _all(table)
 
 

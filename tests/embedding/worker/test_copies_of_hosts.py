@@ -124,20 +124,6 @@ def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, 
     assert store.keys == [[60, 200]]
 
 
-def test_a_worker_alone_drops_rows_at_a_sync_and_pulls_them_again(store, monkeypatch):
-    monkeypatch.setattr(copied_rows, "_TIDY_ROWS", 1)
-    rows = RowCopies(store, CONFIG, "rank0")
-    rows.begin()
-    _step(rows, np.arange(1, 101), 1.0)
-    for _ in range(2 * copied_rows.KEPT_WINDOWS):
-        rows.sync()
-        _step(rows, _keys(50), 1.0)
-    assert len(rows) == 1
-    assert store.keys == []
-    assert _read(rows, _keys(50, 7)) == [[-17, -17], [-1, -1]]
-    assert store.keys == [[7]]
-
-
 @pytest.mark.parametrize(
     ("settings", "sent"),
     [
