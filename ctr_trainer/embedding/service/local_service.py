@@ -23,9 +23,8 @@ from ctr_trainer.system.processes.child import Child, log_tail
 
 _POLL_SECONDS = 0.02
 # A start that compiles kernels on a busy machine takes minutes and is no failure. So the limit counts only time in
-# which the service uses less than this share of a core. A start in an endless loop ends after this multiple of the
-# limit in CPU time.
-_LEAST_SHARE, _MOST_CPU = 0.01, 10
+# which the service uses less than this share of a core.
+_LEAST_SHARE = 0.01
 # glibc reads these when a process starts. All threads share one heap of huge pages, so that the arrays of a request
 # reuse the memory of earlier requests.
 _TUNABLES, _ONE_HEAP = "GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
@@ -132,8 +131,7 @@ class LocalService(Child):
 
         Args:
           data_dir: the directory of its snapshots, or its URL.
-          timeout: maximum idle seconds while the service starts. Time in which it works, such as compiling kernels on a
-            busy machine, does not count, up to ten times `timeout` in CPU time.
+          timeout: maximum idle seconds while the service starts. Time in which it works does not count.
           token: token of its clients; None for a random one.
           file_cores: the cores on which it writes files of rows; None for all cores of this process.
 
@@ -178,12 +176,10 @@ class LocalService(Child):
                 cpu = sum(process.cpu_times()[:2])
                 if cpu > cpu_then + _LEAST_SHARE * timeout:
                     idle_from, cpu_then = time.monotonic(), cpu
-                if cpu > _MOST_CPU * timeout:
-                    raise Lost(self._unanswered(f"though it has used {cpu:.0f} s of CPU time"))
             if time.monotonic() > idle_from + timeout:
-                raise Lost(self._unanswered(f"and has done nothing for {timeout:g} s"))
+                raise Lost(
+                    f"the embedding service does not answer, and has done nothing for {timeout:g} s; "
+                    f"{log_tail(self.log_file)}"
+                )
             time.sleep(_POLL_SECONDS)
         return port_file.read_text()
-
-    def _unanswered(self, why: str) -> str:
-        return f"the embedding service does not answer, {why}; {log_tail(self.log_file)}"

@@ -84,8 +84,8 @@ class NewKeys:
             return
         is_new = slots < 0
         if self._samples:
-            weights = rows.read(lookup.unique, slots)
-            is_new |= weights[:, 0] == InitialRows(rows.config).first_weights(lookup.unique)
+            initial = InitialRows(rows.config).of(lookup.unique)
+            is_new |= rows.read(lookup.unique, slots)[:, 0] == initial[:, 0]
         self.add(features, lookup.count(is_new))
 
     def add(self, features: Iterable[str], counts: np.ndarray) -> None:
