@@ -124,24 +124,18 @@ def _kept(batches):
     return {str(row) for part in kept for row in part}
 
 
-def test_all_positives_count_and_the_share_of_the_negatives(data):
+def test_all_positives_and_a_share_of_the_negatives_count_and_others_have_no_keys(data):
     negatives = counted = 0
     for batch in _batches(data):
         labels, counts = batch.labels[: batch.size] > 0.5, batch.weights[: batch.size] > 0
         assert counts[labels].all()
         negatives, counted = negatives + (~labels).sum(), counted + counts[~labels].sum()
         assert not batch.weights[batch.size :].any()
+        without, bag = batch.weights == 0, batch.bags["tags"]
+        assert not batch.keys["dim4"][without].any() and batch.keys["dim4"][~without].any(1).all()
+        assert not bag.values[np.repeat(without, np.diff(bag.splits))].any()
     deviation = np.sqrt(negatives * SHARE * (1 - SHARE))
     assert abs(counted - negatives * SHARE) < 4 * deviation
-
-
-def test_what_does_not_count_has_no_keys(data):
-    for batch in _batches(data):
-        without = batch.weights == 0
-        assert not batch.keys["dim4"][without].any()
-        bag = batch.bags["tags"]
-        assert not bag.values[np.repeat(without, np.diff(bag.splits))].any()
-        assert batch.keys["dim4"][~without].any(1).all()
 
 
 def test_workers_readers_batch_sizes_and_restarts_change_nothing(data):

@@ -259,11 +259,10 @@ def test_prometheus_reads_the_figures_of_a_stream():
     figures.new_keys.begin_lookup(create=True)
     figures.new_keys.add(["user"], np.array([[30, 60]]))
     figures.new_keys.begin_lookup(create=True)
-    port, end = serve(figures, 0)
-    try:
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
-    finally:
-        end()
+    server = serve(figures, 0)
+    text = urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=30).read().decode()
+    server.shutdown()
+    server.server_close()
     assert "ctr_stream_lag_records 7.0" in text and "ctr_stream_examples_total 3.0" in text
     assert "ctr_stream_event_seconds 1000.5" in text
     assert 'ctr_stream_new_key_share{feature="user"} 0.5' in text

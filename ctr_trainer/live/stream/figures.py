@@ -1,7 +1,8 @@
 """Counts and times of reading a stream, and their Prometheus metrics on rank 0."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -75,21 +76,8 @@ class Figures:
         yield from self.new_keys.metrics("ctr_stream")
 
 
-def serve(figures: Figures, port: int) -> tuple[int, Callable[[], None]]:
-    """Serves the metrics at http://host:port/metrics.
-
-    Args:
-      port: port to listen on; 0 for a free port.
-
-    Returns:
-      (port, function that stops the server).
-    """
+def serve(figures: Figures, port: int) -> WSGIServer:
+    """Serves the metrics at http://host:port/metrics; the port 0 picks a free port."""
     registry = CollectorRegistry()
     registry.register(figures)
-    server, _ = start_http_server(port, registry=registry)
-
-    def end() -> None:
-        server.shutdown()
-        server.server_close()
-
-    return server.server_port, end
+    return start_http_server(port, registry=registry)[0]

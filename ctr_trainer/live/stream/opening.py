@@ -64,9 +64,10 @@ def open_stream(
         )
         coordination = coordinator
         if config.metrics_port >= 0:
-            port, end = figures.serve(coordinator.figures, config.metrics_port)
-            coordinator.closing.append(end)
-            _log.info("Prometheus metrics of the stream on http://%s:%d/metrics", socket.gethostname(), port)
+            metrics = figures.serve(coordinator.figures, config.metrics_port)
+            coordinator.closing += [metrics.shutdown, metrics.server_close]
+            name, port = socket.gethostname(), metrics.server_port
+            _log.info("Prometheus metrics of the stream on http://%s:%d/metrics", name, port)
         if size > 1:
             key = secrets.token_bytes(32)
             server = CoordinatorServer(coordinator, "127.0.0.1" if is_one_machine else "0.0.0.0", key)
