@@ -58,8 +58,8 @@ def train(parts: Parts, model_dir: pathlib.Path, *flags: str, shows_log: bool = 
 
 
 def test(model_dir: pathlib.Path, data: pathlib.Path, *flags: str) -> dict[str, float]:
-    """Returns the metrics of a part, with the exact AUC."""
-    given = f"--model_dir={model_dir}", f"--eval_data={data}", "--exact_auc", *flags
+    """Returns the metrics of a part."""
+    given = f"--model_dir={model_dir}", f"--eval_data={data}", *flags
     return sides.last_json(sides.call([*sides.COMMAND, "evaluate", *given]))
 
 
@@ -68,7 +68,7 @@ def train_and_test(parts: Parts, seed: int, *flags: str) -> dict[str, float]:
 
     Returns `auc`, `logloss` and `copc` of the part `test`, and `valid`, the AUC of the part `valid`.
     """
-    own = f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0", "--exact_auc"
+    own = f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0"
     with tempfile.TemporaryDirectory(prefix="ctr_trainer_accuracy_") as directory:
         model_dir = pathlib.Path(directory, "model")
         train(parts, model_dir, *flags, *own)

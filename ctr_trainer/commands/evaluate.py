@@ -22,7 +22,7 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import tensorflow_import
 
 GROUPS = (Experiment, MetricsConfig, CheckpointFlags, SavedModelFlags, PredictFlags)
-TAKES = (*OF_MODELS, *OF_DATA, "exact_auc", "group_by", "saved_model", "format", "max_bad_rows", "output")
+TAKES = (*OF_MODELS, *OF_DATA, "group_by", "saved_model", "format", "max_bad_rows", "output")
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test",

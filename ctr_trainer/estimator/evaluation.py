@@ -87,7 +87,7 @@ class Evaluation:
 
     def reset(self) -> None:
         """Clears the metrics of all batches so far."""
-        self._click = EvaluationMetrics(self._labels, self._config.exact_auc, self._groups is not None)
+        self._click = EvaluationMetrics(self._labels, self._groups is not None)
         self._loss = Mean()
         self._updates: dict[str, float] = dict.fromkeys(self._own, 0.0)
         self._examples = 0

@@ -166,7 +166,7 @@ def evaluate_saved_model(
         about: dict[str, Any] = {"saved_model": os.path.abspath(path)}
         if (step := tf1.train.get_global_step()) is not None:
             about["global_step"] = int(session.run(step))
-        metrics = EvaluationMetrics(list(outputs), config.exact_auc, bool(config.group_by))
+        metrics = EvaluationMetrics(list(outputs), bool(config.group_by))
         examples, forms = 0, load_figure(path, FORM)
         given, numbers = _row_numbers(spec)
         new_keys = NewKeys(numbers, warns=distributed.is_chief())

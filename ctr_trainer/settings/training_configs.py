@@ -13,12 +13,8 @@ FROM, UNTIL = ("checkpoint", "earliest", "latest"), ("latest",)
 
 @dataclasses.dataclass(frozen=True)
 class MetricsConfig(Settings, title="Metrics"):
-    """Metrics that an evaluation computes in addition to the usual ones; both take memory, see `EvaluationMetrics`."""
+    """Metrics that an evaluation computes in addition to the usual ones; they take memory, see `GroupedExamples`."""
 
-    exact_auc: bool = setting(
-        False,
-        "compute AUC and AUC-PR exactly from any number of scores; takes up to 64 bytes of memory per distinct score",
-    )
     group_by: str = setting(
         "",
         "id column or single-valued feature, such as user; adds the AUC within the examples of each of its values "

@@ -49,4 +49,4 @@ def test_a_run_is_tested_once_at_its_best_epoch(monkeypatch, tmp_path):
     assert found == {"auc": 0.8, "logloss": 0.5, "copc": 1.0, "valid": 0.7}
     assert [line[0] for line in asked] == ["train", "evaluate", "evaluate"]
     assert {"--model=lr", "--seed=7", "--train_data=T", "--eval_data=V"} < set(asked[0])
-    assert asked[2] == ["evaluate", "--eval_data=E", "--exact_auc", "--checkpoint=best"]
+    assert asked[2] == ["evaluate", "--eval_data=E", "--checkpoint=best"]

@@ -46,7 +46,7 @@ def _eval_spec(data, **more):
 
 
 def test_an_evaluation_within_training_is_that_of_the_checkpoint_of_its_step(data, tmp_path):
-    config = MetricsConfig(exact_auc=True, group_by="user")
+    config = MetricsConfig(group_by="user")
     spec = _eval_spec(data, every_n_steps=10, metrics=config)
     estimator, result = _train(data, tmp_path, 25, spec, save_checkpoints_steps=10)
     found = {e["step"]: e for e in EvaluationHistory.load(tmp_path).evaluations}

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 
-from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator.built_step import optimizer_step
 from ctr_trainer.estimator.hooks import measuring_hooks, traces
 from ctr_trainer.estimator.hooks.measuring_hooks import MachineHook, PhaseHook
@@ -39,11 +38,6 @@ def _stats(*nodes, device="/job:localhost/replica:0/task:0/device:CPU:0"):
     return stats
 
 
-def _micros(*nodes):
-    found = traces.seconds_by_purpose(_stats(*nodes), BEGAN)
-    return {name: pytest.approx(1e6 * seconds, abs=0.5) for name, seconds in found.items()}
-
-
 @pytest.mark.parametrize(
     ("name", "operation", "expected"),
     [
@@ -67,39 +61,49 @@ def test_an_operation_is_sorted_by_its_scope_and_type(name, operation, expected)
     assert traces.purpose(name, operation) == expected
 
 
-def test_the_time_before_the_first_operation_is_the_input_s():
-    found = _micros(("mlp/MatMul", "MatMul", 30, 130), ("gradients/mlp/MatMul", "MatMul", 130, 330))
-    assert found == {"input_to_device": 30, "forward": 100, "backward": 200}
+_EXCHANGE = ("dense_exchange/HorovodAllreduce", "HorovodAllreduce")
 
 
-def test_operations_side_by_side_share_the_time():
-    found = _micros(("mlp/MatMul", "MatMul", 0, 100), ("gradients/x", "Mul", 60, 100))
-    assert found == {"input_to_device": 0, "forward": 80, "backward": 20}
-
-
-def test_an_exchange_counts_only_where_nothing_else_runs():
-    found = _micros(("dense_exchange/HorovodAllreduce", "HorovodAllreduce", 0, 100), ("mlp/MatMul", "MatMul", 20, 70))
-    assert found == {"input_to_device": 0, "exchange": 50, "forward": 50}
-
-
-def test_a_gap_belongs_to_the_operation_being_scheduled_or_awaited():
-    found = _micros(
-        ("mlp/MatMul", "MatMul", 0, 10),
-        ("gradients/x", "Mul", 15, 20),
-        ("dense_exchange/HorovodAllreduce", "HorovodAllreduce", 20, 50),
-        ("dense_update/ResourceApplyAdagrad", "ResourceApplyAdagrad", 60, 65),
-    )
-    assert found == {"input_to_device": 0, "forward": 10, "backward": 10, "exchange": 40, "dense_update": 5}
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        pytest.param(
+            [("mlp/MatMul", "MatMul", 30, 130), ("gradients/mlp/MatMul", "MatMul", 130, 330)],
+            {"input_to_device": 30, "forward": 100, "backward": 200},
+            id="the time before the first operation is the input's",
+        ),
+        pytest.param(
+            [("mlp/MatMul", "MatMul", 0, 100), ("gradients/x", "Mul", 60, 100)],
+            {"input_to_device": 0, "forward": 80, "backward": 20},
+            id="concurrent operations share the time",
+        ),
+        pytest.param(
+            [(*_EXCHANGE, 0, 100), ("mlp/MatMul", "MatMul", 20, 70)],
+            {"input_to_device": 0, "exchange": 50, "forward": 50},
+            id="an exchange counts only while nothing else runs",
+        ),
+        pytest.param(
+            [
+                ("mlp/MatMul", "MatMul", 0, 10),
+                ("gradients/x", "Mul", 15, 20),
+                (*_EXCHANGE, 20, 50),
+                ("dense_update/ResourceApplyAdagrad", "ResourceApplyAdagrad", 60, 65),
+            ],
+            {"input_to_device": 0, "forward": 10, "backward": 10, "exchange": 40, "dense_update": 5},
+            id="a gap belongs to the operation being scheduled or awaited",
+        ),
+        pytest.param([], {}, id="no operations"),
+    ],
+)
+def test_the_time_of_a_step_is_divided_among_its_operations(nodes, expected):
+    found = traces.seconds_by_purpose(_stats(*nodes), BEGAN)
+    assert {name: pytest.approx(1e6 * seconds, abs=0.5) for name, seconds in found.items()} == expected
 
 
 def test_a_gpus_operations_are_counted_once():
     stats = _stats(("mlp/MatMul", "MatMul", 0, 10), device="/device:GPU:0/stream:all")
     stats.MergeFrom(_stats(("mlp/MatMul", "MatMul", 20, 40), device="/device:GPU:0/stream:7"))
     assert traces.seconds_by_purpose(stats, BEGAN)["forward"] == pytest.approx(10e-6, abs=5e-7)
-
-
-def test_a_trace_without_operations_says_nothing():
-    assert traces.seconds_by_purpose(step_stats_pb2.StepStats(), BEGAN) == {}
 
 
 def test_the_packages_own_operations_are_found_in_a_real_trace():
@@ -227,9 +231,3 @@ def test_load_is_counted_by_second_from_the_first_step_that_counts(clock, monkey
     assert found["cpu"] == pytest.approx(2)
     assert found["network"] == {"lo": pytest.approx({"received": 1000, "sent": 10})}
     assert found["service"] == pytest.approx({"cpu": 0.75, "requests": 6})
-
-
-def test_load_of_a_run_that_is_too_short_is_not_known(clock):
-    load = MachineHook(LocalStore(), resources.no_gpu, 100, load_from=9)
-    _run(clock, 4, 1, 2, [load])
-    assert load.load() is None

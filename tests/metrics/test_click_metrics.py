@@ -12,32 +12,6 @@ from ctr_trainer.models.metrics.click_metrics import ClickMetrics, WorkerFigures
 from ctr_trainer.models.metrics.score_sums import ScoreSums
 
 
-def test_means_are_those_of_the_weighted_examples():
-    metrics = ClickMetrics()
-    metrics.update(np.float32([0, 0, 5]), np.float32([1, 0, 1]), np.float32([1, 1, 0]))
-    results = metrics.results()
-    assert results["xentropy_mean"] == pytest.approx(math.log(2))
-    assert results["prob_mean"] == pytest.approx(0.5)
-    assert results["real_mean"] == pytest.approx(0.5)
-
-
-def test_accuracy_is_the_weighted_share_on_the_right_side_of_one_half():
-    metrics = ClickMetrics()
-    # Right, right, wrong, wrong (a probability of exactly 0.5 is not above it); the last does not count.
-    logits, labels = np.float32([0.1, -0.1, 2, 0, 5]), np.float32([1, 0, 0, 1, 0])
-    metrics.update(logits, labels, np.float32([1, 2, 1, 1, 0]))
-    assert metrics.results()["accuracy"] == pytest.approx(3 / 5)
-    metrics.update(np.float32([0]), np.float32([0]), np.float32([5]))
-    assert metrics.results()["accuracy"] == pytest.approx(8 / 10)
-
-
-def test_the_accuracy_of_a_logit_that_is_no_number_is_none():
-    metrics = ClickMetrics()
-    with np.errstate(invalid="ignore"):
-        metrics.update(np.float32([np.nan, 1]), np.float32([0, 1]), np.ones(2, np.float32))
-        assert math.isnan(metrics.results()["accuracy"])
-
-
 def test_a_large_logit_does_not_overflow():
     metrics = ClickMetrics()
     with np.errstate(over="raise"):
@@ -107,24 +81,6 @@ def _scores(logits, labels, weights=None):
 
 def _auc(logits, labels, weights=None):
     return roc_auc(*_scores(logits, labels, weights).T[1:3])
-
-
-def test_counts_pairs_in_the_right_order_and_ties_as_half():
-    # pairs (positive, negative): (2, 1) right, (2, 2) tie, (0, 1) wrong, (0, 2) wrong -> 1.5 of 4
-    assert _auc([2, 0, 1, 2], [1, 1, 0, 0]) == pytest.approx(1.5 / 4)
-
-
-def test_is_undefined_for_one_class():
-    assert np.isnan(_auc([1, 2], [1, 1]))
-
-
-def test_ignores_padding():
-    assert _auc([3, 1, 2], [1, 0, 0], [1, 1, 0]) == 1.0
-
-
-def test_counts_a_weight_of_two_as_two_examples():
-    twice = _auc([1, 2, 0, 3], [1, 1, 0, 0], [2, 1, 1, 1])
-    assert twice == pytest.approx(_auc([1, 1, 2, 0, 3], [1, 1, 1, 0, 0]))
 
 
 def test_infinite_scores_count_at_their_ends():

@@ -36,7 +36,7 @@ def job(tmp_path_factory):
 
 def test_two_ranks_have_the_same_metrics_and_one_process_has_them_too(job):
     directory, ranks, data = job
-    assert json.dumps(ranks[0]["exact"]) == json.dumps(ranks[1]["exact"])
+    assert json.dumps(ranks[0]["by user"]) == json.dumps(ranks[1]["by user"])
     one = worker.evaluations(worker.make_estimator(directory / "model"), data["test"], data["one_row"])
     for name, metrics in one.items():
         for rank in ranks:
@@ -47,9 +47,9 @@ def test_two_ranks_have_the_same_metrics_and_one_process_has_them_too(job):
             assert rank[name].pop("new_keys") == metrics["new_keys"]
             ours = {key: value for key, value in metrics.items() if key not in ("reliability", "new_keys")}
             assert rank[name] == pytest.approx(ours, abs=1e-6, nan_ok=True)
-    assert (one["exact"]["examples"], one["one row"]["examples"]) == (ROWS, 1)
-    assert one["exact"]["gauc_groups"] > 10
-    assert one["binned"]["gauc_groups_left_out"] == ROWS  # every row is a group of its own
+    assert (one["by user"]["examples"], one["one row"]["examples"]) == (ROWS, 1)
+    assert one["by user"]["gauc_groups"] > 10
+    assert one["by row"]["gauc_groups_left_out"] == ROWS  # every row is a group of its own
 
 
 def test_evaluations_during_training_equal_those_of_their_checkpoints(job):

@@ -76,7 +76,7 @@ class ClickMetrics:
         """
         self._waiting.append((logits, labels, weights))
         self._count += len(logits)
-        if self._count >= max(_EXAMPLES, len(self._scores.sums)):  # Without a limit, each merge doubles the sums.
+        if self._count >= max(_EXAMPLES, len(self._scores.sums)):  # Each merge copies all sums.
             self._add_waiting()
 
     def reset(self) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 
 from ctr_trainer.models.metrics.auc import average_precision, copc, deciles, sigmoid
 from ctr_trainer.models.metrics.click_metrics import ClickMetrics, Mean, metric_name
-from ctr_trainer.models.metrics.score_sums import SCORES
 
 Merge = Callable[[np.ndarray, str], np.ndarray]  # f(array, name) -> array; a collective.
 # Whether a greater or a smaller value is better. A metric that is not listed, such as `prob_mean`, has no direction.
@@ -129,13 +128,11 @@ class EvaluationMetrics:
 
     Args:
       labels: names of the labels; [""] for a model with one label.
-      exact_auc: whether to keep all distinct scores, 32 bytes each, however many there are.
       grouped: whether examples have groups, see `GroupedExamples`.
     """
 
-    def __init__(self, labels: Iterable[str], exact_auc: bool = False, grouped: bool = False) -> None:
-        limit = np.iinfo(np.int64).max if exact_auc else SCORES
-        self._clicks = {label: ClickMetrics(limit) for label in labels}
+    def __init__(self, labels: Iterable[str], grouped: bool = False) -> None:
+        self._clicks = {label: ClickMetrics() for label in labels}
         self._briers = {label: Mean() for label in self._clicks}
         self._examples = {label: GroupedExamples() for label in self._clicks} if grouped else {}
 

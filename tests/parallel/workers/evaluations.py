@@ -22,7 +22,7 @@ from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.settings.schedule import Schedule
 
 FALLING = Schedule("plateau", decay_rate=0.5, patience=1)
-METRICS = MetricsConfig(exact_auc=True, group_by="user")
+METRICS = MetricsConfig(group_by="user")
 FLAGS = ["--model=deepfm", "--hidden_units=8", "--batch_size=16", "--threads=1"]
 
 
@@ -55,8 +55,8 @@ def evaluations(estimator, test, one_row):
     """Returns the metrics of several evaluations, by name. A collective."""
     once = dict(shuffle=False, epochs=1)
     return {
-        "exact": estimator.evaluate(lambda: reader(test, **once), metrics=METRICS),
-        "binned": estimator.evaluate(lambda: reader(test, **once), metrics=MetricsConfig(group_by="row")),
+        "by user": estimator.evaluate(lambda: reader(test, **once), metrics=METRICS),
+        "by row": estimator.evaluate(lambda: reader(test, **once), metrics=MetricsConfig(group_by="row")),
         "one row": estimator.evaluate(lambda: reader(one_row, **once), metrics=METRICS),
         "best": estimator.evaluate(lambda: reader(test, **once), checkpoint_path=estimator.find_checkpoint("best")),
     }
