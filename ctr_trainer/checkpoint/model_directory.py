@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import tensorflow as tf
@@ -230,12 +230,12 @@ def load_features(model_dir: str) -> TrainedFeatures | None:
         raise UserError(f"{path}: no feature spec and statistics of a model ({error!r}); {_CURE}") from error
 
 
-@contextlib.contextmanager
-def one_job(model_dir: str) -> Iterator[PathLease | None]:
+def one_job(model_dir: str) -> contextlib.AbstractContextManager[PathLease | None]:
     """Locks the directory while the block trains a model there. Evaluations, predictions and exports need no lock.
 
-    Yields:
-      on rank 0, the lock, whose `check` raises UserError if the lock was lost; None on other ranks.
+    Returns:
+      a context manager that yields the lock on rank 0, whose `check` raises UserError if the lock was lost, and None
+      on other ranks.
 
     Raises:
       UserError: another job trains there. The message names that job's process, host and start time.
@@ -247,5 +247,4 @@ def one_job(model_dir: str) -> Iterator[PathLease | None]:
             "another model_dir"
         )
 
-    with contextlib.ExitStack() as stack:
-        yield stack.enter_context(held_directory(model_dir, refusal)) if distributed.is_chief() else None
+    return held_directory(model_dir, refusal) if distributed.is_chief() else contextlib.nullcontext()

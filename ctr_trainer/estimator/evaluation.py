@@ -82,7 +82,7 @@ class Evaluation:
             "groups": fetch,
         }
         self._feed, self._labels = feed, list(self._fetches["click"])
-        self._config, self._own, self._warned = config, tuple(own), set[str]()
+        self._own, self._warned = tuple(own), set[str]()
         self.reset()
 
     def reset(self) -> None:
