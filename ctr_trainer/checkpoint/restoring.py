@@ -25,23 +25,20 @@ def refusing_other_variables(checkpoint: Checkpoint | None, variables: Iterable[
         return
     shapes = tf.train.load_checkpoint(checkpoint.dense_prefix).get_variable_to_shape_map()
     own = {v.op.name: v.shape.as_list() for v in variables if v.shape.is_fully_defined()}
-    reshaped = [
-        f"{name} {shape} (there {shapes[name]})" for name, shape in own.items() if shapes.get(name, shape) != shape
-    ]
-    missing = [f"{name} {shape} (not there)" for name, shape in own.items() if name not in shapes]
+    other = {name: shape for name, shape in own.items() if shapes.get(name) != shape}
+    reshaped = [f"{name} {shape} (there {shapes[name]})" for name, shape in other.items() if name in shapes]
+    missing = [f"{name} {shape} (not there)" for name, shape in other.items() if name not in shapes]
+    first = ", ".join([*reshaped, *missing][:_NAMED])
+    more = f" and {len(other) - _NAMED} more" if len(other) > _NAMED else ""
+    refusal = UserError(
+        f"{checkpoint.path} is of another model: this one has the variables {first}{more}. Give the settings that it "
+        "was trained with, or name another model_dir"
+    )
     if reshaped:
-        raise _refusal(checkpoint, reshaped + missing)
+        raise refusal
     try:
         yield
     except tf.errors.NotFoundError:
         if not missing:
             raise
-        raise _refusal(checkpoint, missing) from None
-
-
-def _refusal(checkpoint: Checkpoint, differing: list[str]) -> UserError:
-    more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
-    return UserError(
-        f"{checkpoint.path} is of another model: this one has the variables {', '.join(differing[:_NAMED])}{more}. "
-        "Give the settings that it was trained with, or name another model_dir"
-    )
+        raise refusal from None

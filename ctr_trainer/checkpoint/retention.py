@@ -97,11 +97,11 @@ def keep_best(model_dir: str, path: str) -> None:
             before |= {_identity(entry): path_of(other) for entry in (*found.tables, *found.dense)}
     for entry in (*checkpoint.tables, *checkpoint.dense):
         own = before.get(_identity(entry))
-        if own and _is_whole(own, entry):
+        if own and checkpoints.describe_file(own, entry["file"]).items() <= entry.items():
             (draft / entry["file"]).share(own / entry["file"])
         else:
             (draft / entry["file"]).copy_from(source / entry["file"])
-            if not _is_whole(draft, entry):
+            if not checkpoints.describe_file(draft, entry["file"]).items() <= entry.items():
                 raise UserError(f"{source / entry['file']}: altered since the checkpoint was written")
     (draft / checkpoints.MANIFEST).copy_from(source / checkpoints.MANIFEST)
     draft.sync()
@@ -124,8 +124,3 @@ def _remove(path: str) -> None:
 
 def _identity(entry: Entry) -> tuple[Any, ...]:
     return entry["file"], entry["bytes"], entry["crc32"], entry.get("snapshot")
-
-
-def _is_whole(path: Path, entry: Entry) -> bool:
-    described = checkpoints.describe_file(path, entry["file"])
-    return (described["bytes"], described["crc32"]) == (entry["bytes"], entry["crc32"])
