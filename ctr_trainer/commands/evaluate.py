@@ -94,15 +94,13 @@ def _of_checkpoint(
     from ctr_trainer.commands.experiment.as_trained import as_trained
 
     tensorflow_import.load()
-    from ctr_trainer.commands.experiment.build import make_estimator, progress, reader
+    from ctr_trainer.commands.experiment.build import make_estimator, reader
 
     experiment = as_trained(given, experiment)
     estimator = make_estimator(experiment)
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     batches = reader(experiment, experiment.data.eval_data, once=True)
-    return estimator.evaluate(
-        lambda: batches, hooks=progress("evaluating", batches), checkpoint_path=found, metrics=metrics
-    )
+    return estimator.evaluate(lambda: batches, checkpoint_path=found, metrics=metrics)
 
 
 def _show(results: dict[str, Any], output: str) -> None:

@@ -42,7 +42,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
     from ctr_trainer.commands.experiment.as_trained import as_trained
 
     tensorflow_import.load()
-    from ctr_trainer.commands.experiment.build import make_estimator, progress, reader
+    from ctr_trainer.commands.experiment.build import make_estimator, reader
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, pin_cores=True, flags=alike(experiment))
@@ -54,9 +54,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
     estimator = make_estimator(experiment)
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     batches = reader(experiment, data.eval_data, once=True, labels=False)
-    predictions = estimator.predict(
-        lambda: batches, hooks=progress("predicting", batches), checkpoint_path=found, yield_single_examples=False
-    )
+    predictions = estimator.predict(lambda: batches, checkpoint_path=found, yield_single_examples=False)
     path_of(path).parent.mkdir(parents=True, exist_ok=True)
     rows = 0
     with path.writing() as file, contextlib.ExitStack() as stack:

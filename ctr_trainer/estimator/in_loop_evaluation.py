@@ -97,8 +97,7 @@ class InLoopEvaluation:
     def _run(self) -> None:
         self._feed.rewind()
         hooks = [*(self._spec.evaluation_hooks or ()), *(self._eval_spec.hooks or ())]
-        if distributed.is_chief() and self._steps:
-            hooks.append(ProgressHook("evaluating", self._steps))
+        hooks.append(ProgressHook("evaluating", self._steps))
         steps = self._eval_spec.steps or None
         with self._graph.as_default():
             config = distributed.session_config(self._config.threads, given=self._config.session_config)

@@ -18,6 +18,7 @@ from ctr_trainer.estimator import program
 from ctr_trainer.estimator.batch_feed import connect
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.feed import Feed
+from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.open_store import open_evaluation_store, restore_evaluated
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of
@@ -124,7 +125,8 @@ class TrainedModel(NamedArguments):
         checkpoint = self._chosen(checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
             evaluation = Evaluation(feed, spec, metrics)
-            own = [*(spec.evaluation_hooks or ()), *session_hooks(hooks)]
+            progress = ProgressHook("evaluating", steps or feed.inputs.batches_per_epoch)
+            own = [*(spec.evaluation_hooks or ()), *session_hooks(hooks), progress]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop() and (steps is None or evaluation.steps < steps):
                     evaluation.step(session)
@@ -157,7 +159,8 @@ class TrainedModel(NamedArguments):
         checkpoint = self._chosen(checkpoint_path)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
             predictions = program.chosen_predictions(spec.predictions, predict_keys)
-            own = [*(spec.prediction_hooks or ()), *session_hooks(hooks)]
+            progress = ProgressHook("predicting", feed.inputs.batches_per_epoch)
+            own = [*(spec.prediction_hooks or ()), *session_hooks(hooks), progress]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop():
                     fed = feed.next()

@@ -152,6 +152,22 @@ def test_a_checkpoint_is_named_by_its_path(tmp_path):
         estimator.evaluate(input_fn, checkpoint_path=str(tmp_path / "none"))
 
 
+def test_variables_of_another_model_are_refused_by_name_and_shape(tmp_path):
+    make(tmp_path / "m").train(input_fn, steps=1)
+
+    def other(name, size):
+        def model_fn(features, labels, mode):
+            w = tf1.get_variable(name, [size])
+            return tf_estimator.EstimatorSpec(mode, predictions={"y": features["user"] * 0 + tf.cast(w[0], tf.int64)})
+
+        config = tf_estimator.RunConfig(model_dir=str(tmp_path / "m"), threads=1)
+        return tf_estimator.Estimator(model_fn, config=config)
+
+    for name, size, found in (("w", 4, r"w \[4\] \(there \[3\]\)"), ("v", 3, r"v \[3\] \(not there\)")):
+        with pytest.raises(UserError, match=f"is of another model: this one has the variables {found}. Give"):
+            next(other(name, size).predict(input_fn))
+
+
 @pytest.mark.parametrize("how", ["a path", "settings"])
 def test_a_training_begins_with_the_variables_of_a_checkpoint_of_tensorflow(tmp_path, how):
     with tf.Graph().as_default(), tf1.Session() as session:

@@ -15,7 +15,6 @@ from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.estimator import Estimator, EvalSpec
-from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import SHARED, WAIT
@@ -144,11 +143,6 @@ def make_eval_spec(
     settings = vars(evaluation) if evaluation.evaluates else {**vars(evaluation), "every_n_steps": 0}
     with refusing_by_flags():
         return EvalSpec(input_fn=input_fn, metrics=metrics, **settings)
-
-
-def progress(what: str, batches: BatchReader) -> list[ProgressHook]:
-    """Returns the hooks of a pass over a `BatchReader`'s data set: a progress bar on rank 0."""
-    return [ProgressHook(what, batches.steps_per_epoch)] if distributed.is_chief() else []
 
 
 def training_reader(experiment: Experiment, position: Any) -> "BatchReader | NegativeSampling | StreamReader":

@@ -17,6 +17,7 @@ from ctr_trainer.estimator.hooks.metrics_hook import LineTaker
 from ctr_trainer.estimator.hooks.step_hook import StepHook
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.metrics.click_metrics import Line
+from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import GRAPH_NAMES, PLAIN_NAMES
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages import log_lines
@@ -134,16 +135,17 @@ class Summaries(LineTaker):
 
 
 class ProgressHook(StepHook):
-    """Shows steps done, steps per second and the time left, if standard error is a terminal.
+    """Shows steps done, steps per second and the time left on rank 0, if standard error is a terminal.
 
     Args:
       what: title of the bar, such as `evaluating`.
-      steps: number of steps of the pass.
+      steps: number of steps of the pass; None if it is not known.
     """
 
-    def __init__(self, what: str, steps: int) -> None:
+    def __init__(self, what: str, steps: int | None) -> None:
         super().__init__()
-        self._bar = tqdm.tqdm(desc=what, total=steps, unit=" steps", disable=not sys.stderr.isatty(), leave=None)
+        hidden = not (distributed.is_chief() and sys.stderr.isatty())
+        self._bar = tqdm.tqdm(desc=what, total=steps, unit=" steps", disable=hidden, leave=None)
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         self._bar.update()
