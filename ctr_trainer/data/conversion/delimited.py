@@ -108,11 +108,7 @@ class _Row(NamedTuple):
 
 
 def _cut(text: bytes, form: CsvFormat, fields: int) -> tuple[bytes, bytes, list[_Row] | None]:
-    """Divides a block before a last row that may continue in the next block.
-
-    Returns:
-      (block, rest, the rows of the block or, if no row can have several lines, None).
-    """
+    """Returns (block, a last row that may continue in the next one, rows if they may have several lines or None)."""
     if form.lines_per_row == 1 or form.quote.encode() not in text or len(text) > 2 * LONGEST_LINE:
         return text, b"", None
     lines = io.BytesIO(text).readlines()
@@ -165,16 +161,11 @@ def _rows(lines: Sequence[bytes], form: CsvFormat, fields: int, final: bool = Tr
 
 
 class _Unclosed(Exception):
-    """Lines end within a quoted field."""
+    """The lines of a row end within a quoted field."""
 
 
 def _fields(lines: Iterable[bytes], form: CsvFormat) -> tuple[int, int]:
-    """Returns the numbers of fields and of lines of the first row.
-
-    Raises:
-      _Unclosed: the row continues after the last line.
-      csv.Error: a carriage return is not at the end of a line.
-    """
+    """Returns the numbers of fields and lines of the first row. Raises csv.Error for a carriage return in a line."""
 
     def texts() -> Iterator[str]:
         for line in lines:

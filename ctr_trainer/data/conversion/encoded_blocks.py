@@ -24,14 +24,12 @@ def encoded(
 ) -> Generator[tuple[pa.Table, Statistics], None, None]:
     """Yields (encoded table, its Statistics) for each block of a source, in order.
 
-    A separate thread reads the source. The tables, the statistics and the order of the bad rows do not depend on the
-    number of threads.
+    A thread reads the source. The tables, statistics and order of bad rows do not depend on the number of threads.
 
     Args:
       leave_out: f(bad rows of a block), called before the block's table is yielded.
       observed: receives the observations of all blocks. The caller checks it at the end.
-      time: source column of a split by time; None for no such split.
-      num_threads: number of blocks to encode concurrently; 0 for one per core of this process.
+      time, num_threads: see `Encoder` and `convert`.
       measured: whether to compute statistics. If False, the yielded Statistics have no rows.
     """
     encoder = Encoder(spec, time)

@@ -1,7 +1,6 @@
 """Finds columns that leak the label (target leakage), such as a column that is filled only after a click."""
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Iterable, Iterator
 
@@ -28,20 +27,8 @@ _STATES = 50  # With more numbers than this, a column has amounts. A capital gai
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class Leak:
-    """A feature that leaks a label."""
-
-    feature: str
-    column: str
-    why: str  # The evidence, worded to complete a sentence about the column.
-
-    def __str__(self) -> str:
-        return f"column {self.column!r} {self.why}"
-
-
-def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
-    """Finds the features that leak a label on their own; see `evidence`.
+def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[tuple[str, str]]:
+    """Finds the features that leak a label on their own. Returns (feature, the evidence as a sentence) of each.
 
     Args:
       tables: encoded tables (see `encode.Encoder`). Tables after the first `ROWS` rows are not read.
@@ -51,13 +38,13 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
         return []
     table = pa.concat_tables(taken)
     leaks = []
+    features: tuple[DenseFeature | SparseFeature, ...] = (*spec.dense, *spec.sparse)
     for column, label in label_columns(spec).items():
         labels = table[column].to_numpy() > 0.5
         of = f" for the label {label.name!r}" if spec.other_labels else ""
-        features: tuple[DenseFeature | SparseFeature, ...] = (*spec.dense, *spec.sparse)
         for feature in features:
             if why := _of_encoded(table[feature.name].combine_chunks(), feature, labels):
-                leaks.append(Leak(feature.name, feature.column, why + of))
+                leaks.append((feature.name, f"column {feature.column!r} {why}{of}"))
     return leaks
 
 
@@ -80,11 +67,11 @@ def warn_of_leaks(data: Source) -> None:
         wanted = min(groups, -(-ROWS * groups // max(sum(data.group_rows), 1)))
         chosen = [number * groups // wanted for number in range(wanted)]
         leaks = find_leaks(map(data.read, chosen), data.spec)
-    for leak in leaks:
+    for feature, said in leaks:
         _log.warning(
             "%s: %s. If its value is known only after the label, remove feature %r from the feature spec, because a "
             "model with this feature is useless in serving; if it is another outcome, it can be a second label",
-            *(data.name, leak, leak.feature),
+            *(data.name, said, feature),
         )
 
 
