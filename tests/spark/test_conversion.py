@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,7 +15,7 @@ from ctr_trainer.data.conversion.convert import convert as convert_here
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
-from tests.data.make import SPEC
+from tests.data.make import SPEC, read
 
 pytest.importorskip("pandas", reason="Spark's tests need pandas: pip install 'ctr_trainer[spark]'")
 pyspark = pytest.importorskip("pyspark", reason="Spark's tests need PySpark: pip install 'ctr_trainer[spark]'")
@@ -54,10 +53,6 @@ def spark(tmp_path_factory):
 @pytest.fixture(scope="module")
 def clicks(tmp_path_factory):
     return foreign.write_spark(tmp_path_factory.mktemp("source") / "clicks", ROWS)
-
-
-def read(path):
-    return pa.concat_tables([pq.read_table(path / file["name"]) for file in open_dataset(path).files])
 
 
 def files_of(path):
