@@ -139,7 +139,7 @@ class CopiedRows:
     def stepped(self) -> np.ndarray:
         """Returns int64[n], the slots of rows with a change to send; rows of only a concurrent step may be missing."""
         state = self._state.array[: len(self)]
-        slots = np.empty(copied_row_kernels.count_stepped(state), np.int64)
+        slots = np.empty(np.count_nonzero(state & copied_row_kernels.STEPPED), np.int64)
         return slots[: copied_row_kernels.find_stepped(state, slots)]
 
     def take_rows(self, slots: np.ndarray, window: int, keys: np.ndarray, rows: np.ndarray) -> None:

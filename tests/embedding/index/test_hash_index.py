@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_trainer.embedding.index import key_kernels
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.key_kernels import DistinctKeys, distinct, mix, positions_of
 
@@ -102,21 +101,6 @@ def test_numbers_are_those_of_a_dict(most_distinct):
     assert DistinctKeys(0).keys.tolist() == []
     keys = np.arange(1, 4097) << 40
     assert DistinctKeys(len(keys)).numbers(keys).tolist() == list(range(4096))
-
-
-def test_distinct_keys_keep_their_numbers_while_their_table_grows():
-    rng = np.random.default_rng(0)
-    parts = [rng.integers(1, 10**6, size) for size in (20_000, 300_000, 30_000)]
-    parts[1][::7] = 0
-    found = DistinctKeys(sum(map(len, parts)))
-    numbers = np.concatenate([found.numbers(part) for part in parts])
-    every = np.concatenate(parts)
-    some = every != 0
-    assert len(found.keys) == len(np.unique(every[some])) > 2 * key_kernels._FIRST_ROOM
-    np.testing.assert_array_equal(found.keys[numbers[some]], every[some])
-    assert (numbers[~some] == -1).all()
-    _, first = np.unique(every[some], return_index=True)
-    np.testing.assert_array_equal(numbers[some][np.sort(first)], np.arange(len(first)))
 
 
 def test_distinct_keys_are_in_order_of_appearance():
