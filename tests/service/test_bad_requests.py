@@ -13,7 +13,6 @@ from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.service import Service
-from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.system.messages.errors import UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
@@ -165,14 +164,6 @@ def test_random_bytes_on_the_socket_change_nothing(server, unharmed):
             garbage = rng.bytes(int(rng.integers(1, 300)))
             # Every second one gets past the greeting, to the parser of HTTP/2 frames.
             connection.sendall(preface + garbage if number % 2 else garbage)
-
-
-def test_a_row_can_still_be_pushed_after_all(server):
-    _, client, store = server
-    before = store.tables["t"].rows.copy()
-    _push(client, _body(_request()))
-    np.testing.assert_array_equal(store.tables["t"].rows, before + 1)
-    assert snapshot.config_to_json(store.tables["t"].config) == snapshot.config_to_json(CONFIG)
 
 
 def test_long_json_is_refused_before_it_is_read():

@@ -126,7 +126,3 @@ def test_deltas_at_an_odd_byte_are_added_as_others_are():
     assert store.pull("t", keys).tolist() == [[3, 6, 9], [12, 15, 18]]
     store.put("t", keys, _at_an_odd_byte(deltas), "c", 1)
     assert store.pull("t", keys).tolist() == deltas.tolist()
-
-
-def test_no_rows():
-    assert row_codec.unpack(row_codec.pack(np.empty((0, 3), np.float32))).shape == (0, 3)

@@ -169,18 +169,6 @@ def test_every_optimizer_stays_near_the_minimum_with_long_windows(optimizer):
     assert store.pull("t", KEY)[0, 0] == pytest.approx(1.0, abs=0.25)
 
 
-def test_fp16_keeps_of_a_mean_what_rounding_takes_and_sends_it_later():
-    config = TableConfig("t", (2,), (0.0,), "sgd")
-    store, (cache, _) = _workers(config, codec=CODECS["fp16"])
-    _step(cache, [-2.0, -2 / 3])
-    cache.sync()
-    third = float(np.float16(1 / 3))
-    np.testing.assert_array_equal(store.pull("t", KEY), np.float32([[1, third]]))
-    cache.flush()
-    np.testing.assert_allclose(store.pull("t", KEY), np.float32([[1, 1 / 3]]), rtol=1e-6)
-    np.testing.assert_array_equal(_row(cache), store.pull("t", KEY)[0])
-
-
 def test_what_a_gradient_counts_for():
     # Of 4 workers that share one batch, `scale` is 1; of 4 with a batch each it is 4.
     factors = {

@@ -40,15 +40,6 @@ def test_all_windows_since_a_row_was_first_met_count_those_without_it_too():
     assert _take(frequency, 0) == ([0.25], [1])  # (3 - 1) / (9 - 1)
 
 
-def test_with_a_step_a_window_the_rate_is_known_from_the_second_meeting_on():
-    frequency = _rows(1)
-    _window(frequency, [0])
-    assert _take(frequency, 0) == ([0.0], [1])
-    _window(frequency, [])
-    _window(frequency, [0])
-    assert _take(frequency, 0) == ([0.5], [1])  # (2 - 1) / (3 - 1)
-
-
 def test_steps_beside_a_sync_count_once():
     frequency = _rows(2)
     _window(frequency, [0], [0])
