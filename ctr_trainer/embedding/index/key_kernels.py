@@ -84,6 +84,15 @@ def shard_of(keys: np.ndarray, shards: Int, out: np.ndarray) -> None:
         out[i] = np.int32(mix(np.uint64(keys[i])) % np.uint64(shards))
 
 
+def owned(keys: np.ndarray, shard: int, shards: int) -> np.ndarray | slice:
+    """Returns which of the keys, int64[n], belong to a shard: bool[n], or a slice."""
+    if shards == 1:
+        return slice(None)
+    owner = np.empty(len(keys), np.int32)
+    shard_of(keys, shards, owner)
+    return owner == shard
+
+
 class DistinctKeys:
     """Numbers distinct keys 0, 1, 2, ... in the order of first appearance; the key 0 ("no value") has the number -1.
 

@@ -1,6 +1,7 @@
 """A store in the memory of this process."""
 
 import contextlib
+import re
 import threading
 import time
 import uuid
@@ -10,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ctr_trainer.embedding.index.key_kernels import shard_of
+from ctr_trainer.embedding.index.key_kernels import owned
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot, snapshot_writer
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.store.stored_tables import StoredTables
-from ctr_trainer.embedding.store.versions import ChangedRows, check_rows, check_versions, merge_changes, newer
+from ctr_trainer.embedding.store.versions import ChangedRows, Versions, check_rows, check_versions, merge_changes, newer
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.table import Table
-from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.table.table_config import LIMITS, TableConfig
 from ctr_trainer.system.files.paths import AnyPath, path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -29,6 +29,7 @@ _BETWEEN_SECONDS = 1e-4
 # Seconds to wait for another save of the same store. If the save takes longer, its disk hangs.
 _SNAPSHOT_SECONDS = 3600
 _NOTHING = contextlib.nullcontext()
+_TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _BLOCK_BYTES = 16 << 20  # Bytes of rows that are copied at once under the table's lock.
 
 
@@ -44,28 +45,34 @@ class LocalStore(Store):
     Args:
       memory: the memory of the tables, whose owner must make each table first; None for this process's own.
       is_published: whether to track the rows that the next epoch of a publication contains from the beginning.
+
+    Attributes:
+      tables: the tables by name.
     """
 
     def __init__(self, memory: SharedMemory | None = None, is_published: bool = False) -> None:
-        self._tables = StoredTables(memory, is_published)
+        self._memory, self._is_published = memory, is_published
+        self.tables: dict[str, Table] = {}
+        self._versions: dict[str, Versions] = {}
+        self._place, self._creating = (0, 1), threading.Lock()
         self._sequences: dict[tuple[str, str], int] = {}
         self._one, self._one_epoch = threading.Lock(), threading.Lock()
         self._last: str | None = None  # The last snapshot, which a delta can follow.
 
-    @property
-    def tables(self) -> dict[str, Table]:
-        """The tables by name."""
-        return self._tables.by_name
-
     def take_place(self, shard: int, shards: int) -> None:
         """Makes this store hold only the rows of `shard` among `shards` stores. By default a store holds all rows."""
-        self._tables.place = shard, shards
+        self._place = shard, shards
 
     def create_table(self, config: TableConfig) -> None:
-        self._tables.create(config)
+        different = self._created(config).differs(config)
+        if different:
+            raise UserError(
+                "table {} exists with {} = {}, not {}: use the same configuration, or another table name, or restart "
+                "the service".format(config.name, *different)
+            )
 
     def config(self, name: str) -> TableConfig:
-        return self._tables[name].config
+        return self._table(name).config
 
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
         with self._locked(table) as target:
@@ -74,7 +81,7 @@ class LocalStore(Store):
     def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
         check_versions(table, keys, versions)
         with self._locked(table) as target:
-            answer = newer(target, self._tables.versions(target), keys, versions)
+            answer = newer(target, self._versions[table], keys, versions)
         return answer.encoded(codec)
 
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
@@ -82,7 +89,7 @@ class LocalStore(Store):
         with self._locked(table) as target:
             check_rows(target, keys, deltas)
             if self._is_new(table, worker, sequence):
-                self._tables.versions(target).mark(target, target.add(keys, deltas))
+                self._versions[table].mark(target, target.add(keys, deltas))
                 self._sequences[table, worker] = sequence
 
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
@@ -92,7 +99,7 @@ class LocalStore(Store):
                 raise UserError(f"table {table}: a put to a table with limits; push changes")
             check_rows(target, keys, rows)
             if self._is_new(table, worker, sequence):
-                self._tables.versions(target).mark(target, target.find_or_insert(keys, rows))
+                self._versions[table].mark(target, target.find_or_insert(keys, rows))
                 self._sequences[table, worker] = sequence
 
     def sync(
@@ -111,14 +118,14 @@ class LocalStore(Store):
         with self._locked(table) as target:
             check_rows(target, keys, deltas)
             if self._is_new(table, worker, sequence):
-                answer = merge_changes(target, self._tables.versions(target), keys, deltas, versions)
+                answer = merge_changes(target, self._versions[table], keys, deltas, versions)
                 self._sequences[table, worker] = sequence
             else:
-                answer = newer(target, self._tables.versions(target), keys, None)
+                answer = newer(target, self._versions[table], keys, None)
         return answer.encoded(codec)
 
     def advance(self, step: int) -> None:
-        for table in self._tables:
+        for _, table in sorted(self.tables.items()):
             with table.lock.alone():
                 table.advance(step)
                 stop = table.expire()
@@ -147,15 +154,13 @@ class LocalStore(Store):
             captures = []
             try:
                 directory.mkdir(parents=True, exist_ok=True)
-                for table in self._tables:
+                for _, table in sorted(self.tables.items()):
                     with table.lock.alone():
                         captures.append((table, _changes(table).begin(table, full=since is None)))
                 yield since
                 files = []
                 for table, capture in captures:
-                    files += snapshot_writer.write(
-                        directory, capture, table, identity, since, step, *self._tables.place
-                    )
+                    files += snapshot_writer.write(directory, capture, table, identity, since, step, *self._place)
             except OSError as error:
                 raise UserError(
                     f"snapshot of step {step} in {directory}: {error.strerror} ({error.filename})"
@@ -173,12 +178,12 @@ class LocalStore(Store):
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 takings = []
-                for table in self._tables:
+                for _, table in sorted(self.tables.items()):
                     with table.lock.alone():
                         takings.append((table, table.keep_published().begin_epoch(table, epoch, after)))
                 files = []
                 for table, taking in takings:
-                    files += packed_rows.write(directory, taking, table, dtype, epoch, *self._tables.place)
+                    files += packed_rows.write(directory, taking, table, dtype, epoch, *self._place)
                 return files
             except OSError as error:
                 raise UserError(f"epoch {epoch} in {directory}: {error.strerror} ({error.filename})") from None
@@ -191,17 +196,25 @@ class LocalStore(Store):
             snapshot.check_chain(files)
             for entry in files:
                 snapshot.check(path, entry)
-                self._tables.create_restored(snapshot.read_config(path, entry), path)
+                config = snapshot.read_config(path, entry)
+                different = self._created(config).differs(config, but=(*LIMITS, "settings"))
+                if different:
+                    field, asked, saved = different
+                    raise UserError(
+                        f"table {config.name} is configured with {field} = {asked}, but its rows in {path} were saved "
+                        f"with {saved}: give that value, or another model_dir"
+                    )
             with replacing:
                 self._last = None
-                for table in self._tables:
+                for _, table in sorted(self.tables.items()):
                     with table.lock.alone():
                         table.clear()
                 self._fill(path, files)
             self._last = files[-1].get("snapshot") if files else None
 
     def stats(self) -> dict[str, Any]:
-        return self._tables.stats()
+        nbytes = {name: table.nbytes + self._versions[name].nbytes for name, table in list(self.tables.items())}
+        return {"tables": {name: {**self.tables[name].stats(), "bytes": size} for name, size in nbytes.items()}}
 
     def read_blocks(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (keys, rows) copies of a table's blocks. A row that is added or removed meanwhile may be missing."""
@@ -217,18 +230,41 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[Table]:
-        table = self._tables[name]
+        table = self._table(name)
         with table.lock.alone():
             yield table
+
+    def _table(self, name: str) -> Table:
+        if name not in self.tables:
+            raise UserError(f"no table {name!r}; there are: {', '.join(sorted(self.tables)) or 'none'}")
+        return self.tables[name]
+
+    def _created(self, config: TableConfig) -> TableConfig:
+        """Makes a table if it does not exist; returns its configuration."""
+        name = config.name
+        if not _TABLE_NAME.fullmatch(name):
+            raise UserError(
+                f"table name {name!r}: expected up to 100 characters, each a letter, a digit or one of _ . -"
+            )
+        with self._creating:
+            if name not in self.tables:
+                memory = self._memory and self._memory.under(name)
+                table = Table(config, True, config.most_rows(*self._place), memory)
+                if self._is_published:
+                    table.keep_published()
+                self._versions[name] = Versions()
+                table.watchers.append(self._versions[name])
+                self.tables[name] = table
+            return self.tables[name].config
 
     def _is_new(self, table: str, worker: str, sequence: int) -> bool:
         return sequence > self._sequences.get((table, worker), -1)
 
     def _fill(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         for config, keys, rows in snapshot.merged(path, files):
-            own = _owned(keys, *self._tables.place)
+            own = owned(keys, *self._place)
             with self._locked(config.name) as table:
-                self._tables.versions(table).mark(table, table.restore(keys[own], rows[own]))
+                self._versions[config.name].mark(table, table.restore(keys[own], rows[own]))
         for entry in files:
             if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
                 with self._locked(entry["table"]) as table:
@@ -238,7 +274,7 @@ class LocalStore(Store):
                 for keys, *use in snapshot.read_use(path, entry):
                     with self._locked(entry["table"]) as table:
                         table.set_use(keys, *use)
-        for table in self._tables:
+        for _, table in sorted(self.tables.items()):
             with table.lock.alone():
                 _changes(table).restored(table)
                 table.trim()
@@ -255,15 +291,6 @@ class LocalStore(Store):
             yield
         finally:
             self._one.release()
-
-
-def _owned(keys: np.ndarray, shard: int, shards: int) -> np.ndarray | slice:
-    """Returns which of the keys, int64[n], belong to a shard: bool[n], or a slice."""
-    if shards == 1:
-        return slice(None)
-    owner = np.empty(len(keys), np.int32)
-    shard_of(keys, shards, owner)
-    return owner == shard
 
 
 def _changes(table: Table) -> Changes:

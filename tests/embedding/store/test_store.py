@@ -111,7 +111,7 @@ def test_versions_cost_4_bytes_a_row_and_running_out_is_refused(store):
     bytes_before = store.stats()["tables"]["t"]["bytes"]
     store.push("t", np.arange(1, 11), _ones(10), "a", 1)
     assert store.stats()["tables"]["t"]["bytes"] - bytes_before == 10 * (8 + 2 * 4 + 4)
-    store._tables.versions(store.tables["t"])._last = 2**32 - 2
+    store._versions["t"]._last = 2**32 - 2
     with pytest.raises(UserError, match="restart the service"):
         store.push("t", np.arange(1, 11), _ones(10), "a", 2)
 
