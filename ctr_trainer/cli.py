@@ -11,7 +11,7 @@ from typing import Any
 from absl import flags as absl_flags
 
 from ctr_trainer import __version__
-from ctr_trainer.commands.experiment import flags, recipes
+from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.flags import Flag, Groups
 from ctr_trainer.launch.worker import GATE
 from ctr_trainer.ranks import notices
@@ -132,11 +132,6 @@ def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[
             if name not in _OF_TRAINED_MODELS or not _is_of_training(flag):
                 raise UserError(f"{name} does not use --{flag}")
     rest = values([name, *arguments])[1:]
-    if "recipe" in values and values["recipe"].value in recipes.RECIPES:
-        preset = recipes.flags_of(values["recipe"].value, [flag for flag in values if values[flag].present])
-        if preset:  # Before all other arguments, so that they override it.
-            values = flags.define(_accepted(command.GROUPS))
-            values([name, *(f"--{flag}={value}" for flag, value in preset.items()), *arguments])
     positional = [rest] if hasattr(command, "POSITIONAL") else []
     if rest and not positional:
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ctr_trainer import __version__
-from ctr_trainer.commands.experiment import recipes
 from ctr_trainer.commands.experiment.checks import check_training, require_data, require_files
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.flags import TRAINING
@@ -125,10 +124,8 @@ def _train(
     if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
         eval_spec.input_fn()  # Unreadable data raises an error before the graph is built.
 
-    if distributed.is_chief():
-        everything = by_flag(experiment) | by_flag(evaluation)
-        for line in filter(None, (about_chosen, recipes.line(model.recipe, everything))):
-            _log.info("%s", line)
+    if distributed.is_chief() and about_chosen:
+        _log.info("%s", about_chosen)
 
     def train_input_fn(position: Any) -> Any:
         batches = build.training_reader(experiment, position)

@@ -127,7 +127,7 @@ def test_every_figure_of_every_row_has_a_source_and_its_models_have_flags():
             values = flags.define(GROUPS)
             values(["test", f"--flagfile={entry.flagfile}", *entry.flags.get(model, ())])
             experiment = flags.read(GROUPS[0], values)
-            assert "bars" == values["recipe"].value
+            assert values["embedding_optimizer"].value == "dense_adam"
             params = find_model(model).params_class
             shared = {"train_op_fn": None, "hidden_units": experiment.params.hidden_units}
             assert param_texts.parse(model, params, experiment.model.model_params, shared)

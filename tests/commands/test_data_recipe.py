@@ -1,4 +1,4 @@
-"""`--recipe`: what one word sets, defaults by the rows of the training data, and what replaces them."""
+"""`--recipe=data`: defaults by the rows of the training data, and what replaces them."""
 
 import dataclasses
 import json
@@ -10,10 +10,9 @@ from ctr_trainer import cli
 from ctr_trainer.commands.experiment import data_recipe, flags, recipes
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.recipes import Choice, Facts, choices
-from ctr_trainer.settings.by_flag import by_flag, replaced, text_of
+from ctr_trainer.settings.by_flag import by_flag, replaced
 from ctr_trainer.settings.training_configs import EvaluationConfig
 
-PARAMS = "lr_schedule_params="
 SMALL = Facts(rows=8_000, rarer=80, keys=5_000, has_validation=True)
 
 
@@ -171,64 +170,5 @@ def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tm
 def test_a_stream_and_another_recipe_keep_the_fixed_defaults(tmp_path, data):
     experiment = replaced(Experiment(), {"train_data": "kafka://127.0.0.1:1/clicks"})
     assert data_recipe.decide(frozenset(), experiment) == ({}, "")
-    experiment = replaced(Experiment(), {"train_data": str(data), "recipe": "bars"})
+    experiment = replaced(Experiment(), {"train_data": str(data), "recipe": "none"})
     assert data_recipe.decide(frozenset(), experiment) == ({}, "")
-
-
-def _parsed(*arguments):
-    """Returns the values by flag of `train`, as the command line gives them to it."""
-    import ctr_trainer.commands.train as command
-
-    values, (_, experiment, evaluation, *_) = cli._parse("train", command, list(arguments))
-    return {**values, **by_flag(experiment), **by_flag(evaluation)}
-
-
-def test_every_flag_of_a_recipe_exists_and_is_set_to_its_value():
-    known = flags.define(flags.TRAINING)
-    values = _parsed("--recipe=bars")
-    assert set(recipes.REPLACED_BY.values()) <= set(known)
-    for name, text in recipes.RECIPES["bars"].items():
-        assert text_of(name, values[name]) == text or type(values[name])(text) == values[name], name
-    assert _parsed()["embedding_optimizer"] == "adagrad"
-
-
-@pytest.mark.parametrize("given", [["--recipe=bars", "--clip_norm=3"], ["--clip_norm=3", "--recipe=bars"]])
-def test_a_given_flag_overrides_a_recipe_wherever_it_stands(given, tmp_path):
-    assert _parsed(*given)["clip_norm"] == 3
-    flagfile = tmp_path / "own.flags"
-    flagfile.write_text("\n".join(given))
-    values = _parsed(f"--flagfile={flagfile}")
-    assert (values["clip_norm"], values["model_params"][0]) == (3, "batch_norm_momentum=0.9")
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("--lr_schedule=constant", {"lr_schedule": "constant", f"{PARAMS}decay_rate": 0.0, f"{PARAMS}patience": 0}),
-        ("--eval_steps=7", {"eval_steps": 7, "eval_epochs": 0}),
-        ("--max_steps=7", {"max_steps": 7, "epochs": 1}),
-        (
-            "--lr_schedule_params=patience=2",
-            {"lr_schedule": "plateau", f"{PARAMS}decay_rate": 0.1, f"{PARAMS}patience": 2},
-        ),
-    ],
-)
-def test_what_depends_on_an_overridden_flag_is_not_set_either(given, expected):
-    values = _parsed("--recipe=bars", given)
-    assert {name: values[name] for name in expected} == expected
-
-
-def test_an_unknown_recipe_is_refused_with_those_that_there_are(capsys):
-    assert cli.main(["train", "--recipe=bar"]) == 2
-    assert "--recipe=bar: choose one of data, none, bars" in capsys.readouterr().err
-
-
-def test_a_training_by_the_recipe_says_what_it_set_and_ends_by_the_plateau(tmp_path, data, caplog):
-    caplog.set_level(logging.INFO)
-    arguments = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={tmp_path}", "--threads=1"]
-    own = ["--recipe=bars", "--batch_norm", "--hidden_units=8", "--batch_size=64", "--epochs=3", "--learning_rate=0.01"]
-    assert cli.main(["train", *arguments, *own]) == 0
-    (line,) = [message for message in caplog.messages if message.startswith("recipe bars")]
-    assert "sets optimizer=adam, embedding_optimizer=dense_adam, embedding_learning_rate=0.001" in line
-    assert line.endswith("in place of its values there are learning_rate=0.01, epochs=3")
-    assert cli.main(["evaluate", f"--eval_data={data}", f"--model_dir={tmp_path}", "--checkpoint=best"]) == 0

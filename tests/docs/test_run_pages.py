@@ -118,6 +118,7 @@ def advertisements(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(0)
     (tmp_path / "ads").mkdir()
+    (tmp_path / "configs").symlink_to(page.ROOT / "configs")
     for part, rows in (("train", 400), ("valid", 100)):
         users = draw.integers(0, 20, rows)
         lines = (

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from ctr_trainer.commands.experiment.recipes import RECIPES
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.setting import Settings, setting
@@ -31,10 +30,8 @@ class ModelSettings(Settings, title="Model"):
     )
     recipe: str = setting(
         "data",
-        "preset of flags; a flag that you give overrides it. data: chosen from the size of --train_data; "
-        "none: the fixed defaults; bars: the optimizers, L2 of all rows, clipping, batch "
-        "normalization, plateau and early stopping of FuxiCTR in the BARS leaderboards",
-        choices=tuple(RECIPES),
+        "defaults of the flags that you do not give. data: chosen from the size of --train_data; none: the fixed ones",
+        choices=("data", "none"),
     )
     embedding_dim: int = setting(
         0, "width of the embedding of each feature; 0 takes the widths of the feature spec", "floats", minimum=0
