@@ -1,7 +1,6 @@
 """The command line: finds the command, reads its flags and calls it."""
 
 import importlib
-import logging
 import os
 import sys
 import types
@@ -13,16 +12,12 @@ from absl import flags as absl_flags
 from ctr_trainer import __version__
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.flags import Flag, Groups
-from ctr_trainer.launch.worker import GATE
 from ctr_trainer.ranks import notices
-from ctr_trainer.ranks.endings import records, report
 from ctr_trainer.ranks.endings.report import EndReport
 from ctr_trainer.settings.by_flag import refusing_by_flags, replaced
 from ctr_trainer.system.messages import errors, log_lines
 from ctr_trainer.system.messages.errors import UserError, did_you_mean, masked
-from ctr_trainer.system.processes.child import CHILD
 
-_log = logging.getLogger(__name__)
 COMMANDS = {
     "train": "train a model, alone or as one worker under horovodrun",
     "launch": "train under horovodrun, and resume automatically after a loss",
@@ -44,8 +39,6 @@ _ENDING_IN_ORDER = (*_WORKERS, "convert")
 
 # The commands that use a model that `train` has trained, and accept the flags of `train`.
 _OF_TRAINED_MODELS = ("evaluate", "predict", "export", "publish")
-# The environment variables that a user, the launcher or run.sh may set.
-_VARIABLES = ("CTR_TRAINER_THREADS", report.TRACEBACKS, records.ERRORS, notices.ATTEMPT, GATE)
 _HELP = ("-h", "-help", "--help", "-helpfull", "--helpfull")
 
 
@@ -79,7 +72,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "log_format" in values:
         rank = notices.Placement.of_this_process().rank if name in _WORKERS else None
         log_lines.install(values["log_format"], rank, warnings_only=bool(rank) and values.get("log_ranks") == "0")
-    _warn_of_variables()
     ending = EndReport(values.get("model_dir", ""))
     run = refusing_by_flags()(command.run)
     return ending.run(lambda: run(*taken), takes_signals=name in _ENDING_IN_ORDER)
@@ -98,15 +90,6 @@ def _write_until_closed(stream: Any) -> None:
         return call
 
     stream.write, stream.flush = quiet(stream.write), quiet(stream.flush)
-
-
-def _warn_of_variables() -> None:
-    """Warns once per job about environment variables that have the form of this package's, but that nothing reads."""
-    if notices.Placement.of_this_process().rank or any(name in os.environ for name in (CHILD, notices.ATTEMPT)):
-        return
-    for name in sorted(os.environ):
-        if name.startswith("CTR_TRAINER_") and name not in _VARIABLES and not name.startswith("CTR_TRAINER_TEST_"):
-            _log.warning("the environment variable %s is not used%s", name, did_you_mean(name, _VARIABLES))
 
 
 def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[dict[str, Any], list[Any]]:

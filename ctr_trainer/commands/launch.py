@@ -21,6 +21,7 @@ from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.child import importing_environment
 
 GROUPS = (LaunchFlags,)
 POSITIONAL = "[--options] -- TRAIN_FLAGS"
@@ -33,7 +34,6 @@ EXAMPLES = (
 # Options that horovodrun spells differently. Its options also have hyphens instead of underscores.
 _SPELLED = {"H": "hosts", "num-proc": "np", "min-num-proc": "min_np", "max-num-proc": "max_np", "p": "ssh_port"}
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)(=.*)?", re.DOTALL)
-_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 # Time for the worker processes to exit, after the time in which they stop training and save.
 _ENDING_SECONDS = 5.0
 
@@ -62,8 +62,10 @@ def run(arguments: list[str], flags: LaunchFlags) -> None:
     model_dir = experiment.model.model_dir
     command = [sys.executable, "-m", "ctr_trainer.launch.worker", *arguments]
     grace_seconds = experiment.run.grace_secs + _ENDING_SECONDS
+    environment = importing_environment()
+    environment["PATH"] = os.pathsep.join([str(pathlib.Path(sys.executable).parent), environment.get("PATH", "")])
     with open_hosts(flags) as hosts:
-        Supervisor(flags, hosts, command, _environment(), model_dir, grace_seconds).run()
+        Supervisor(flags, hosts, command, environment, model_dir, grace_seconds).run()
 
 
 def _experiment(arguments: list[str]) -> Experiment:
@@ -87,13 +89,3 @@ def _experiment(arguments: list[str]) -> Experiment:
     require_known(experiment.model.model)
     check_training(experiment, train_flags.read(EvaluationConfig, values))
     return experiment
-
-
-def _environment() -> dict[str, str]:
-    """Returns the environment of the workers, with this Python first in PATH and this package in PYTHONPATH."""
-    python_path = [path for path in (_ROOT, os.environ.get("PYTHONPATH")) if path]
-    return {
-        **os.environ,
-        "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        "PYTHONPATH": os.pathsep.join(python_path),
-    }

@@ -16,7 +16,7 @@ import psutil
 
 from ctr_trainer.launch.ending import Ending, Output
 from ctr_trainer.launch.hosts import Host, listed, slots
-from ctr_trainer.launch.worker import GATE, StartingGate
+from ctr_trainer.launch.worker import GATE
 from ctr_trainer.ranks.endings.records import ERRORS, EndRecord, read_records
 from ctr_trainer.ranks.notices import ATTEMPT
 from ctr_trainer.settings.command_flags import LaunchFlags
@@ -39,7 +39,7 @@ class Attempt:
       hosts: the hosts, each with as many slots as workers. Also an attribute.
       environment: complete environment of each worker.
       errors: directory in which the workers of this host write why they end.
-      gate: the gate at which the workers wait until `release`; None if they begin immediately.
+      waits: whether the workers, all of them on this host, wait for `release` before they begin.
 
     Attributes:
       lost_at: time at which the failure of a worker was noticed, in seconds since 1970; None if no worker has failed.
@@ -56,11 +56,12 @@ class Attempt:
         flags: LaunchFlags,
         environment: Mapping[str, str],
         errors: str,
-        gate: StartingGate | None = None,
+        waits: bool = False,
     ) -> None:
         self.hosts, self.workers, self._errors = hosts, slots(hosts), errors
         self.lost_at: float | None = None
-        self.name, self._command, self._output, self._gate = name, command, Output(), gate
+        self.name, self._command, self._output = name, command, Output()
+        self._gate = pathlib.Path(errors, f"{name}.go") if waits else None
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [*_horovodrun(hosts, flags), *command],
@@ -69,7 +70,7 @@ class Attempt:
                 ATTEMPT: name,
                 ERRORS: errors,
                 "PYTHONUNBUFFERED": "1",
-                **({GATE: gate.address} if gate else {}),
+                **({GATE: str(self._gate)} if self._gate else {}),
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -88,9 +89,9 @@ class Attempt:
         return self._process.poll() is not None
 
     def release(self) -> None:
-        """Releases the workers that wait at the gate."""
+        """Lets waiting workers begin."""
         if self._gate is not None:
-            self._gate.open()
+            self._gate.touch()
 
     def terminate(self) -> None:
         """Asks the workers of this host, which notify the others, to save and end; without any, asks `horovodrun`."""
@@ -114,8 +115,6 @@ class Attempt:
         self._kill_all()
         for reader in self._readers:
             reader.join(_READ_SECONDS)
-        if self._gate is not None:
-            self._gate.close()
         with self._lock:
             return self._output.ending(self._process.returncode, self.records())
 

@@ -115,9 +115,9 @@ class Hosts:
                         self._silent_since.setdefault(name, asked)
 
 
-def parse_lines(lines: Iterable[str], where: str, slots: int) -> tuple[Host, ...]:
+def parse_lines(lines: Iterable[str], where: str) -> tuple[Host, ...]:
     """Returns the hosts in a discovery script's output. As in Horovod, a host that is printed twice counts once."""
-    found = [Host.parse(line, where, slots) for line in lines if line.strip()]
+    found = [Host.parse(line, where, slots=1) for line in lines if line.strip()]
     return tuple({host.name: host for host in found}.values())
 
 
@@ -148,7 +148,7 @@ def open_hosts(flags: LaunchFlags) -> Hosts:
 
         def discover() -> tuple[Host, ...]:
             lines = child.run_command(["sh", "-c", flags.host_discovery_script], what, _ANSWER_SECONDS)
-            return parse_lines(lines, what, flags.slots_per_host)
+            return parse_lines(lines, what)
 
         return Hosts(discover(), flags.ssh_port, discover)
     if flags.hosts:

@@ -13,7 +13,6 @@ from ctr_trainer.launch.attempt import Attempt
 from ctr_trainer.launch.ending import Ending, Kind
 from ctr_trainer.launch.hosts import Host, Hosts, filled, host_of, listed, slots
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
-from ctr_trainer.launch.worker import StartingGate
 from ctr_trainer.ranks.endings import records, stop_signals
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
@@ -87,7 +86,7 @@ class Supervisor:
         self._failures: collections.Counter[str] = collections.Counter()
         self._restarts: list[Restart] = []
         self._asked: int | None = None
-        # Workers for the next restart have imported all modules and wait at a gate, which halves the time of a restart.
+        # Workers for the next restart have imported all modules and wait, which halves the time of a restart.
         self._standby: Attempt | None = None
         self._job = secrets.token_hex(16)
         self._errors = tempfile.TemporaryDirectory(prefix="ctr_trainer-errors-")
@@ -138,10 +137,10 @@ class Supervisor:
         standby.release()
         return standby
 
-    def _start(self, hosts: tuple[Host, ...], gate: StartingGate | None = None) -> Attempt:
-        """Returns an `Attempt`. If its workers wait at a gate, its name contains the number of the next restart."""
-        name = f"{self._job}.{len(self._restarts) + (gate is not None)}"
-        return Attempt(name, hosts, self._command, self._flags, self._environment, self._errors.name, gate)
+    def _start(self, hosts: tuple[Host, ...], waits: bool = False) -> Attempt:
+        """Returns an `Attempt`. If its workers wait, its name contains the number of the next restart."""
+        name = f"{self._job}.{len(self._restarts) + waits}"
+        return Attempt(name, hosts, self._command, self._flags, self._environment, self._errors.name, waits)
 
     def _watch(self, attempt: Attempt, reached: Reached) -> Ending:
         """Waits until all processes of the attempt on this host have ended, and returns the `Ending`."""
@@ -184,12 +183,12 @@ class Supervisor:
         """Starts standby workers on this host, for the failure of a worker on this host or of all other hosts."""
         # After a restart, another failure may soon follow.
         seconds = 0.0 if self._restarts else _STANDBY_SECONDS
-        if not self._flags.standby or self._standby is not None or not reached.trains_for(seconds):
+        if self._standby is not None or not reached.trains_for(seconds):
             return
         here = [host for host in self._reliable(self._hosts.now()) if reach.is_here(host.name)]
         placed = filled(here, self._flags.most)
         if slots(placed) >= self._flags.fewest:
-            self._standby = self._start(placed, StartingGate())
+            self._standby = self._start(placed, waits=True)
 
     def _silent_host(self, attempt: Attempt) -> str:
         """Returns the name of a host of the attempt that has not answered for some seconds; "" for none."""

@@ -1,62 +1,25 @@
-"""The program of a worker of `launch`, and the gate at which workers on this host wait until they may begin."""
+"""The program of a worker of `launch`, which may wait for a file before it begins."""
 
-import contextlib
 import importlib
 import os
 import pathlib
 import runpy
-import socket
 import sys
-import threading
+import time
 
 from ctr_trainer.system.processes import tensorflow_import
 from ctr_trainer.system.processes.hardware import usable_cores
 
 GATE = "CTR_TRAINER_GATE"
-_GO = b"g"
-_BACKLOG = 1024
+_POLL_SECONDS = 0.02
 
 
-class StartingGate:
-    """A port on this host at which workers wait. If this process ends, the waiting workers end as well.
-
-    Attributes:
-      address: `host:port`, for `wait_at`.
-    """
-
-    def __init__(self) -> None:
-        self._server = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-        self.address = "{}:{}".format(*self._server.getsockname())
-
-    def open(self) -> None:
-        """Releases the waiting workers, and workers that arrive later."""
-        threading.Thread(target=self._let_in, name="gate", daemon=True).start()
-
-    def close(self) -> None:
-        """Ends the workers that are still waiting."""
-        with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)  # Wakes the thread.
-        self._server.close()
-
-    def _let_in(self) -> None:
-        with contextlib.suppress(OSError):  # The gate was closed.
-            while True:
-                worker, _ = self._server.accept()
-                with worker, contextlib.suppress(OSError):  # The worker was killed.
-                    worker.sendall(_GO)
-
-
-def wait_at(address: str) -> None:
-    """Waits until the gate is opened. Ends this process if the gate is closed or the launcher ends."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port))) as gate:
-            gate.settimeout(None)  # The wait may take days. If the launcher ends, the connection ends.
-            if gate.recv(1) == _GO:
-                return
-    except OSError:
-        pass
-    sys.exit("the launcher has ended")
+def wait_for(gate: str) -> None:
+    """Waits until the file `gate` exists. Ends this process if the launcher has removed its directory."""
+    while not os.path.exists(gate):
+        if not os.path.isdir(os.path.dirname(gate)):
+            sys.exit("the launcher has ended")
+        time.sleep(_POLL_SECONDS)
 
 
 def main() -> None:
@@ -67,10 +30,8 @@ def main() -> None:
         os.environ.setdefault(name, str(threads))
     if gate := os.environ.pop(GATE, ""):
         tensorflow_import.load()
-        importlib.import_module(
-            "ctr_trainer.commands.experiment.build"
-        )  # Imports TensorFlow, Horovod and the kernels, too.
-        wait_at(gate)
+        importlib.import_module("ctr_trainer.commands.experiment.build")  # Also TensorFlow, Horovod and the kernels.
+        wait_for(gate)
     sys.argv[1:1] = ["train"]
     runpy.run_module("ctr_trainer", run_name="__main__", alter_sys=True)
 

@@ -22,9 +22,6 @@ class LaunchFlags(Settings, title="Launch"):
     host_discovery_script: str = setting(
         "", "command that prints the available hosts, one NAME or NAME:SLOTS per line; it is run every second"
     )
-    slots_per_host: int = setting(
-        1, "slots of a host that --host_discovery_script prints without", "slots", minimum=1, flag=None
-    )
     network_interface: str = setting("", "network interface by which the workers of several hosts connect", "name")
     ssh_port: int = setting(
         0, "port of ssh on all hosts; 0 takes the port of the ssh settings", minimum=0, maximum=65535
@@ -38,9 +35,6 @@ class LaunchFlags(Settings, title="Launch"):
         "number of restarts without a new checkpoint between them after which the launcher gives up",
         "restarts",
         minimum=0,
-    )
-    standby: bool = setting(
-        True, "keep workers of this host ready for the next start, with all that they import", flag=None
     )
 
     def __post_init__(self) -> None:

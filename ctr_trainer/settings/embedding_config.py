@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from ctr_trainer.settings.optimizers import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
+from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
 from ctr_trainer.settings.setting import Settings, one_of, setting
 
 
@@ -51,7 +51,6 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "optimizer of the embedding rows; a dense_ optimizer updates all rows at each step, the others only the rows "
         "of the batch",
         flag="embedding_optimizer",
-        hints=NO_ROW_OPTIMIZERS,
     )
     learning_rate: float = setting(
         0.05,

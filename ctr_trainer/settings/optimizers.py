@@ -235,8 +235,3 @@ _LAZY = (RowSgd, RowMomentum, RowAdagrad, RowwiseAdagrad, RowAdam, RowAdamW, Row
 ROW_OPTIMIZERS = with_plugins(
     {kind.name: kind for kind in (*_LAZY, RowDenseSgd, RowDenseAdagrad, RowDenseAdam)}, "ctr_trainer.row_optimizers"
 )
-# Optimizers of dense variables that embedding rows do not support, with the reasons.
-NO_ROW_OPTIMIZERS = {
-    "lamb": "lamb scales a step by the ratio of the norms of a layer's weights and of their change, which is "
-    "meaningless for a row of one linear weight; use adamw"
-}

@@ -34,7 +34,6 @@ class Setting:
       unit: unit of the value, such as `steps`; "" if it has none.
       choices: the accepted texts; for a `float | str`, the texts accepted in addition to numbers; () for any.
       kinds: the classes, by name, if the field is one of several kinds of `Settings`, see `one_of`; else None.
-      hints: what to use instead, by the name of a kind that does not exist.
       of: the choices of another setting for which this setting exists; () for all of them.
       minimum, maximum, above, below: bounds of a number, or of each number of a tuple; None for no bound.
       fewest: smallest number of values of a tuple.
@@ -47,7 +46,6 @@ class Setting:
     unit: str = ""
     choices: tuple[str, ...] = ()
     kinds: typing.Any = None
-    hints: typing.Any = dataclasses.field(default_factory=dict)
     of: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
@@ -91,10 +89,9 @@ class Setting:
             )
         return "" if not number or value is None or self._is_within(value) else f" must be {self._bounds()}"
 
-    def unknown_kind(self, name: Any) -> str:
+    def unknown_kind(self) -> str:
         """Returns the error about the name of an unknown kind, as text to append to `name=value`."""
-        hint = f"; {self.hints[name]}" if name in self.hints else ""
-        return f": choose one of {', '.join(self.kinds)}{hint}"
+        return f": choose one of {', '.join(self.kinds)}"
 
     def _is_within(self, value: Any) -> bool:
         return all(is_within(value, bound) for _, is_within, bound in self._given_bounds())
@@ -213,7 +210,7 @@ class Settings(NamedArguments):
             if type(value) in found.kinds.values():
                 return ""
             if not isinstance(value, str) or value not in found.kinds:
-                return found.unknown_kind(value)
+                return found.unknown_kind()
             value = found.kinds[value]()
         elif isinstance(value, list) and typing.get_origin(field.type) is tuple:
             value = tuple(value)

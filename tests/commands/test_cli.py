@@ -1,6 +1,5 @@
 import importlib
 import json
-import pathlib
 import re
 import subprocess
 import sys
@@ -94,27 +93,6 @@ def test_ten_kinds_of_lines_are_read_in_the_predecessor_s_log_and_in_ours(tmp_pa
     status = re.compile(rf"\[RunStatus\]: (OpsLocalLookup|OpsParameterSync|Step\w+){_STATUS}")
     assert [line for line in others if "RunStatus" in line and not status.fullmatch(line)] == []
     assert [line for line in others if re.search(r"step \d+, \S+ = ", line)] == []
-
-
-def test_an_unknown_variable_of_this_package_is_named_with_the_nearest(tmp_path, monkeypatch, caplog):
-    for name in ("CTR_TRAINER_THREAD", "CTR_TRAINER_TEST_DATA", "CTR_TRAINER_THREADS"):
-        monkeypatch.setenv(name, "1")
-    assert cli.main(["report", str(tmp_path)]) == 1
-    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "the environment variable CTR_TRAINER_THREAD is not used; did you mean CTR_TRAINER_THREADS?"
-    ]
-    caplog.clear()
-    monkeypatch.setenv("HOROVOD_RANK", "1")
-    assert cli.main(["report", str(tmp_path)]) == 1
-    assert not caplog.records
-
-
-def test_every_variable_that_the_package_or_a_page_names_is_known():
-    root = pathlib.Path(cli.__file__).parents[1]
-    files = [path for name in ("ctr_trainer", "docs", "configs") for path in (root / name).rglob("*.*")]
-    files = [path for path in [*files, root / "run.sh"] if path.suffix in (".py", ".md", ".sh", ".yaml")]
-    named = {name for path in files for name in re.findall(r"CTR_TRAINER_(?!TEST_)[A-Z]\w+", path.read_text())}
-    assert named == set(cli._VARIABLES)
 
 
 def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, capsys, caplog):

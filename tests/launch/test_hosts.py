@@ -17,11 +17,11 @@ A, B = Host("a", 4), Host("b", 4)
 
 
 def test_a_discovery_script_prints_hosts_as_horovod_has_it():
-    assert parse_lines(["a:4", "", "b", "b"], "S", 2) == (A, Host("b", 2))
-    assert parse_lines([], "S", 1) == ()
+    assert parse_lines(["a:4", "", "b", "b"], "S") == (A, Host("b", 1))
+    assert parse_lines([], "S") == ()
     for wrong in ("a:0", "a b", "a:x", ":4", "a:4:4"):
         with pytest.raises(UserError, match=f"S: '{wrong}' is not a host: expected NAME:SLOTS, such as host-1:4"):
-            parse_lines([wrong], "S", 1)
+            parse_lines([wrong], "S")
 
 
 def test_hosts_are_those_of_a_list_or_a_file_or_this_one_named_once(tmp_path):

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from ctr_trainer.commands.reports.training_run import EVALUATIONS_FILE, Curve, Run, read_runs
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes.child import ended_with_parent
+from ctr_trainer.system.processes.child import ended_with_parent, importing_environment
 
 _POLL_SECONDS = 0.2
-_ROOT = pathlib.Path(__file__).resolve().parents[3]
 _LOG_BYTES = 4000
 
 
@@ -96,7 +95,7 @@ class TrialTraining:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
+                env={"PYTHONUNBUFFERED": "1", **importing_environment()},
                 start_new_session=True,
                 preexec_fn=ended_with_parent(),
             )
@@ -116,10 +115,3 @@ class TrialTraining:
             log.seek(max(log.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
             lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
         return f"{lines[-1] if lines else 'the training wrote no log'} (status {status}; {self._log})"
-
-
-def _environment() -> dict[str, str]:
-    """Returns the environment of a trial, whose process imports this package even if it is not installed."""
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    chosen = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1"}
-    return {**chosen, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
-from ctr_trainer.settings.optimizers import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
+from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
 
 EVICTIONS = ("lru", "lfu")
 MOST_FREQUENCY = 255
@@ -148,5 +148,4 @@ class TableConfig:
 def _named(name: str, where: str) -> RowOptimizer:
     if name in ROW_OPTIMIZERS:
         return ROW_OPTIMIZERS[name]()
-    hint = f": {NO_ROW_OPTIMIZERS[name]}" if name in NO_ROW_OPTIMIZERS else ""
-    raise ValueError(f"{where}: optimizer {name!r} is not one of {', '.join(ROW_OPTIMIZERS)}{hint}")
+    raise ValueError(f"{where}: optimizer {name!r} is not one of {', '.join(ROW_OPTIMIZERS)}")

@@ -104,6 +104,12 @@ def _stop_group(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
+def importing_environment() -> dict[str, str]:
+    """Returns the environment of a process that can import this package even if it is not installed."""
+    path = os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
+
+
 def ended_with_parent() -> Callable[[], None]:
     """Returns a `preexec_fn` for `subprocess.Popen`. The process gets SIGTERM when the thread that calls Popen ends.
 
@@ -162,14 +168,13 @@ class Child:
     ) -> None:
         self.log_file = log_file
         _rotate(log_file)
-        path = os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH"))))
         with open(log_file, "ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**(environment or {}), **os.environ, "PYTHONPATH": path, CHILD: json.dumps(dict(told or {}))},
+                env={**(environment or {}), **importing_environment(), CHILD: json.dumps(dict(told or {}))},
                 start_new_session=True,
             )
         self.pid = self._process.pid
