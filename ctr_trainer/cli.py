@@ -11,7 +11,7 @@ from absl import flags as absl_flags
 
 from ctr_trainer import __version__
 from ctr_trainer.commands.experiment import flags
-from ctr_trainer.commands.experiment.flags import Flag, Groups
+from ctr_trainer.commands.experiment.flags import Flag
 from ctr_trainer.ranks import notices
 from ctr_trainer.ranks.endings.report import EndReport
 from ctr_trainer.settings.by_flag import refusing_by_flags, replaced
@@ -96,46 +96,35 @@ def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[
     """Returns the values by flag, and the arguments of `command.run`.
 
     The arguments are, in this order: the action if the command has ACTIONS, the positional arguments if it has
-    POSITIONAL, the names of the given flags if it has GIVEN, and an instance of each of its GROUPS.
+    POSITIONAL, the names of the given flags if it uses an experiment, and an instance of each of its GROUPS.
 
     A flagfile describes an experiment, so it may contain every flag of an experiment. On the command line itself, a
-    flag that neither the command nor `train` uses is an error.
+    flag that neither the command nor, for a trained model, `train` uses is an error.
     """
-    actions = getattr(command, "ACTIONS", None)
-    if actions and (not arguments or arguments[0] not in actions):
-        hint = did_you_mean(arguments[0], actions) if arguments else ""
-        raise UserError(f"{name} needs one of {', '.join(actions)} as its first argument{hint}")
-    action, arguments = (arguments[:1], arguments[1:]) if actions else ([], arguments)
-    values = flags.define(_accepted(command.GROUPS))
-    used = set(flags.define(command.GROUPS))
+    leading: list[Any] = []
+    if hasattr(command, "ACTIONS"):
+        if not arguments or arguments[0] not in command.ACTIONS:
+            hint = did_you_mean(arguments[0], command.ACTIONS) if arguments else ""
+            raise UserError(f"{name} needs one of {', '.join(command.ACTIONS)} as its first argument{hint}")
+        leading, arguments = arguments[:1], arguments[1:]
+    has_experiment = flags.Experiment in command.GROUPS
+    values = flags.define((*command.GROUPS, *flags.EXPERIMENT) if has_experiment else command.GROUPS)
+    used = getattr(command, "TAKES", None) or set(flags.define(command.GROUPS))
+    accepted = {*used, *(flags.define(flags.TRAINING) if name in _OF_TRAINED_MODELS else ())}
     for argument in arguments:
         flag = argument.lstrip("-").partition("=")[0]
-        known = flag in values or flag.removeprefix("no") in values
-        if argument.startswith("-") and known and flag not in used and flag.removeprefix("no") not in used:
-            if name not in _OF_TRAINED_MODELS or not _is_of_training(flag):
-                raise UserError(f"{name} does not use --{flag}")
+        flag = flag if flag in values else flag.removeprefix("no")
+        if argument.startswith("-") and flag in values and flag not in accepted:
+            raise UserError(f"{name} does not use --{flag}")
     rest = values([name, *arguments])[1:]
-    positional = [rest] if hasattr(command, "POSITIONAL") else []
-    if rest and not positional:
+    if hasattr(command, "POSITIONAL"):
+        leading.append(rest)
+    elif rest:
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")
     parsed = flags.parsed(command.GROUPS, values)
-    names = {*(name for name in used if values[name].present), *(name for name in parsed if "=" in name)}
-    given = [frozenset(names)] if getattr(command, "GIVEN", False) else []
-    return parsed, [*action, *positional, *given, *(replaced(group(), parsed) for group in command.GROUPS)]
-
-
-def _is_of_training(flag: str) -> bool:
-    values = flags.define(flags.TRAINING)
-    return flag in values or flag.removeprefix("no") in values
-
-
-def _accepted(groups: Groups) -> Groups:
-    """Returns the accepted groups: all groups of an experiment if the command uses one of them, else `groups`."""
-    if not set(groups) & set(flags.EXPERIMENT):
-        return groups
-    names = set(flags.define(groups))
-    others = [group for group in flags.EXPERIMENT if group not in groups]
-    return (*groups, *(group for group in others if not names & set(flags.define([group]))))
+    if has_experiment:
+        leading.append(frozenset(flag for flag in {*values, *parsed} if "=" in flag or values[flag].present))
+    return parsed, [*leading, *(replaced(group(), parsed) for group in command.GROUPS)]
 
 
 def _overview() -> str:

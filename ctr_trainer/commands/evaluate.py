@@ -14,16 +14,15 @@ from ctr_trainer.commands.experiment.checks import require_data, require_files, 
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.flags import OF_DATA, OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
-from ctr_trainer.settings.command_flags import CheckpointFlags, PredictFlags, SavedModelFlags
+from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import tensorflow_import
 
-GROUPS = (Experiment, MetricsConfig, CheckpointFlags, SavedModelFlags, PredictFlags)
+GROUPS = (Experiment, MetricsConfig, TrainedModelFlags)
 TAKES = (*OF_MODELS, *OF_DATA, "group_by", "saved_model", "format", "max_bad_rows", "output")
-GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test",
     "horovodrun -np 2 python -m ctr_trainer evaluate --flagfile=configs/demo.flags --eval_data=other/test",
@@ -35,49 +34,40 @@ EXAMPLES = (
 _MARK = {"ctr_trainer": "evaluation"}
 
 
-def run(
-    given: frozenset[str],
-    experiment: Experiment,
-    metrics: MetricsConfig,
-    checkpoint: CheckpointFlags,
-    export: SavedModelFlags,
-    output: PredictFlags,
-) -> None:
+def run(given: frozenset[str], experiment: Experiment, metrics: MetricsConfig, use: TrainedModelFlags) -> None:
     """Evaluates; rank 0 prints."""
     data = experiment.data
     require(data, "eval_data")
-    if export.saved_model:
-        require_files(export.saved_model)
+    if use.saved_model:
+        require_files(use.saved_model)
         require_files(data.eval_data)
     else:
         require_model(experiment.model)
         require_data(data.eval_data, experiment)
-    if output.output and path_of(output.output).suffix != ".json":
-        raise UserError(f"--output={output.output}: evaluate writes JSON; name a FILE.json, or leave it out: --output=")
+    if use.output and path_of(use.output).suffix != ".json":
+        raise UserError(f"--output={use.output}: evaluate writes JSON; name a FILE.json, or leave it out: --output=")
 
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, pin_cores=True, flags=alike(experiment))
-    if output.output and distributed.is_chief():
-        sources = data.eval_data.split(",")
-        outputs.refuse_overlap(output.output, sources, sources)
-        outputs.refuse_foreign_file(output.output, _is_ours, "evaluate")
-    if export.saved_model:
+    sources = data.eval_data.split(",")
+    if use.output and distributed.is_chief():
+        outputs.refuse_overlap(use.output, sources, sources)
+        outputs.refuse_foreign_file(use.output, _is_ours, "evaluate")
+    if use.saved_model:
         from ctr_trainer.export.saved_model_evaluation import evaluate_saved_model
 
-        results = evaluate_saved_model(
-            export.saved_model,
-            export.format,
-            data.eval_data.split(","),
-            data.batch_size,
-            metrics,
-            experiment.run.threads,
-            export.max_bad_rows,
-        )
+        limits = data.batch_size, metrics, experiment.run.threads, experiment.stream.max_bad_rows
+        results = evaluate_saved_model(use.saved_model, use.format, sources, *limits)
     else:
-        results = _of_checkpoint(given, experiment, metrics, checkpoint)
+        tensorflow_import.load()
+        from ctr_trainer.commands.experiment.build import open_trained, reader
+
+        experiment, estimator, checkpoint = open_trained(given, experiment, use.checkpoint)
+        batches = reader(experiment, data.eval_data, once=True)
+        results = estimator.evaluate(lambda: batches, checkpoint_path=checkpoint, metrics=metrics)
     if distributed.is_chief():
-        _show(results, output.output)
+        _show(results, use.output)
 
 
 def _is_ours(path: Path) -> bool:
@@ -86,21 +76,6 @@ def _is_ours(path: Path) -> bool:
         return path_of(path).read_json("").items() >= _MARK.items()
     except UserError:
         return False
-
-
-def _of_checkpoint(
-    given: frozenset[str], experiment: Experiment, metrics: MetricsConfig, checkpoint: CheckpointFlags
-) -> dict[str, Any]:
-    from ctr_trainer.commands.experiment.as_trained import as_trained
-
-    tensorflow_import.load()
-    from ctr_trainer.commands.experiment.build import make_estimator, reader
-
-    experiment = as_trained(given, experiment)
-    estimator = make_estimator(experiment)
-    found = estimator.find_checkpoint(checkpoint.checkpoint)
-    batches = reader(experiment, experiment.data.eval_data, once=True)
-    return estimator.evaluate(lambda: batches, checkpoint_path=found, metrics=metrics)
 
 
 def _show(results: dict[str, Any], output: str) -> None:

@@ -10,14 +10,13 @@ from ctr_trainer.commands.experiment.checks import require_data, require_model
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.flags import OF_DATA, OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
-from ctr_trainer.settings.command_flags import CheckpointFlags, PredictFlags
+from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.processes import tensorflow_import
 
-GROUPS = (Experiment, CheckpointFlags, PredictFlags)
+GROUPS = (Experiment, TrainedModelFlags)
 TAKES = (*OF_MODELS, *OF_DATA, "max_bad_rows", "output")
-GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",
     "horovodrun -np 2 python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",
@@ -27,7 +26,7 @@ EXAMPLES = (
 _MARK = {b"ctr_trainer": b"predictions"}
 
 
-def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, predict: PredictFlags) -> None:
+def run(given: frozenset[str], experiment: Experiment, use: TrainedModelFlags) -> None:
     """Predicts: each rank writes the predictions of its shard, and rank 0 prints their total number."""
     import numpy as np
     import pyarrow as pa
@@ -35,24 +34,20 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
 
     data = experiment.data
     require(data, "eval_data")
-    require(predict, "output")
+    require(use, "output")
     require_model(experiment.model)
     require_data(data.eval_data, experiment)
 
-    from ctr_trainer.commands.experiment.as_trained import as_trained
-
     tensorflow_import.load()
-    from ctr_trainer.commands.experiment.build import make_estimator, reader
+    from ctr_trainer.commands.experiment.build import open_trained, reader
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, pin_cores=True, flags=alike(experiment))
-    path = _part(predict.output, distributed.rank(), distributed.size())
+    path = _part(use.output, distributed.rank(), distributed.size())
     sources = data.eval_data.split(",")
     outputs.refuse_overlap(path, sources, sources)
     outputs.refuse_foreign_file(path, _is_ours, "predict")
-    experiment = as_trained(given, experiment)
-    estimator = make_estimator(experiment)
-    found = estimator.find_checkpoint(checkpoint.checkpoint)
+    experiment, estimator, found = open_trained(given, experiment, use.checkpoint)
     batches = reader(experiment, data.eval_data, once=True, labels=False)
     predictions = estimator.predict(lambda: batches, checkpoint_path=found, yield_single_examples=False)
     path_of(path).parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +62,7 @@ def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFla
     rows = int(distributed.all_sum(np.array(rows, np.int64), "predicted_rows"))
     new_keys = estimator.new_keys.report(distributed.all_sum)
     if distributed.is_chief():
-        said = {"output": predict.output, "examples": rows, "parts": distributed.size(), "global_step": found.step}
+        said = {"output": use.output, "examples": rows, "parts": distributed.size(), "global_step": found.step}
         print(json.dumps(said | new_keys), flush=True)
 
 

@@ -11,7 +11,7 @@ from ctr_trainer.commands.experiment.checks import require_model
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.flags import OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
-from ctr_trainer.settings.command_flags import CheckpointFlags
+from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import RedisFiles
 
@@ -26,10 +26,9 @@ class PublishFlags(Settings, title="Publish"):
     )
 
 
-GROUPS = (Experiment, CheckpointFlags, PublishFlags)
+GROUPS = (Experiment, TrainedModelFlags, PublishFlags)
 _REDIS = ("redis_auth_file", "redis_ca", "redis_cert")
 TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "change_inputs", *_REDIS)
-GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer publish --model_dir=demo/model --to=publications/ctr",
     "python -m ctr_trainer publish --model_dir=demo/model --to=s3://bucket/ctr --publish_dtype=float16",
@@ -39,13 +38,13 @@ EXAMPLES = (
 )
 
 
-def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, publish: PublishFlags) -> None:
+def run(given: frozenset[str], experiment: Experiment, use: TrainedModelFlags, publish: PublishFlags) -> None:
     """Publishes. For a checkpoint, the last line of the output is a JSON object."""
     require(publish, "to")
     if publish.source:
         _deliver(publish, experiment.run.publish.redis)
     else:
-        _publish(given, experiment, checkpoint, publish)
+        _publish(given, experiment, use.checkpoint, publish.to)
 
 
 def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
@@ -68,13 +67,12 @@ def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
         deliver(publish.source, publish.to, functools.partial(open_target, publish.to, redis), ended)
 
 
-def _publish(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, publish: PublishFlags) -> None:
+def _publish(given: frozenset[str], experiment: Experiment, checkpoint: str, to: str) -> None:
     require_model(experiment.model)
 
     import contextlib
 
-    from ctr_trainer.commands.experiment.as_trained import as_trained
-    from ctr_trainer.commands.experiment.build import make_estimator
+    from ctr_trainer.commands.experiment.build import open_trained
     from ctr_trainer.live.publication.delivery import Delivery
     from ctr_trainer.live.publication.from_checkpoint import write_publication
     from ctr_trainer.live.publication.places import open_target
@@ -82,12 +80,11 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: Checkpoi
     from ctr_trainer.system.files.temporary import temporary_directory
 
     distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))
-    with contextlib.closing(open_target(publish.to, experiment.run.publish.redis)) as target:
-        estimator = make_estimator(as_trained(given, experiment))
-        found = estimator.find_checkpoint(checkpoint.checkpoint)
+    with contextlib.closing(open_target(to, experiment.run.publish.redis)) as target:
+        _, estimator, found = open_trained(given, experiment, checkpoint)
         with temporary_directory() as spool:
             write_publication(spool, estimator, found, experiment.run.publish)
             record = Delivery(spool, lambda: target).step()
     assert record is not None  # The spool contains one record.
-    said = dict(to=publish.to, checkpoint=found.path, global_step=record.global_step, rows=record.rows)
+    said = dict(to=to, checkpoint=found.path, global_step=record.global_step, rows=record.rows)
     print(json.dumps(said), flush=True)

@@ -51,7 +51,6 @@ MAIN = (
     *("train_data", "eval_data", "model", "model_params", "recipe", "best_metric", "eval_steps", "eval_epochs"),
     *("early_stopping_patience", "seed", "threads", "log_format"),
 )
-GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer search --flagfile=my.flags --minutes=60",
     "python -m ctr_trainer search --flagfile=my.flags --space=space.toml --budget_rows=50000000 --output=search_2",

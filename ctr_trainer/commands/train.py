@@ -33,7 +33,6 @@ MAIN = (
     *("eval_steps", "eval_epochs", "best_metric", "early_stopping_patience", "save_checkpoints_steps", "warm_start"),
     *("deterministic", "threads", "log_steps", "log_format", "export_dir", "publish"),
 )
-GIVEN = True
 EXAMPLES = (
     "./run.sh --flagfile=configs/demo.flags",
     "horovodrun -np 2 ./run.sh --flagfile=configs/criteo_deepfm.flags --max_steps=5000",

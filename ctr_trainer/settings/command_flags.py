@@ -178,16 +178,25 @@ class ScoreFlags(Settings, title="Score"):
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointFlags(Settings, title="Checkpoint"):
+class ExportFlags(Settings, title="Export"):
+    export_dir: str = setting(
+        "", "directory, or its URL, of the SavedModel to write; `train` writes it at its end", "path"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModelFlags(Settings, title="Use of a trained model"):
     checkpoint: str = setting(
         "auto",
         "checkpoint to use: latest; best, by the metric for which it was kept; a step; auto: best if one is kept, else "
         "latest",
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedModelFlags(Settings, title="Evaluation of an export"):
+    export_rows: str = setting(
+        "all",
+        "embedding rows in the SavedModel. all: the SavedModel predicts from raw features; none: it has the dense "
+        "tower alone, which takes rows as inputs",
+        choices=("all", "none"),
+    )
     saved_model: str = setting(
         "", "SavedModel to evaluate in place of a checkpoint; --eval_data is then raw data", "path"
     )
@@ -196,35 +205,9 @@ class SavedModelFlags(Settings, title="Evaluation of an export"):
         "format of the raw data that a SavedModel is evaluated on",
         choices=("csv", "criteo", "libsvm", "libffm", "parquet", "tfrecord"),
     )
-    max_bad_rows: int = setting(
-        0,
-        "number of unreadable rows of the raw data that are left out and logged before the command ends with an error",
-        "rows",
-        minimum=0,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportFlags(Settings, title="Export"):
-    export_dir: str = setting(
-        "", "directory, or its URL, of the SavedModel to write; `train` writes it at its end", "path"
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportRows(Settings, title="Export"):
-    export_rows: str = setting(
-        "all",
-        "embedding rows in the SavedModel. all: the SavedModel predicts from raw features; none: it has the dense "
-        "tower alone, which takes rows as inputs",
-        choices=("all", "none"),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class PredictFlags(Settings, title="Predict"):
     output: str = setting(
         "",
-        "Parquet file, or its URL, to write predictions to; with several workers, rank r writes part r next to it",
+        "file, or its URL, to write: the metrics as JSON, or the predictions as Parquet; with several workers, rank r "
+        "writes part r next to it",
         "path",
     )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
+from ctr_trainer.commands.experiment.as_trained import as_trained
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.open_source import open_source, open_stream
 from ctr_trainer.data.class_weight import BALANCED, NegativeSampling, balanced_weight
@@ -123,6 +125,15 @@ def make_estimator(experiment: Experiment, services: LocalServices | None = None
     found = find_model(model.model)
     own = param_texts.parse(model.model, found.params_class, model.model_params, shared)
     return Estimator(found.model_fn, model.model_dir, own, experiment.run, name=model.model, services=services)
+
+
+def open_trained(
+    given: frozenset[str], experiment: Experiment, checkpoint: str
+) -> tuple[Experiment, Estimator, Checkpoint]:
+    """Returns (the settings of the trained model, see `as_trained`; its Estimator; its checkpoint of this name)."""
+    experiment = as_trained(given, experiment)
+    estimator = make_estimator(experiment)
+    return experiment, estimator, estimator.find_checkpoint(checkpoint)
 
 
 def _is_error_or_of_a_hook(record: logging.LogRecord) -> bool:

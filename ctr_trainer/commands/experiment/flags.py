@@ -12,7 +12,7 @@ from absl import flags as absl_flags
 
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.settings.by_flag import Flag, replaced, sections
-from ctr_trainer.settings.command_flags import CheckpointFlags, ExportFlags, PredictFlags, SavedModelFlags
+from ctr_trainer.settings.command_flags import ExportFlags, TrainedModelFlags
 from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -24,7 +24,7 @@ _NUMBERS: dict[Any, tuple[type, str]] = {tuple[int, ...]: (int, "integers"), tup
 # Groups of `train`.
 TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 # Groups whose flags a flagfile of an experiment may contain.
-EXPERIMENT: Groups = (*TRAINING, CheckpointFlags, SavedModelFlags, PredictFlags)
+EXPERIMENT: Groups = (*TRAINING, TrainedModelFlags)
 # The flags of commands that use a trained model, and the further flags of those that also read data.
 OF_MODELS = ("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format", "log_ranks")
 OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches")
