@@ -84,13 +84,9 @@ def run(
         if is_stream(path):
             raise UserError(f"--{name}={path}: each trial reads the same data, and a stream is read once; give files")
         open_dataset(path)  # Data that is not converted raises an error: each trial would convert it again.
-    own = TrialPlan(experiment, evaluation, metrics, given)
-    texts = own.texts()
-    found = space.load(flags.space)
-    parameters = (each.widened(texts[each.flag]) if each.flag in given else each for each in found.parameters)
-    plans = TrialPlans(
-        own, dataclasses.replace(found, parameters=tuple(parameters)), open_dataset(data.train_data).rows
-    )
+    own, found = TrialPlan.of(given, experiment, evaluation, metrics), space.load(flags.space)
+    widened = tuple(each.widened(own.texts[each.flag]) if each.flag in own.texts else each for each in found.parameters)
+    plans = TrialPlans(own, dataclasses.replace(found, parameters=widened), open_dataset(data.train_data).rows)
     plans.of(None)  # Refuses settings that cannot be trained.
     plans.of({each.flag: str(each.start) for each in found.parameters if each.start is not None})
     _search(plans, flags)

@@ -184,25 +184,6 @@ def alike(settings: Settings) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if name not in flags or flags[name].setting.alike}
 
 
-def changed(settings: Settings, usual: Settings | None = None) -> dict[str, Any]:
-    """Returns, by flag, the values that differ from their defaults, as the command line accepts them.
-
-    The defaults are the values of `usual` if it is given, else those of the class.
-    """
-    usual = usual or type(settings)()
-    values: dict[str, Any] = {}
-    for name, found, flag, value in _parts(settings):
-        default = getattr(usual, name)
-        if found is None:
-            values |= changed(value, default)
-        elif found.kinds is not None:
-            is_other = value.name != default.name
-            values |= ({flag: value.name} if is_other else {}) | changed(value, None if is_other else default)
-        elif flag and value != default:
-            values[flag] = value
-    return values
-
-
 def require(settings: Settings, *names: str) -> None:
     """Raises UserError if one of the named settings has no value."""
     for name in names:

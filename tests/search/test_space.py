@@ -5,11 +5,9 @@ import dataclasses
 import pytest
 
 from ctr_trainer.commands.experiment import flags
-from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.studies import space
 from ctr_trainer.commands.studies.plan import GROUPS, TrialPlan, TrialPlans, found_flags
 from ctr_trainer.settings.by_flag import replaced
-from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages.errors import UserError
 
 NOTHING = space.Space(())
@@ -20,12 +18,8 @@ def _plans(given, spaces=NOTHING):
     values = flags.define(GROUPS)
     values(["search", *given])
     parsed = flags.parsed(GROUPS, values)
-    own = TrialPlan(
-        replaced(Experiment(), parsed),
-        replaced(EvaluationConfig(), parsed),
-        MetricsConfig(),
-        frozenset(name for name in values if values[name].present),
-    )
+    names = {name for name in {*values, *parsed} if "=" in name or values[name].present}
+    own = TrialPlan.of(names, *(replaced(group(), parsed) for group in GROUPS))
     return TrialPlans(own, spaces, epoch_rows=8192)
 
 
@@ -66,18 +60,16 @@ def test_another_optimizer_or_schedule_has_no_settings_of_the_former_one():
         ],
         space.Space((), ({"embedding_optimizer": "adam"},)),
     )
-    texts = plans.of({"lr_schedule": "constant"}).texts()
+    texts = plans.of({"lr_schedule": "constant"}).texts
     assert texts["embedding_optimizer"] == "adam" and texts["lr_schedule"] == "constant"
     assert not any("initial_accumulator" in name or "decay_steps" in name for name in texts)
-    assert plans.of(None).texts()["embedding_optimizer_params=initial_accumulator"] == "0.1"
+    assert plans.of(None).texts["embedding_optimizer_params=initial_accumulator"] == "0.1"
 
 
 def test_a_param_of_the_model_replaces_the_given_one_of_its_name_alone():
     plans = _plans(["--model=dcn_v2", "--model_params=cross_layers=2,cross_rank=8"])
-    assert plans.of({"model_params=cross_layers": "4"}).experiment.model.model_params == (
-        "cross_rank=8",
-        "cross_layers=4",
-    )
+    given = plans.of({"model_params=cross_layers": "4"}).experiment.model.model_params
+    assert dict(each.split("=") for each in given) == {"cross_rank": "8", "cross_layers": "4"}
 
 
 @pytest.mark.parametrize(

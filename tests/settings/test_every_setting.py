@@ -9,7 +9,7 @@ from absl import flags as absl_flags
 
 from ctr_trainer.commands import convert, launch, report, serve, service
 from ctr_trainer.commands.experiment import flags
-from ctr_trainer.settings.by_flag import by_flag, changed, replaced
+from ctr_trainer.settings.by_flag import by_flag, replaced
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of
 from ctr_trainer.settings.training_configs import PublishConfig
@@ -113,7 +113,7 @@ def test_a_setting_given_by_its_flag_arrives(group, path, owner, field, before):
         holder = getattr(holder, name)
     assert getattr(holder, field.name) == value
     assert by_flag(found)[flag_of(owner, field)] == value
-    assert replaced(group(), changed(found)) == found
+    assert replaced(group(), by_flag(found)) == found
 
 
 def _wrong(kind, setting):

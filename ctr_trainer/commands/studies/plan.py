@@ -1,10 +1,10 @@
 """The plans of the trials: the user's settings with some flags changed, as flags of `train`."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from absl import flags as absl_flags
 
@@ -13,8 +13,8 @@ from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.recipes import Facts, choices
 from ctr_trainer.commands.studies.space import Space
-from ctr_trainer.settings.by_flag import alike, by_flag, changed, replaced, text_of
-from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.settings.by_flag import alike, by_flag, replaced, text_of
+from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages.errors import UserError
 
@@ -30,14 +30,40 @@ _EVALUATIONS = 2
 _BY_THE_DATA = "data"
 
 
+# Flags that name one of several kinds; another kind has other settings, which FLAG_params gives.
+_KINDS = ("optimizer", "embedding_optimizer", "lr_schedule")
+
+
 @dataclasses.dataclass(frozen=True)
 class TrialPlan:
-    """The settings of one training; `given` are the names of the flags that the user set."""
+    """The settings of one training: the texts of its flags, in which `model_params=NAME` is one of the model's."""
 
-    experiment: Experiment
-    evaluation: EvaluationConfig
-    metrics: MetricsConfig
-    given: frozenset[str] = frozenset()
+    texts: Mapping[str, str]
+
+    @staticmethod
+    def of(given: Collection[str], *groups: Settings) -> "TrialPlan":
+        """Returns the plan with the values of the given flags."""
+        values = {name: value for group in groups for name, value in by_flag(group).items()}
+        return TrialPlan({name: text_of(name, value) for name, value in values.items() if name in given})
+
+    @functools.cached_property
+    def groups(self) -> tuple[Experiment, EvaluationConfig, MetricsConfig]:
+        """The settings, parsed like the command line; raises UserError for an unknown flag or an invalid value."""
+        values = flags.define(GROUPS)
+        try:
+            values(["search", *_lines(self.texts)])
+        except absl_flags.Error as error:
+            raise UserError(str(error)) from None
+        parsed = flags.parsed(GROUPS, values)
+        return replaced(Experiment(), parsed), replaced(EvaluationConfig(), parsed), replaced(MetricsConfig(), parsed)
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.groups[0]
+
+    @property
+    def evaluation(self) -> EvaluationConfig:
+        return self.groups[1]
 
     @property
     def step_rows(self) -> int:
@@ -49,43 +75,16 @@ class TrialPlan:
         """The metric by which trials are compared."""
         return self.evaluation.best_metric or OBJECTIVE
 
-    def texts(self) -> dict[str, str]:
-        """Returns the texts of all flags that the user set or that differ from their defaults."""
-        values: dict[str, Any] = {}
-        for group in (self.experiment, self.evaluation, self.metrics):
-            own = by_flag(group)
-            values |= {name: own[name] for name in self.given & set(own)} | changed(group)
-        return {name: text_of(name, value) for name, value in values.items() if value is not None}
-
     def with_flags(self, texts: Mapping[str, str]) -> "TrialPlan":
-        """Returns the plan with other flags, parsed like the command line.
-
-        `model_params=NAME` sets one of the model's params. If a flag replaces the optimizer or the schedule, the
-        settings of the previous one are dropped.
-
-        Raises:
-          UserError: there is no such flag, or a value is invalid.
-        """
-        values = flags.define(GROUPS)
-        named = [(flag.partition("="), text) for flag, text in texts.items()]
-        try:
-            values(["search", *(f"--{n}={p}={t}" if p else f"--{n}={t}" for (n, _, p), t in named)])
-            parsed = flags.parsed(GROUPS, values)
-            read = {name: value for name, value in parsed.items() if values[name.partition("=")[0]].present}
-        except absl_flags.Error as error:
-            raise UserError(str(error)) from None
-        if unknown := sorted(name for name in read if name in _OF_A_TRIAL):
+        """Returns the plan with other flags, without the settings of an optimizer or a schedule that they replace."""
+        if unknown := sorted({*texts} & {*_OF_A_TRIAL}):
             raise UserError(f"{unknown[0]}: this flag cannot differ between trials; remove it from the space")
-        if "model_params" in read:
-            replacing = {text.partition("=")[0] for text in read["model_params"]}
-            kept = (each for each in self.experiment.model.model_params if each.partition("=")[0] not in replacing)
-            read["model_params"] = (*kept, *read["model_params"])
-        experiment, train = self.experiment, self.experiment.train
-        if read.get("lr_schedule", train.schedule.name) != train.schedule.name:
-            experiment = dataclasses.replace(experiment, train=dataclasses.replace(train, schedule=Schedule()))
-        return dataclasses.replace(
-            self, experiment=replaced(experiment, read), evaluation=replaced(self.evaluation, read)
-        )
+        if "model_params" in self.texts and "model_params" in texts:
+            texts = {**texts, "model_params": f"{self.texts['model_params']},{texts['model_params']}"}
+        now = by_flag(self.experiment)
+        dropped = tuple(f"{flag}_params=" for flag in _KINDS if texts.get(flag, now[flag]) != now[flag])
+        kept = {name: text for name, text in self.texts.items() if not name.startswith(dropped)}
+        return TrialPlan({**kept, **texts})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +110,8 @@ class TrialPlans:
             plan = self._first()
         else:
             recipe = {"recipe": "none"} if self.own.experiment.model.recipe == _BY_THE_DATA else {}
-            plan = self.own.with_flags({**recipe, **self.space.fixed(self.own.given), **texts})
-            plan = dataclasses.replace(plan, evaluation=self._evaluation(plan.evaluation, plan.step_rows))
+            plan = self.own.with_flags({**recipe, **self.space.fixed(self.own.texts), **texts})
+            plan = plan.with_flags({"best_metric": self.own.metric, **self._period(plan)})
         check_training(plan.experiment, plan.evaluation)
         return plan
 
@@ -120,43 +119,40 @@ class TrialPlans:
         """Returns the plan of the first trial: the user's settings, with evaluations if they have none."""
         own = self.own
         if own.experiment.model.recipe == _BY_THE_DATA:
+            given = {part for name in own.texts for part in (name, name.partition("=")[0])}
             chosen = choices(Facts(rows=self.epoch_rows, has_validation=True))
-            if any("best_metric" in each.values and not each.is_replaced(own.given) for each in chosen):
+            if any("best_metric" in each.values and not each.is_replaced(given) for each in chosen):
                 return own
-        evaluation = dataclasses.replace(own.evaluation, best_metric=own.metric)
-        if not evaluation.evaluates:
-            evaluation = dataclasses.replace(evaluation, every_n_epochs=1)
-        return dataclasses.replace(own, evaluation=evaluation)
+        return own.with_flags({"best_metric": own.metric, **({} if own.evaluation.evaluates else {"eval_epochs": "1"})})
 
-    def _evaluation(self, evaluation: EvaluationConfig, step_rows: int) -> EvaluationConfig:
-        evaluation = dataclasses.replace(evaluation, best_metric=self.own.metric)
-        if evaluation.every_n_epochs:
-            return evaluation
+    def _period(self, plan: TrialPlan) -> dict[str, str]:
+        """Returns the flag of the steps between two evaluations, unless the plan counts epochs."""
+        if plan.evaluation.every_n_epochs:
+            return {}
         steps = self.own.evaluation.every_n_steps
         rows = steps * self.own.step_rows if steps else self.epoch_rows / _EVALUATIONS
-        return dataclasses.replace(evaluation, every_n_steps=max(round(rows / step_rows), 1))
+        return {"eval_steps": str(max(round(rows / plan.step_rows), 1))}
 
     def fingerprint(self) -> str:
         """Returns the name of the study, which is the same for equal settings and spaces on any host."""
-        own = alike(self.own.experiment) | alike(self.own.evaluation) | alike(self.own.metrics)
+        own = {name: value for group in self.own.groups for name, value in alike(group).items()}
         known = {name: value for name, value in own.items() if name not in (*_OF_A_TRIAL, *_PERIODS)}
-        given = sorted(self.own.given & set(known))
+        given = sorted({*self.own.texts} & {*known})
         text = json.dumps([known, given, self.space.to_dict(), self.epoch_rows], sort_keys=True)
         return f"{self.own.experiment.model.model}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def trial_flags(plan: TrialPlan, model_dir: str) -> list[str]:
     """Returns the lines of a trial's flagfile, with which only the best and the last checkpoint are kept."""
-    own = {"save_checkpoints_steps": "0", "summary_steps": "0", "model_dir": model_dir}
-    return _lines(plan, (*_OF_A_TRIAL, *_PERIODS), **own)
+    texts = {name: text for name, text in plan.texts.items() if name not in (*_OF_A_TRIAL, *_PERIODS)}
+    return _lines(texts | {"save_checkpoints_steps": "0", "summary_steps": "0", "model_dir": model_dir})
 
 
 def found_flags(plan: TrialPlan, model_dir: str) -> list[str]:
     """Returns the lines of a flagfile with a trial's settings."""
-    return _lines(plan, ("model_dir", "resume_from"), model_dir=model_dir)
+    texts = {name: text for name, text in plan.texts.items() if name != "resume_from"}
+    return _lines(texts | {"model_dir": model_dir})
 
 
-def _lines(plan: TrialPlan, without: Collection[str], **own: str) -> list[str]:
-    """Returns the lines of a flagfile with the flags of a plan, except those in `without`, and with `own` flags."""
-    texts = {name: text for name, text in plan.texts().items() if name not in without}
-    return [f"--{name}={text}" for name, text in (texts | own).items()]
+def _lines(texts: Mapping[str, str]) -> list[str]:
+    return [f"--{name}={text}" for name, text in texts.items()]

@@ -66,7 +66,7 @@ class Search:
             raise UserError(f"best_metric={self._metric}: search supports {', '.join(DIRECTIONS)}")
         self._direction = direction
         self._study = _open(plans, self._output, storage, direction)
-        own = {each.flag: each.value(plans.own.texts()[each.flag]) for each in self._given_parameters()}
+        own = {each.flag: each.value(plans.own.texts[each.flag]) for each in self._given_parameters()}
         known = self._study.get_trials(deepcopy=False)
         if not any(_is_own(each) and each.state != optuna.trial.TrialState.FAIL for each in known):
             self._study.enqueue_trial(own, user_attrs={results.OWN: True})
@@ -101,8 +101,8 @@ class Search:
         return results.table(self._study, self._plans)
 
     def _given_parameters(self) -> list[Any]:
-        texts, given = self._plans.own.texts(), self._plans.own.given
-        return [each for each in self._plans.space.parameters if each.flag in given and each.holds(texts[each.flag])]
+        texts = self._plans.own.texts
+        return [each for each in self._plans.space.parameters if each.flag in texts and each.holds(texts[each.flag])]
 
     def _objective(self, trial: optuna.Trial) -> float:
         is_own = _is_own(trial)
