@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ctr_trainer import __version__
@@ -18,7 +18,6 @@ from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.by_flag import by_flag, replaced, require
 from ctr_trainer.settings.command_flags import ExportFlags
-from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.processes import hardware, tensorflow_import
@@ -129,8 +128,10 @@ def _train(
     def train_input_fn(position: Any) -> Any:
         batches = build.training_reader(experiment, position)
         if distributed.is_chief() and batches.steps != 0:
-            groups = (experiment, evaluation, metrics, export)
-            (path_of(model.model_dir) / FLAGS_FILE).write_json(_describe(groups, distributed.size(), chosen))
+            flags = by_flag(experiment) | by_flag(evaluation) | by_flag(metrics) | by_flag(export)
+            about = {"command": "train", "version": __version__, "workers": distributed.size(), "flags": flags}
+            about |= {"chosen": chosen} if chosen else {}
+            (path_of(model.model_dir) / FLAGS_FILE).write_json(about)
         return batches
 
     max_steps, resume_from = data.max_steps or None, model.resume_from or None
@@ -179,10 +180,3 @@ def _complete_summary(estimator: Any, eval_spec: Any) -> None:
     if distributed.is_chief():
         path.write_json(without_nan(summary))
         _log.info("the training ended at step %d without a summary; wrote what is known: %s", checkpoint.step, path)
-
-
-def _describe(groups: Iterable[Settings], workers: int, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings that `report` compares between runs, and the values that `data_recipe` chose."""
-    flags = {name: value for group in groups for name, value in by_flag(group).items()}
-    about = {"command": "train", "version": __version__, "workers": workers, "flags": flags}
-    return {**about, "chosen": chosen} if chosen else about

@@ -35,12 +35,20 @@ def parse(model: str, params_class: type[ModelParams], texts: Sequence[str], sha
     Raises:
       UserError: an unknown name, a value of a wrong type, or one that the class refuses; says what is accepted.
     """
+    own = _own(params_class)
     try:
-        own = dict(_parse(text, _own(params_class)) for text in texts)
-        return params_class(**shared, **own)
+        values = {}
+        for flag, text in by_flag.named("model_params", texts).items():
+            name = flag.partition("=")[2]
+            if name not in own:
+                has_flag = name in SHARED and name not in ("train_op_fn", "label_means")
+                problem = f"{name} is a flag of its own, --{name}" if has_flag else f"there is no {name!r}"
+                raise UserError(f"--{flag}={text}: {problem}")
+            values[name] = by_flag.read_param(flag, own[name].type, text)
+        with by_flag.refusing_by_flags():
+            return params_class(**shared, **values)
     except UserError as error:
-        problem = getattr(error, "by_flags", error)
-        raise UserError(f"{problem}\n{model} takes " + "\n".join(accepted(params_class))) from None
+        raise UserError(f"{error}\n{model} takes " + "\n".join(accepted(params_class))) from None
 
 
 def accepted(params_class: type[ModelParams]) -> list[str]:
@@ -67,18 +75,3 @@ def _own(params_class: type[ModelParams]) -> dict[str, dataclasses.Field[Any]]:
     fields = [field for field in dataclasses.fields(params_class) if field.name not in SHARED]
     of_all = {field.name for field in dataclasses.fields(ModelParams)}
     return {field.name: field for field in sorted(fields, key=lambda field: field.name in of_all)}
-
-
-def _parse(text: str, fields: Mapping[str, dataclasses.Field[Any]]) -> tuple[str, Any]:
-    """Returns (name, value) of `name=value`."""
-    name, equals, value = (part.strip() for part in text.partition("="))
-    if not equals:
-        raise UserError(f"--model_params={text}: expected name=value")
-    if name in SHARED and name not in ("train_op_fn", "label_means"):
-        raise UserError(f"--model_params={text}: {name} is a flag of its own, --{name}")
-    if name not in fields:
-        raise UserError(f"--model_params={text}: there is no {name!r}")
-    try:
-        return name, by_flag.read_param(fields[name].type, value)
-    except (ValueError, KeyError):
-        raise UserError(f"--model_params={text}: expected {by_flag.EXPECTED[fields[name].type]}") from None

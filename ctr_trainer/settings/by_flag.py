@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ctr_trainer.settings.setting import Setting, SettingError, Settings, declared, flag_of
@@ -119,21 +119,30 @@ def _given_params(kind: type[Settings], values: Mapping[str, Any], what: str) ->
             having = ", ".join(f"--{each}" for each in known if each and "=" in each)
             raise UserError(f"{what} has no --{name}, which is set to {value}; it has {having or 'no setting'}")
         field = known[name]
-        try:
-            given[field.name] = read_param(field.type, value) if isinstance(value, str) else value
-        except (KeyError, ValueError):
-            raise UserError(f"--{name}={value}: expected {EXPECTED[field.type]}") from None
+        given[field.name] = read_param(name, field.type, value) if isinstance(value, str) else value
     return given
 
 
-def read_param(kind: Any, text: str) -> Any:
-    """Returns the value of a text in `name=value`; a tuple is written with `:`. Raises ValueError or KeyError."""
-    if kind is bool:
-        return _BOOLS[text.lower()]
-    if kind in (int, float):
-        return kind(text)
-    each = next(iter(typing.get_args(kind)), None) if typing.get_origin(kind) is tuple else None
-    return tuple(each(part) for part in text.split(":") if part) if each else text
+def named(flag: str, texts: Iterable[str]) -> dict[str, str]:
+    """Returns the values of the texts `name=value` of a flag, by `FLAG=name`; the last one of a name counts."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--{flag}={text}: expected name=value")
+        found[f"{flag}={name.strip()}"] = value.strip()
+    return found
+
+
+def read_param(flag: str, kind: Any, text: str) -> Any:
+    """Returns the value of a text that `named` returned for a flag; a tuple is written with `:`."""
+    try:
+        if kind is bool:
+            return _BOOLS[text.lower()]
+        each = typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
+        return tuple(each(part) for part in text.split(":") if part) if each else kind(text)
+    except (KeyError, ValueError):
+        raise UserError(f"--{flag}={text}: expected {EXPECTED[kind]}") from None
 
 
 def written(value: Any) -> str:

@@ -163,13 +163,13 @@ class _Spelled:
         if self.dashes and isinstance(self.value, bool):
             return f"--{'' if self.value or spec else 'no'}{self.name}"
         separator = ":" if "=" in self.name else ","
-        return f"{self.dashes}{self.name}" if spec else f"{self.dashes}{self.name}={_text(self.value, separator)}"
+        return f"{self.dashes}{self.name}" if spec else f"{self.dashes}{self.name}={shown(self.value, separator)}"
 
 
-def _text(value: Any, separator: str = ",") -> str:
+def shown(value: Any, separator: str = ",") -> str:
     """Returns a value as a user writes it, on the command line or as an argument."""
-    if isinstance(value, tuple):
-        return separator.join(map(_text, value))
+    if isinstance(value, tuple | list):
+        return separator.join(map(shown, value))
     if dataclasses.is_dataclass(value):  # An instance of one of several kinds, which have names.
         kind: Any = value
         return kind.name

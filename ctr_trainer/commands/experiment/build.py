@@ -30,6 +30,8 @@ from ctr_trainer.system.messages.errors import UserError
 if TYPE_CHECKING:
     from ctr_trainer.live.stream.reader import StreamReader
 
+# A wait after which the log names the rank and the phase that it waits for.
+_STALL_WARNING_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -98,7 +100,7 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
     distributed.init(
         workers.stall_timeout,
         pin_cores=True,
-        stall_warning=workers.stall_warning,
+        stall_warning=_STALL_WARNING_SECONDS,
         core_shares=core_shares,
         steps_exchange=dense_exchange.exchange(exchange).way == "horovod",
         flags=alike(experiment),

@@ -11,12 +11,13 @@ from typing import Any
 from ctr_trainer.checkpoint.checkpoint import list_checkpoints
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.open_source import open_source
-from ctr_trainer.commands.experiment.recipes import Facts, choices, text_of
+from ctr_trainer.commands.experiment.recipes import Facts, choices
 from ctr_trainer.commands.reports.training_run import FLAGS_FILE
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.setting import shown
 from ctr_trainer.system.files.paths import path_of
 
 NAME = "data"
@@ -76,4 +77,4 @@ def _kept(model_dir: str) -> dict[str, Any] | None:
 
 
 def _shown(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={text_of(value)}" for name, value in values.items())
+    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())

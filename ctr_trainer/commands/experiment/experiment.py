@@ -102,13 +102,6 @@ class WorkersSettings(Settings, title="Workers"):
         "seconds",
         minimum=1.0,
     )
-    stall_warning: float = setting(
-        60.0,
-        "waiting time after which the log names the rank and the phase that it waits for; 0 never does",
-        "seconds",
-        minimum=0.0,
-        flag=None,
-    )
     autotune: bool = setting(
         False,
         "with --dense_exchange=horovod: have Horovod search for its fastest settings; --autotune_log gets them",

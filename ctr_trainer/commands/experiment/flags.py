@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from absl import flags as absl_flags
 
 from ctr_trainer.commands.experiment.experiment import Experiment
-from ctr_trainer.settings.by_flag import Flag, replaced, sections
+from ctr_trainer.settings.by_flag import Flag, named, replaced, sections
 from ctr_trainer.settings.command_flags import ExportFlags, TrainedModelFlags
 from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
@@ -72,14 +72,7 @@ def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> d
     found: dict[str, Any] = {}
     for flag in (flag for flags in flags_of(groups).values() for flag in flags):
         value = _value(flag, values[flag.name].value)
-        if not flag.takes_params:
-            found[flag.name] = value
-            continue
-        for text in value:
-            name, equals, given = text.partition("=")
-            if not equals:
-                raise UserError(f"--{flag.name}={text}: expected name=value")
-            found[f"{flag.name}={name}"] = given
+        found |= named(flag.name, value) if flag.takes_params else {flag.name: value}
     return found
 
 

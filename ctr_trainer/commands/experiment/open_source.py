@@ -1,7 +1,7 @@
 """Opens --train_data and --eval_data: converted data, foreign Parquet, TFRecords or CSV, or a stream."""
 
 import dataclasses
-import logging
+import functools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _CACHE = "data_cache"
 _TEXT = (".csv", ".tsv")
 _COMPRESSED = (".gz", ".bz2", ".zst")
-_log = logging.getLogger(__name__)
 
 
 def open_source(
@@ -52,10 +51,7 @@ def open_source(
     Raises:
       UserError: the path has no data, or the data does not fit the feature spec.
     """
-
-    def look(advanced: Callable[[str], None]) -> dict[str, Any]:
-        return _look(path, experiment, labels, fitted, warns, advanced)
-
+    look = functools.partial(_look, path, experiment, labels, fitted, warns)
     found = distributed.from_chief(look, "the_data_that_rank_0_found")
     if "converted" in found:
         return ConvertedData(found["converted"])

@@ -13,13 +13,6 @@ _STEPS_BETWEEN = 20  # Fewer steps between two evaluations do not show an improv
 _BATCH = {"small": 128, "middle": 512}
 
 
-def text_of(value: Any) -> str:
-    """Returns a value as text for the log."""
-    if isinstance(value, tuple | list):
-        return ",".join(map(text_of, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 @dataclasses.dataclass(frozen=True)
 class Facts:
     """The facts that are known before a training begins; None for a number that is not counted.

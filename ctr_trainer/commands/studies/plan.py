@@ -138,7 +138,7 @@ class TrialPlans:
         own = {name: value for group in self.own.groups for name, value in alike(group).items()}
         known = {name: value for name, value in own.items() if name not in (*_OF_A_TRIAL, *_PERIODS)}
         given = sorted({*self.own.texts} & {*known})
-        text = json.dumps([known, given, self.space.to_dict(), self.epoch_rows], sort_keys=True)
+        text = json.dumps([known, given, dataclasses.asdict(self.space), self.epoch_rows], sort_keys=True)
         return f"{self.own.experiment.model.model}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 

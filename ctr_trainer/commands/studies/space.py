@@ -109,13 +109,6 @@ class Space:
         groups = [group for group in self.unless_given if not set(group) & set(given)]
         return {flag: text for group in groups for flag, text in group.items()}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the space as a dict for JSON."""
-        return {
-            "parameters": [dataclasses.asdict(each) for each in self.parameters],
-            UNLESS_GIVEN: [dict(group) for group in self.unless_given],
-        }
-
 
 def load(path: str) -> Space:
     """Reads a space from a TOML file at a path or URL; "" for the default space.
