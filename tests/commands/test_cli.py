@@ -212,18 +212,6 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
     assert f"{history['best']['value']:.5f} @{history['best']['step']}" in text
 
 
-def test_commands_show_at_most_135_flags_besides_streams_and_leaderboards():
-    commands = [importlib.import_module(f"ctr_trainer.commands.{name}") for name in cli.COMMANDS]
-    shown = [flags.shown(command, is_full=True).values() for command in commands]
-    names = {flag.name for sections in shown for section in sections for flag in section}
-    streams = {"delayed_labels", "kafka_config", "stream_from", "stream_until", "stream_wait_secs"}
-    streams |= {"validation_window_secs"}
-    # What other libraries set in their configurations, and --recipe sets in one word.
-    of_leaderboards = {"recipe", "shuffle_buffer"}
-    search = {"minutes", "budget_rows", "storage", "space"}
-    assert len(names - streams - of_leaderboards - search) <= 135
-
-
 @pytest.mark.parametrize("command", ["evaluate", "predict", "export", "publish"])
 def test_a_command_of_a_trained_model_takes_few_flags(capsys, command):
     module = importlib.import_module(f"ctr_trainer.commands.{command}")
@@ -330,11 +318,6 @@ def test_a_mistake_is_named_before_anything_starts(tmp_path, data, monkeypatch, 
     assert cli.main(arguments) == status
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_every_flag_has_a_help_text_and_belongs_to_one_group():
-    values = flags.define(flags.EXPERIMENT)
-    assert all(values[name].help for name in values)
 
 
 _WITHOUT_TENSORFLOW = [

@@ -9,7 +9,7 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.commands.experiment import data_recipe, flags, recipes
 from ctr_trainer.commands.experiment.experiment import Experiment
-from ctr_trainer.commands.experiment.recipes import Choice, Facts, choices
+from ctr_trainer.commands.experiment.recipes import Facts, choices
 from ctr_trainer.settings.by_flag import by_flag, replaced
 from ctr_trainer.settings.training_configs import EvaluationConfig
 
@@ -43,8 +43,12 @@ def test_more_rows_get_larger_batches_and_large_data_keep_the_defaults():
     assert _values(SMALL)["dropout"] > middle["dropout"] > 0
 
 
-def test_without_validation_data_nothing_is_evaluated():
+def test_evaluations_fit_the_size_the_labels_and_how_rare_an_outcome_is():
     assert {"eval_epochs", "best_metric"}.isdisjoint(_values(dataclasses.replace(SMALL, has_validation=False)))
+    tiny = _values(dataclasses.replace(SMALL, rows=300, keys=50))
+    assert (tiny["eval_epochs"], _values(SMALL)["eval_epochs"]) == (7, 1)  # Three steps an epoch, and 63.
+    for changes, metric in (({}, "logloss"), ({"rarer": 4_000}, "auc"), ({"rarer": None}, "auc")):
+        assert _values(dataclasses.replace(SMALL, **changes))["best_metric"] == metric
     assert _values(dataclasses.replace(SMALL, several_labels=True))["best_metric"] == "loss"
 
 
@@ -68,17 +72,6 @@ def test_without_validation_data_epochs_fall_with_the_root_of_the_rows(rows, key
     assert _values(Facts(rows=50_001, keys=keys))["epochs"] == 3
 
 
-def test_if_an_outcome_is_rare_the_log_loss_decides_and_not_the_auc():
-    assert _values(SMALL)["best_metric"] == "logloss"
-    assert _values(dataclasses.replace(SMALL, rarer=4_000))["best_metric"] == "auc"
-    assert _values(dataclasses.replace(SMALL, rarer=None))["best_metric"] == "auc"
-
-
-def test_tiny_data_have_more_epochs_between_evaluations():
-    tiny, usual = _values(dataclasses.replace(SMALL, rows=300, keys=50)), _values(SMALL)
-    assert (tiny["eval_epochs"], usual["eval_epochs"]) == (7, 1)  # Three steps an epoch, and 63.
-
-
 @pytest.mark.parametrize("has_validation", [False, True])
 @pytest.mark.parametrize(
     ("rows", "keys", "is_near_linear"),
@@ -100,19 +93,6 @@ def test_keys_that_occur_once_get_small_first_steps():
     assert tiny["hidden_units"] == small["hidden_units"] == rare["hidden_units"]
 
 
-def test_a_directory_keeps_its_network_and_a_warm_start_takes_the_others(tmp_path, data, capsys):
-    def train(name, *more):
-        own = [f"--train_data={data}", f"--model_dir={tmp_path / name}", "--threads=1", "--epochs=1"]
-        own += [f"--eval_data={data}"]
-        assert cli.main(["train", *own, *more]) == 0
-        return json.loads((tmp_path / name / "flags.json").read_text())["flags"]["hidden_units"]
-
-    assert train("small") == train("small", "--epochs=2") == [128]
-    assert cli.main(["evaluate", f"--model_dir={tmp_path / 'small'}", f"--eval_data={data}"]) == 0
-    wide = train("wide", "--hidden_units=256,128,64")
-    assert train("from_wide", f"--warm_start={tmp_path / 'wide'}") == wide
-
-
 def test_a_small_training_takes_what_suits_its_rows_and_says_so(tmp_path, data, caplog):
     caplog.set_level(logging.INFO)
     said = _train(data, tmp_path / "model", f"--eval_data={data}", "--epochs=2", "--eval_epochs=1", "--best_metric=auc")
@@ -122,36 +102,20 @@ def test_a_small_training_takes_what_suits_its_rows_and_says_so(tmp_path, data, 
     assert "small data, so batch_size=128, optimizer=adam" in line
 
 
-def test_evaluate_takes_the_best_checkpoint_if_the_recipe_chose_to_keep_it(tmp_path, data, capsys, monkeypatch):
-    length = Choice({"epochs": 3, "eval_epochs": 1, "best_metric": "auc"})
-    monkeypatch.setattr(data_recipe, "choices", lambda facts: [length])
-    still = ("--learning_rate=0", "--embedding_learning_rate=0", "--batch_size=100")  # So the first stays the best.
-    _train(data, tmp_path / "model", f"--eval_data={data}", *still)
-    assert cli.main(["evaluate", f"--model_dir={tmp_path / 'model'}", f"--eval_data={data}"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["global_step"] == 3
-
-
 @pytest.mark.parametrize(
-    ("given", "in_flagfile", "stay", "change"),
+    ("given", "dropped", "chosen"),
     [
-        ("--batch_size=64", True, {"batch_size": 64}, {"optimizer": "adam", "dropout": 0.5}),
-        (
-            "--learning_rate=0.05",
-            False,
-            {"learning_rate": 0.05, "optimizer": "adagrad"},
-            {"embedding_learning_rate": 0.001},
-        ),
-        ("--embedding_l2=0", True, {"embedding_learning_rate": 0.05, "embedding_l2": 0.0}, {"l2": 0.002}),
-        ("--max_steps=4", False, {"epochs": 1, "max_steps": 4, "lr_schedule": "cooldown"}, {"batch_size": 128}),
-        ("--recipe=none", True, {"batch_size": 1024, "epochs": 1, "optimizer": "adagrad", "dropout": 0.0}, {}),
+        ("batch_size", {"batch_size"}, {"optimizer": "adam", "dropout": 0.5}),
+        ("learning_rate", {"learning_rate", "optimizer"}, {"embedding_learning_rate": 0.001}),
+        ("embedding_l2", {"embedding_learning_rate", "embedding_l2"}, {"l2": 0.002}),
+        ("max_steps", {"epochs", "lr_schedule"}, {"batch_size": 128}),
+        ("warm_start", {"hidden_units"}, {"dropout": 0.5}),
     ],
 )
-def test_a_given_flag_wins_with_what_belongs_to_it(tmp_path, data, given, in_flagfile, stay, change):
-    (tmp_path / "own.flags").write_text(given)
-    found = _train(data, tmp_path / "model", f"--flagfile={tmp_path / 'own.flags'}" if in_flagfile else given)
-    assert {name: found["flags"][name] for name in stay} == stay
-    assert {name: found["flags"][name] for name in change} == change
-    assert found.get("chosen", {}).keys().isdisjoint(stay)
+def test_a_given_flag_wins_with_what_belongs_to_it(tmp_path, data, given, dropped, chosen):
+    experiment = replaced(Experiment(), {"train_data": str(data), "model_dir": str(tmp_path)})
+    values, _ = data_recipe.decide(frozenset([given]), experiment)
+    assert values.keys().isdisjoint(dropped) and values.items() >= chosen.items()
 
 
 def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tmp_path, data, monkeypatch):

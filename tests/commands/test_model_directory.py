@@ -241,18 +241,25 @@ def test_every_model_is_given_back_as_it_was_recorded(tmp_path, monkeypatch, nam
     assert run.embedding.optimizer == RowFtrl(initial_accumulator=0.3)
 
 
-@pytest.mark.parametrize("bound", ["--epochs=1", "--max_steps=3"])
-def test_a_finished_run_that_is_started_again_says_so_and_leaves_all_as_it_is(data, tmp_path, caplog, bound):
+def test_a_finished_run_that_is_started_again_writes_a_missing_summary_only(data, tmp_path, caplog):
     model = tmp_path / "model"
-    flags = [f"--train_data={data}", f"--model_dir={model}", "--batch_size=32", "--threads=1", "--hidden_units=8"]
-    assert cli.main(["train", *flags, bound]) == 0
-    kept = {name: (model / name).read_text() for name in ("train_summary.json", "flags.json", "features.json")}
-    saved = checkpoints.list_checkpoints(str(model))
+    flags = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={model}", "--batch_size=32", "--threads=1"]
+    flags += ["--max_steps=4", "--hidden_units=8"]
+    assert cli.main(["train", *flags]) == 0
+    path, saved = model / "train_summary.json", checkpoints.list_checkpoints(str(model))
+    kept = {name: (model / name).read_text() for name in (path.name, "flags.json", "features.json")}
+    whole = json.loads(kept[path.name])
     with caplog.at_level("INFO"):
-        assert cli.main(["train", *flags, bound]) == 0
-    step = {"--epochs=1": 10, "--max_steps=3": 3}[bound]
-    assert f"nothing to do: the training in {model} is at step {step}, and " in caplog.text
+        assert cli.main(["train", *flags]) == 0
+    assert f"nothing to do: the training in {model} is at step 4, and " in caplog.text
     assert {name: (model / name).read_text() for name in kept} == kept
+    path.write_text(json.dumps({"global_step": 3}))  # The summary of an earlier run, if the last one was killed.
+    assert cli.main(["train", *flags]) == 0
+    written = json.loads(path.read_text())
+    assert written.keys() == {"workers", "global_step", "evaluation"}
+    assert (written["workers"], written["global_step"]) == (whole["workers"], whole["global_step"]) == (1, 4)
+    assert written["evaluation"]["auc"] == pytest.approx(whole["evaluation"]["auc"], abs=1e-6)
+    assert written["evaluation"].keys() >= whole["evaluation"].keys()
     assert checkpoints.list_checkpoints(str(model)) == saved
 
 
@@ -290,22 +297,3 @@ def test_every_command_takes_the_best_checkpoint_if_one_is_kept_and_says_so(data
     (tmp_path / "best").rename(model / "best")
     shutil.rmtree(model / "checkpoints")
     assert step_of("evaluate", where)[0] == 3  # The best checkpoint alone tells what the model is.
-
-
-@pytest.mark.parametrize("left", [None, {"global_step": 3}])
-def test_the_summary_that_a_kill_after_the_last_checkpoint_left_out_is_written(data, tmp_path, left):
-    model = tmp_path / "model"
-    flags = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={model}", "--batch_size=32", "--threads=1"]
-    flags += ["--max_steps=4", "--hidden_units=8"]
-    assert cli.main(["train", *flags]) == 0
-    path = model / "train_summary.json"
-    whole = json.loads(path.read_text())
-    path.unlink()
-    if left:  # The summary of an earlier run.
-        path.write_text(json.dumps(left))
-    assert cli.main(["train", *flags]) == 0
-    written = json.loads(path.read_text())
-    assert written.keys() == {"workers", "global_step", "evaluation"}
-    assert (written["workers"], written["global_step"]) == (whole["workers"], whole["global_step"]) == (1, 4)
-    assert written["evaluation"]["auc"] == pytest.approx(whole["evaluation"]["auc"], abs=1e-6)
-    assert written["evaluation"].keys() >= whole["evaluation"].keys()

@@ -87,8 +87,6 @@ def test_flags_that_cannot_work_together_are_refused():
         _train_op("--lr_schedule=exponential", "--lr_schedule_params=decay_rate=0.5")
     with pytest.raises(UserError, match="--lr_schedule_params=boundaries=a: expected numbers as in 0.5:2"):
         _train_op("--lr_schedule=piecewise", "--lr_schedule_params=boundaries=a,factors=1:2")
-    with pytest.raises(UserError, match="--optimizer=adagrad has no --optimizer_params=momentum, which is set to 0.5"):
-        _train_op("--optimizer_params=momentum=0.5")
 
 
 @pytest.mark.parametrize("other", ["--save_checkpoints_secs=5", "--autotune"])
