@@ -44,7 +44,7 @@ def parse(model: str, params_class: type[ModelParams], texts: Sequence[str], sha
                 has_flag = name in SHARED and name not in ("train_op_fn", "label_means")
                 problem = f"{name} is a flag of its own, --{name}" if has_flag else f"there is no {name!r}"
                 raise UserError(f"--{flag}={text}: {problem}")
-            values[name] = by_flag.read_param(flag, own[name].type, text)
+            values[name] = by_flag.read_text(flag, own[name].type, text)
         with by_flag.refusing_by_flags():
             return params_class(**shared, **values)
     except UserError as error:

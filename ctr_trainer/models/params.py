@@ -6,6 +6,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ctr_trainer.settings.by_flag import text_of
 from ctr_trainer.settings.setting import Settings, declared, flag_of, setting
 from ctr_trainer.system.messages.errors import UserError
 
@@ -143,10 +144,8 @@ class ModelParams(Settings, title="Network and loss"):
     @staticmethod
     def as_flag(name: str, value: Any) -> str:
         """Returns the setting of a field in command-line syntax."""
-        text = str(value).lower() if isinstance(value, bool) else value
-        if isinstance(value, list | tuple):
-            text = ("," if name in SHARED else ":").join(map(str, value))
-        return f"--{name}={text}" if name in SHARED else f"--model_params={name}={text}"
+        flag = name if name in SHARED else f"model_params={name}"
+        return f"--{flag}={text_of(flag, value)}"
 
 
 # The params of all models that are not given as `--model_params`: `train_op_fn`, `label_means`, and those with flags.

@@ -11,7 +11,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 S = TypeVar("S", bound=Settings)
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
-# What `read_param` expects, by type.
+# What `read_text` expects, by type.
 EXPECTED: dict[Any, str] = {
     int: "an integer",
     float: "a number",
@@ -119,7 +119,7 @@ def _given_params(kind: type[Settings], values: Mapping[str, Any], what: str) ->
             having = ", ".join(f"--{each}" for each in known if each and "=" in each)
             raise UserError(f"{what} has no --{name}, which is set to {value}; it has {having or 'no setting'}")
         field = known[name]
-        given[field.name] = read_param(name, field.type, value) if isinstance(value, str) else value
+        given[field.name] = read_text(name, field.type, value) if isinstance(value, str) else value
     return given
 
 
@@ -134,19 +134,25 @@ def named(flag: str, texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def read_param(flag: str, kind: Any, text: str) -> Any:
-    """Returns the value of a text that `named` returned for a flag; a tuple is written with `:`."""
+def read_text(flag: str, kind: Any, text: str, separator: str = ":") -> Any:
+    """Returns the value of the text of a flag, or of `FLAG=name`, whose tuples are written with `:`."""
+    kinds = typing.get_args(kind) or (kind,)
+    number = next((each for each in kinds if each in (int, float)), str)
     try:
         if kind is bool:
             return _BOOLS[text.lower()]
-        each = typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
-        return tuple(each(part) for part in text.split(":") if part) if each else kind(text)
+        if typing.get_origin(kind) is tuple:
+            return tuple(number(part) for part in text.split(separator) if part)
+        return number(text)
     except (KeyError, ValueError):
-        raise UserError(f"--{flag}={text}: expected {EXPECTED[kind]}") from None
+        if str in kinds:
+            return text
+        expected = EXPECTED.get(kind) or EXPECTED[number]
+        raise UserError(f"--{flag}={text}: expected {expected.replace(':', separator)}") from None
 
 
 def written(value: Any) -> str:
-    """Returns a value as `read_param` takes it."""
+    """Returns a value as `read_text` takes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -283,7 +283,7 @@ def test_predictions_are_calibrated_for_the_kept_share_of_negatives(tmp_path, da
         (["evaluate", "--max_stepss=3"], 2, "max_stepss"),
         (["train", "stray"], 2, "takes flags only, not stray"),
         (["export", "--export_dir=x", "--output=y"], 2, "export does not use --output"),
-        (["train", "--hidden_units=8,wide"], 2, "expected integers, comma separated"),
+        (["train", "--hidden_units=8,wide"], 2, "expected integers as in 128,64"),
         (["train", "--train_data=x"], 1, "--model_dir is missing"),
         (["train", "--train_data=x", "--model_dir=y", "--epochs=0"], 1, "--epochs=0 never ends by itself"),
         (["train", "--train_data=x", "--model_dir=y", "--model=deep"], 1, "choose one of lr, fm, ffm"),

@@ -4,22 +4,19 @@ Flags that only one command uses are in the module of that command.
 """
 
 import types
-import typing
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
 from ctr_trainer.commands.experiment.experiment import Experiment
-from ctr_trainer.settings.by_flag import Flag, named, replaced, sections
+from ctr_trainer.settings.by_flag import Flag, named, read_text, replaced, sections
 from ctr_trainer.settings.command_flags import ExportFlags, TrainedModelFlags
 from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
-from ctr_trainer.system.messages.errors import UserError
 
 S = TypeVar("S", bound=Settings)
 Groups = tuple[type[Settings], ...]
-_NUMBERS: dict[Any, tuple[type, str]] = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
 
 # Groups of `train`.
 TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
@@ -86,38 +83,21 @@ def read(group: type[S], values: absl_flags.FlagValues) -> S:
 
 
 def _value(flag: Flag, value: Any) -> Any:
-    if flag.kind in _NUMBERS:
-        kind, expected = _NUMBERS[flag.kind]
-        try:
-            return tuple(map(kind, value))
-        except ValueError:
-            raise UserError(f"--{flag.name}={','.join(value)}: expected {expected}, comma separated") from None
     if flag.kind == tuple[str, ...]:
         return tuple(part for text in value for part in text.split(",") if part)
-    if flag.kind == float | str:
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+    if value is None:
+        return flag.default
+    return read_text(flag.name, flag.kind, value, ",") if isinstance(value, str) else value
 
 
 def _define(flag: Flag, title: str, values: absl_flags.FlagValues) -> None:
-    name, default = flag.name, flag.default
     common: dict[str, Any] = dict(help=help_text(flag), flag_values=values, module_name=title)
-    kinds = typing.get_args(flag.kind) or (flag.kind,)
-    if flag.kind in _NUMBERS:
-        absl_flags.DEFINE_list(name, [str(part) for part in default], **common)
+    if flag.kind is bool:
+        absl_flags.DEFINE_bool(flag.name, flag.default, **common)
     elif flag.kind == tuple[str, ...]:  # Repeated flags add values.
-        absl_flags.DEFINE_multi_string(name, list(default), **common)
-    elif str in kinds:
-        absl_flags.DEFINE_string(name, None if default is None else str(default), **common)
-    elif bool in kinds:
-        absl_flags.DEFINE_bool(name, default, **common)
-    elif int in kinds:
-        absl_flags.DEFINE_integer(name, default, **common)
+        absl_flags.DEFINE_multi_string(flag.name, list(flag.default), **common)
     else:
-        absl_flags.DEFINE_float(name, default, **common)
+        absl_flags.DEFINE_string(flag.name, None, **common)
 
 
 def help_text(flag: Flag) -> str:

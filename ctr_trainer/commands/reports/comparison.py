@@ -62,36 +62,22 @@ def format_phases(result: Mapping[str, Any]) -> list[str]:
     return lines + [f"  {title:<20}{bytes_ / 1e6:>9,.0f} MB" for title, bytes_ in memory.items() if bytes_ is not None]
 
 
-def metric_names(runs: Sequence[Run], base: str) -> list[str]:
-    """Returns the names of a metric in the runs' figures, in order of appearance: `auc`, or `auc/click`, `auc/buy`."""
-    names = dict.fromkeys(
-        name for run in runs for line in (*run.evaluations, *run.training) for name in line if _base(name) == base
-    )
-    return list(names)
-
-
 def format_comparison(runs: list[Run]) -> str:
     """Returns a table with a row per run, followed by a table with a row per setting in which they differ.
 
-    Columns that do not fit on a line are in further tables. The metrics are from the last and from the best evaluation;
-    for a run without evaluations, they are from the training's log and marked with a `*`.
+    Columns that do not fit on a line are in further tables. The metrics are from the last and from the best evaluation.
     """
     columns = [("run", [run.name for run in runs]), ("steps", [f"{run.steps:,}" for run in runs])]
     rates = [run.examples_per_sec for run in runs]
     columns.append(("examples/s", ["-" if rate is None else f"{rate:,.0f}" for rate in rates]))
-    for base, title, direction, in_training in (
-        ("auc", "AUC", "max", "auc"),
-        ("logloss", "log loss", "min", "xentropy_mean"),
-    ):
-        names = metric_names(runs, base) or metric_names(runs, in_training)
-        for label in dict.fromkeys(name.partition("/")[2] for name in names):
-            heading = f"{title} {label}".strip()
-            curves = [_curve(run, base, in_training, label) for run in runs]
-            columns.append((heading, [format_value(curve[-1][1] if curve else None) + mark for curve, mark in curves]))
-            columns.append((f"best {heading}", [_best(curve, direction) for curve, _ in curves]))
+    names = dict.fromkeys(name for run in runs for line in run.evaluations for name in line)
+    for base, title, direction in (("auc", "AUC", "max"), ("logloss", "log loss", "min")):
+        for name in (name for name in names if name.partition("/")[0] == base):
+            heading = f"{title} {name.partition('/')[2]}".strip()
+            curves = [run.curve(name) for run in runs]
+            columns.append((heading, [format_value(curve[-1][1] if curve else None) for curve in curves]))
+            columns.append((f"best {heading}", [_best(curve, direction) for curve in curves]))
     lines = _table(columns)
-    if any("*" in cell for _, cells in columns[3:] for cell in cells):
-        lines.append("* of the training's log: the run has no evaluations")
     differing = _differing(runs)
     if differing:
         lines += ["", "settings that differ:"]
@@ -100,19 +86,6 @@ def format_comparison(runs: list[Run]) -> str:
     elif len(runs) > 1:
         lines += ["", "no setting differs"]
     return "\n".join(lines)
-
-
-def _curve(run: Run, base: str, in_training: str, label: str) -> tuple[Curve, str]:
-    """Returns (curve of the evaluations, or of the training's log if there are none; mark, "" or "*")."""
-    evaluated = run.curve(f"{base}/{label}" if label else base, evaluated=True)
-    if evaluated:
-        return evaluated, ""
-    trained = run.curve(f"{in_training}/{label}" if label else in_training, evaluated=False)
-    return trained, "*" if trained else ""
-
-
-def _base(name: str) -> str:
-    return name.split("/")[0]
 
 
 def _best(curve: Curve, direction: str) -> str:

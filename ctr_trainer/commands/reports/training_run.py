@@ -1,5 +1,6 @@
 """The results of one training run, read from its directory; the run may still be in progress."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -22,14 +23,14 @@ class Run:
     """One training run; its name is unique among the compared runs.
 
     Attributes:
-      training: the figures of the log, with the key `step`, by ascending step.
+      training: the figures of the log's last line, with the key `step`; {} if there is none.
       evaluations: the metrics, with the key `step`, by ascending step.
       settings: the values by flag with which the run started, and the number of `workers`.
       summary: what `train` wrote at its end; {} while it runs.
     """
 
     name: str
-    training: list[dict[str, Any]]
+    training: dict[str, Any]
     evaluations: list[dict[str, Any]]
     settings: dict[str, Any]
     summary: dict[str, Any]
@@ -37,21 +38,17 @@ class Run:
     @property
     def steps(self) -> int:
         """The last step in the log, the evaluations or the summary."""
-        known = [self.summary.get("global_step", 0)]
-        return max(known + [line["step"] for line in (*self.training, *self.evaluations)])
+        known = [self.summary.get("global_step", 0), self.training.get("step", 0)]
+        return max(known + [line["step"] for line in self.evaluations])
 
     @property
     def examples_per_sec(self) -> float | None:
         """Examples/s of all workers over the whole run if it has ended, else from the last log line, or None."""
-        if "examples_per_sec" in self.summary:
-            return self.summary["examples_per_sec"]
-        rates = [line["examples_per_sec"] for line in self.training if "examples_per_sec" in line]
-        return rates[-1] if rates else None
+        return self.summary.get("examples_per_sec", self.training.get("examples_per_sec"))
 
-    def curve(self, name: str, evaluated: bool) -> Curve:
-        """Returns the (step, value) pairs of a figure in the evaluations or the log, without undefined values."""
-        lines = self.evaluations if evaluated else self.training
-        return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+    def curve(self, name: str) -> Curve:
+        """Returns the (step, value) pairs of a metric in the evaluations, without undefined values."""
+        return [(line["step"], line[name]) for line in self.evaluations if line.get(name) is not None]
 
 
 def read_runs(directories: Sequence[str]) -> list[Run]:
@@ -76,31 +73,23 @@ def _read(path: pathlib.Path, name: str) -> Run:
     settings = dict(started.get("flags", {}))
     if "workers" in started:
         settings["workers"] = started["workers"]
-    training = _lines(path / METRICS_FILE)
+    training = _last_line(path / METRICS_FILE)
     summary = _json(path / SUMMARY_FILE)
     # The log of a run that continued after its end has lines beyond its summary.
-    if summary and training and summary["global_step"] < training[-1]["step"]:
+    if summary and summary["global_step"] < training.get("step", 0):
         summary = {}
     return Run(name, training, evaluated.get("evaluations", []), settings, summary)
 
 
-def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the lines of the file, without lines of steps that a resumed run repeated."""
-    kept: list[dict[str, Any]] = []
-    if not path.exists():
-        return kept
-    with open(path) as file:
-        for text in file:
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue  # The last line may be incomplete: it is being written, or the run was cut off.
-            is_start = set(line) <= {"step", "time"}
-            while kept and (kept[-1]["step"] > line["step"] or (kept[-1]["step"] == line["step"] and not is_start)):
-                kept.pop()
-            if not is_start:
-                kept.append(line)
-    return kept
+def _last_line(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the last line of the log; a line that is being written, or that the end of a run cut off, is none."""
+    last: dict[str, Any] = {}
+    if path.exists():
+        with open(path) as file:
+            for text in file:
+                with contextlib.suppress(ValueError):
+                    last = json.loads(text)
+    return last
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:

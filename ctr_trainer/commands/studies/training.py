@@ -60,7 +60,7 @@ class TrialTraining:
     def curve(self, metric: str) -> Curve:
         """Returns the (step, value) pairs of the evaluations so far, without undefined values."""
         run = self._run()
-        return run.curve(metric, evaluated=True) if run else []
+        return run.curve(metric) if run else []
 
     def rows(self, curve: Curve) -> int:
         """Returns the number of training examples up to the last evaluation."""
