@@ -18,7 +18,6 @@ from horovod.runner.util import remote
 
 from ctr_trainer import __version__, cli
 from ctr_trainer.commands import serve, train
-from ctr_trainer.commands.experiment import flags
 from tests.hosts import machines
 from tests.parallel import launch
 
@@ -100,9 +99,8 @@ def _train_flags():
 
 
 def _parsed(name, command, arguments):
-    values = flags.define(command.GROUPS)
-    cli._parse(name, command, arguments)
-    return values([name, *arguments]) and values
+    """Returns the values by flag."""
+    return cli._parse(name, command, arguments)[0]
 
 
 def test_kubernetes_takes_each_document_of_the_manifest_without_operator():
@@ -133,8 +131,8 @@ def test_shards_serve_at_the_services_ports_with_flags_that_exist():
     shard = _container(_of_kind("StatefulSet")["spec"]["template"])
     assert shard["command"] == ["python", "-m", "ctr_trainer", "serve"]
     given = _parsed("serve", serve, shard["args"])
-    assert given["bind"].value == f"0.0.0.0:{PORTS['rows']}"
-    assert given["metrics_port"].value == PORTS["metrics"]
+    assert given["bind"] == f"0.0.0.0:{PORTS['rows']}"
+    assert given["metrics_port"] == PORTS["metrics"]
     assert {each["name"]: each["containerPort"] for each in shard["ports"]} == PORTS
     assert {each["name"]: each["port"] for each in _of_kind("Service")["spec"]["ports"]} == PORTS
     probes = [shard[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")]
@@ -149,10 +147,10 @@ def test_workers_train_with_flags_that_there_are_on_all_shards_of_the_set(name):
     own = shards["spec"]["serviceName"]
     assert own == _of_kind("Service")["metadata"]["name"]
     names = [f"{shards['metadata']['name']}-{number}" for number in range(shards["spec"]["replicas"])]
-    assert given["embedding_service"].value == ",".join(f"{each}.{own}:{PORTS['rows']}" for each in names)
+    assert given["embedding_service"] == ",".join(f"{each}.{own}:{PORTS['rows']}" for each in names)
     # A shard writes snapshots below its own --data_dir only, and each pod sees the same files.
-    data_dir = _parsed("serve", serve, _container(shards["spec"]["template"])["args"])["data_dir"].value
-    assert given["model_dir"].value.startswith(f"{data_dir}/")
+    data_dir = _parsed("serve", serve, _container(shards["spec"]["template"])["args"])["data_dir"]
+    assert given["model_dir"].startswith(f"{data_dir}/")
 
 
 def test_every_pod_that_reads_or_writes_has_the_volume_and_the_secret():
@@ -264,7 +262,7 @@ def test_the_image_looks_for_its_keys_where_the_secret_is_mounted():
 
 def test_a_pod_that_goes_has_longer_than_its_workers_have_to_save():
     (worker,) = _mpi_pods()["Worker"]["spec"]["containers"]
-    grace = _parsed("train", train, _train_flags()["mpijob.yaml"])["grace_secs"].value
+    grace = _parsed("train", train, _train_flags()["mpijob.yaml"])["grace_secs"]
     assert _mpi_pods()["Worker"]["spec"]["terminationGracePeriodSeconds"] > grace
     script = worker["lifecycle"]["preStop"]["exec"]["command"][-1]
     pattern = re.search(r"^workers='(.*)'$", script, re.MULTILINE)[1]
