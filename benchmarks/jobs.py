@@ -16,7 +16,6 @@ from statistics import fmean
 from typing import Any
 
 import sides
-from absl import flags as absl_flags
 from figures import Figure, figure
 
 from ctr_trainer.commands.experiment import flags as experiment_flags
@@ -99,11 +98,9 @@ def rate(ranks: Ranks) -> float:
 
 def experiment_of(flags: Sequence[str]) -> Experiment:
     """Returns the settings that flags of `train` select; a wrong flag ends the program."""
-    values = experiment_flags.define(experiment_flags.TRAINING)
     try:
-        values(["train", *flags])
-        return experiment_flags.read(Experiment, values)
-    except (absl_flags.Error, UserError) as error:
+        return experiment_flags.parse(experiment_flags.TRAINING, flags)[0]
+    except UserError as error:
         raise SystemExit(f"flags of train: {error}") from None
 
 

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from absl import flags as absl_flags
 
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.experiment import Experiment
@@ -101,11 +100,9 @@ def main() -> None:
     log_lines.install(rank=Placement.of_this_process().rank)
     own, given = arguments()
     try:
-        values = flags.define(flags.TRAINING)
-        values(["worker", *given])
-        groups = (flags.read(group, values) for group in (Experiment, EvaluationConfig, MetricsConfig))
-        write(own.result_dir, measure(own.core_shares, own.towers, *groups))
-    except (absl_flags.Error, UserError) as error:
+        experiment, evaluation, metrics, _ = flags.parse(flags.TRAINING, given)
+        write(own.result_dir, measure(own.core_shares, own.towers, experiment, evaluation, metrics))
+    except UserError as error:
         raise SystemExit(f"error: {error}") from None
 
 

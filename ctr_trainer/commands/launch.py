@@ -10,15 +10,12 @@ import pathlib
 import re
 import sys
 
-from absl import flags as absl_flags
-
-from ctr_trainer.commands.experiment import flags as train_flags
+from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.command_flags import LaunchFlags
-from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.child import importing_environment
@@ -52,7 +49,7 @@ def _as_here(argument: str) -> str:
     return f"--{name}{option[2] or ''}"
 
 
-def run(arguments: list[str], flags: LaunchFlags) -> None:
+def run(arguments: list[str], options: LaunchFlags) -> None:
     """Supervises a training with these flags of `train`."""
     from ctr_trainer.launch.hosts import open_hosts
     from ctr_trainer.launch.supervisor import Supervisor
@@ -64,8 +61,8 @@ def run(arguments: list[str], flags: LaunchFlags) -> None:
     grace_seconds = experiment.run.grace_secs + _ENDING_SECONDS
     environment = importing_environment()
     environment["PATH"] = os.pathsep.join([str(pathlib.Path(sys.executable).parent), environment.get("PATH", "")])
-    with open_hosts(flags) as hosts:
-        Supervisor(flags, hosts, command, environment, model_dir, grace_seconds).run()
+    with open_hosts(options) as hosts:
+        Supervisor(options, hosts, command, environment, model_dir, grace_seconds).run()
 
 
 def _experiment(arguments: list[str]) -> Experiment:
@@ -76,16 +73,12 @@ def _experiment(arguments: list[str]) -> Experiment:
     """
     if not arguments:
         raise UserError("the flags of `train` after -- are missing, such as launch -np 2 -- --flagfile=my.flags")
-    values = train_flags.define(train_flags.EXPERIMENT)
     try:
-        rest = values(["train", *arguments])[1:]
-    except absl_flags.Error as error:
+        experiment, evaluation, *_ = flags.parse(flags.EXPERIMENT, arguments)
+    except UserError as error:
         raise UserError(f"{error}; see python -m ctr_trainer train --help") from None
-    if rest:
-        raise UserError(f"launch takes flags of `train` after --, not {' '.join(rest)}")
-    experiment = train_flags.read(Experiment, values)
     require(experiment.data, "train_data")
     require(experiment.model, "model_dir")
     require_known(experiment.model.model)
-    check_training(experiment, train_flags.read(EvaluationConfig, values))
+    check_training(experiment, evaluation)
     return experiment

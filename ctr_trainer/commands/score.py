@@ -30,15 +30,11 @@ def run(flags: ScoreFlags) -> None:
     with temporary_directory(flags.cache_dir or None) as place:
         before, tempfile.tempdir = tempfile.tempdir, place  # TensorFlow also writes files when it traces functions.
         try:
-            _serve(dataclasses.replace(flags, cache_dir=place))
+            import tensorflow as tf
+
+            from ctr_trainer.live.scoring.server import serve
+
+            tf.get_logger().setLevel("ERROR")  # Hides warnings about TensorFlow 1 names, which are used on purpose.
+            serve(dataclasses.replace(flags, cache_dir=place))
         finally:
             tempfile.tempdir = before
-
-
-def _serve(flags: ScoreFlags) -> None:
-    import tensorflow as tf
-
-    from ctr_trainer.live.scoring.server import serve
-
-    tf.get_logger().setLevel("ERROR")  # Hides warnings about TensorFlow 1 names, which are used on purpose.
-    serve(flags)

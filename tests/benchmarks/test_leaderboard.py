@@ -124,10 +124,8 @@ def test_every_figure_of_every_row_has_a_source_and_its_models_have_flags():
         entry = data.load(name)
         assert set(entry.models) <= set(MODELS) and set(entry.flags) <= set(entry.models)
         for model in entry.models:
-            values = flags.define(GROUPS)
-            values(["test", f"--flagfile={entry.flagfile}", *entry.flags.get(model, ())])
-            experiment = flags.read(GROUPS[0], values)
-            assert values["embedding_optimizer"].value == "dense_adam"
+            experiment, *_ = flags.parse(GROUPS, [f"--flagfile={entry.flagfile}", *entry.flags.get(model, ())])
+            assert experiment.run.embedding.row_optimizer.name == "dense_adam"
             params = find_model(model).params_class
             shared = {"train_op_fn": None, "hidden_units": experiment.params.hidden_units}
             assert param_texts.parse(model, params, experiment.model.model_params, shared)

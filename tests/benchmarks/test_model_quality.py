@@ -12,10 +12,8 @@ from ctr_trainer.commands.train import GROUPS
 
 
 def experiment(*given):
-    """Returns the `Experiment` that flags of `train` make, and the flags."""
-    values = flags.define(GROUPS)
-    values(["test", *given])
-    return flags.read(GROUPS[0], values), values
+    """Returns the `Experiment` and the `EvaluationConfig` that flags of `train` make."""
+    return flags.parse(GROUPS, given)[:2]
 
 
 def test_the_last_line_has_the_keys_of_all_parts(monkeypatch, tmp_path, capsys):
@@ -57,9 +55,9 @@ def test_every_flagfile_of_the_part_best_chooses_by_validation():
         for model in models:
             file = model_quality.flagfile(data, model)
             known.add(file.name)
-            found, values = experiment(f"--flagfile={file}")
-            assert found.model.model == model and values["best_metric"].value == "auc", (data, model)
-            assert values["recipe"].value == "none" and "test" not in values["train_data"].value
+            found, evaluation = experiment(f"--flagfile={file}")
+            assert found.model.model == model and evaluation.best_metric == "auc", (data, model)
+            assert found.model.recipe == "none" and "test" not in found.data.train_data
     root = model_quality.sides.ROOT
     patterns = (
         "configs/adult_*",

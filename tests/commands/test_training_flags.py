@@ -8,7 +8,6 @@ import pytest
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.build import reader
 from ctr_trainer.commands.experiment.checks import check_training
-from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.optimizers import Adagrad, Lamb
@@ -19,9 +18,7 @@ from tests import small
 
 
 def _experiment(*arguments):
-    values = flags.define(flags.EXPERIMENT)
-    values(["train", *arguments])
-    return flags.read(Experiment, values)
+    return flags.parse(flags.EXPERIMENT, arguments)[0]
 
 
 def _train_op(*arguments):

@@ -57,25 +57,6 @@ def test_the_table_has_last_and_best_figures_and_what_the_runs_were_set_to(runs)
     assert [line.split() for line in lines[5:]] == [["setting", "slow", "running"], ["learning_rate", "0.1", "0.2"]]
 
 
-def test_many_settings_and_many_runs_stay_within_a_line(tmp_path):
-    """A row per setting; twenty runs stand in several tables, each of whole columns."""
-    flags = {f"a_setting_with_a_long_name_{number:02}": number for number in range(30)}
-    runs = [
-        _write(tmp_path / f"run_of_models_{at:02}", [_step(0)], **{name: value + at for name, value in flags.items()})
-        for at in range(20)
-    ]
-    text = format_comparison(read_runs(runs))
-    assert max(map(len, text.splitlines())) <= 120
-    settings = text.partition("settings that differ:\n")[2]
-    tables = [[line.split() for line in table.splitlines()] for table in settings.split("\n\n")]
-    assert [name for heading, *_ in tables for name in heading[1:]] == [f"run_of_models_{at:02}" for at in range(20)]
-    for heading, *rows in tables:
-        assert heading[0] == "setting"
-        assert [row[0] for row in rows] == list(flags)
-        first = int(heading[1][-2:])
-        assert rows[7][1:] == [str(7 + at) for at in range(first, first + len(heading) - 1)]
-
-
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
     paths = [_write(tmp_path / side / "model", [_step(0)]) for side in ("left", "right")]
     assert [run.name for run in read_runs([*paths, paths[0]])] == ["left/model", "right/model"]

@@ -5,7 +5,7 @@ Flags that only one command uses are in the module of that command.
 
 import types
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from absl import flags as absl_flags
 
@@ -14,8 +14,8 @@ from ctr_trainer.settings.by_flag import Flag, named, read_text, replaced, secti
 from ctr_trainer.settings.command_flags import ExportFlags, TrainedModelFlags
 from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.system.messages.errors import UserError
 
-S = TypeVar("S", bound=Settings)
 Groups = tuple[type[Settings], ...]
 
 # Groups of `train`.
@@ -73,13 +73,20 @@ def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> d
     return found
 
 
-def read(group: type[S], values: absl_flags.FlagValues) -> S:
-    """Returns an instance of a group, from parsed FlagValues.
+def parse(groups: Iterable[type[Settings]], arguments: Iterable[str]) -> list[Any]:
+    """Returns an instance of each group, from flags as on a command line.
 
     Raises:
-      UserError: a setting is refused; the message names its flag.
+      UserError: a flag or a setting is refused, or an argument is no flag.
     """
-    return replaced(group(), parsed([group], values))
+    values = define(groups)
+    try:
+        rest = values(["", *arguments])[1:]
+    except absl_flags.Error as error:
+        raise UserError(str(error)) from None
+    if rest:
+        raise UserError(f"expected flags, not {' '.join(rest)}")
+    return [replaced(group(), parsed([group], values)) for group in groups]
 
 
 def _value(flag: Flag, value: Any) -> Any:

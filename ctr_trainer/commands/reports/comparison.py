@@ -9,8 +9,6 @@ from ctr_trainer.system.measuring.clock import STEP_TITLES
 _DECILE = ("prob_mean", "real_mean", "copc")
 # Flags that always differ between runs, so a difference means nothing.
 _PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
-# The longest line in characters, unless the names of the flags and one value take more.
-_WIDTH = 120
 
 
 def format_metrics(results: Mapping[str, Any]) -> str:
@@ -65,7 +63,7 @@ def format_phases(result: Mapping[str, Any]) -> list[str]:
 def format_comparison(runs: list[Run]) -> str:
     """Returns a table with a row per run, followed by a table with a row per setting in which they differ.
 
-    Columns that do not fit on a line are in further tables. The metrics are from the last and from the best evaluation.
+    The metrics are from the last and from the best evaluation.
     """
     columns = [("run", [run.name for run in runs]), ("steps", [f"{run.steps:,}" for run in runs])]
     rates = [run.examples_per_sec for run in runs]
@@ -82,7 +80,7 @@ def format_comparison(runs: list[Run]) -> str:
     if differing:
         lines += ["", "settings that differ:"]
         columns = [(run.name, [values[at] for values in differing.values()]) for at, run in enumerate(runs)]
-        lines += _tables(("setting", list(differing)), columns)
+        lines += _table([("setting", list(differing)), *columns])
     elif len(runs) > 1:
         lines += ["", "no setting differs"]
     return "\n".join(lines)
@@ -104,19 +102,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return str(value) if value != "" else '""'
-
-
-def _tables(names: tuple[str, list[str]], columns: list[tuple[str, list[str]]]) -> list[str]:
-    """Returns the lines of the tables that the columns require, each with the column of names first."""
-    tables: list[list[str]] = []
-    taken: list[tuple[str, list[str]]] = []
-    for column in columns:
-        if taken and max(map(len, _table([names, *taken, column]))) > _WIDTH:
-            tables.append(_table([names, *taken]))
-            taken = []
-        taken.append(column)
-    tables.append(_table([names, *taken]))
-    return [line for table in tables for line in ("", *table)][1:]
 
 
 def _table(columns: list[tuple[str, list[str]]]) -> list[str]:

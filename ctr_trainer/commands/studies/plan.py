@@ -6,14 +6,12 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 
-from absl import flags as absl_flags
-
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.recipes import Facts, choices
 from ctr_trainer.commands.studies.space import Space
-from ctr_trainer.settings.by_flag import alike, by_flag, replaced, text_of
+from ctr_trainer.settings.by_flag import alike, by_flag, text_of
 from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -49,13 +47,8 @@ class TrialPlan:
     @functools.cached_property
     def groups(self) -> tuple[Experiment, EvaluationConfig, MetricsConfig]:
         """The settings, parsed like the command line; raises UserError for an unknown flag or an invalid value."""
-        values = flags.define(GROUPS)
-        try:
-            values(["search", *_lines(self.texts)])
-        except absl_flags.Error as error:
-            raise UserError(str(error)) from None
-        parsed = flags.parsed(GROUPS, values)
-        return replaced(Experiment(), parsed), replaced(EvaluationConfig(), parsed), replaced(MetricsConfig(), parsed)
+        experiment, evaluation, metrics = flags.parse(GROUPS, _lines(self.texts))
+        return experiment, evaluation, metrics
 
     @property
     def experiment(self) -> Experiment:
