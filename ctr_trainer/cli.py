@@ -11,7 +11,6 @@ from absl import flags as absl_flags
 
 from ctr_trainer import __version__
 from ctr_trainer.commands.experiment import flags
-from ctr_trainer.commands.experiment.flags import Flag
 from ctr_trainer.ranks import notices
 from ctr_trainer.ranks.endings.report import EndReport
 from ctr_trainer.settings.by_flag import refusing_by_flags, replaced
@@ -36,9 +35,6 @@ COMMANDS = {
 _WORKERS = ("train", "evaluate", "predict", "export")
 # The commands that end in order on SIGTERM; the others end their own jobs or services.
 _ENDING_IN_ORDER = (*_WORKERS, "convert")
-
-# The commands that use a model that `train` has trained, and accept the flags of `train`.
-_OF_TRAINED_MODELS = ("evaluate", "predict", "export", "publish")
 _HELP = ("-h", "-help", "--help", "-helpfull", "--helpfull")
 
 
@@ -109,8 +105,9 @@ def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[
         leading, arguments = arguments[:1], arguments[1:]
     has_experiment = flags.Experiment in command.GROUPS
     values = flags.define((*command.GROUPS, *flags.EXPERIMENT) if has_experiment else command.GROUPS)
-    used = getattr(command, "TAKES", None) or set(flags.define(command.GROUPS))
-    accepted = {*used, *(flags.define(flags.TRAINING) if name in _OF_TRAINED_MODELS else ())}
+    # The commands with TAKES use a model that `train` has trained, and ignore its other flags.
+    takes = getattr(command, "TAKES", None)
+    accepted = {*takes, *flags.define(flags.TRAINING)} if takes else set(flags.define(command.GROUPS))
     for argument in arguments:
         flag = argument.lstrip("-").partition("=")[0]
         flag = flag if flag in values else flag.removeprefix("no")
@@ -135,10 +132,23 @@ def _overview() -> str:
 
 
 def _print_help(name: str, command: types.ModuleType, arguments: list[str]) -> int:
-    """Prints a command's help and the names of the models, or the params of --model=NAME; returns the exit status."""
+    """Prints a command's description, examples, flags and models, or the params of --model=NAME; returns the status."""
     is_full = any("helpfull" in argument for argument in arguments)
     shown = flags.shown(command, is_full)
-    lines = [_help(name, command, shown, is_full)]
+    positional = f"{command.POSITIONAL} " if hasattr(command, "POSITIONAL") else ""
+    about = (command.__doc__ or "").strip()
+    lines = [f"usage: python -m ctr_trainer {name} {positional}[--flags]", "", about, "", "Examples:"]
+    lines += [f"  {example}" for example in command.EXAMPLES]
+    if hasattr(command, "ACTIONS"):
+        lines += ["", "Actions:", *(f"  {action:<26}{text}" for action, text in command.ACTIONS.items())]
+    for title, group in shown.items():
+        lines += ["", f"{title}:"]
+        lines += [f"  --{each.name:<31}{flags.help_text(each)}; default {flags.default_text(each)}" for each in group]
+    lines += ["", "  --flagfile=FILE                more flags, one a line, from a file"]
+    if hasattr(command, "TAKES"):
+        lines += ["", "A flagfile of `train` may be given; what only training uses is ignored."]
+    if hasattr(command, "MAIN") and not is_full:
+        lines += ["", f"These are the flags that matter most: python -m ctr_trainer {name} --helpfull shows all."]
     if any(flag.name == "model_params" for group in shown.values() for flag in group):
         from ctr_trainer.models.param_texts import describe_models, describe_params
 
@@ -150,22 +160,3 @@ def _print_help(name: str, command: types.ModuleType, arguments: list[str]) -> i
             return errors.USAGE
     print("\n".join(lines))
     return 0
-
-
-def _help(name: str, command: types.ModuleType, shown: dict[str, list[Flag]], is_full: bool) -> str:
-    """Returns a command's help: a description, examples, and its flags by group."""
-    positional = f"{command.POSITIONAL} " if hasattr(command, "POSITIONAL") else ""
-    about = (command.__doc__ or "").strip()
-    lines = [f"usage: python -m ctr_trainer {name} {positional}[--flags]", "", about, "", "Examples:"]
-    lines += [f"  {example}" for example in command.EXAMPLES]
-    if hasattr(command, "ACTIONS"):
-        lines += ["", "Actions:", *(f"  {action:<26}{text}" for action, text in command.ACTIONS.items())]
-    for title, group in shown.items():
-        lines += ["", f"{title}:"]
-        lines += [f"  --{each.name:<31}{flags.help_text(each)}; default {flags.default_text(each)}" for each in group]
-    lines += ["", "  --flagfile=FILE                more flags, one a line, from a file"]
-    if name in _OF_TRAINED_MODELS:
-        lines += ["", "A flagfile of `train` may be given; what only training uses is ignored."]
-    if hasattr(command, "MAIN") and not is_full:
-        lines += ["", f"These are the flags that matter most: python -m ctr_trainer {name} --helpfull shows all."]
-    return "\n".join(lines)
