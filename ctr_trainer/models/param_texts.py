@@ -60,14 +60,10 @@ def accepted(params_class: type[ModelParams]) -> list[str]:
     for name, field in fields.items():
         found = declared(field)
         expected = "|".join(found.choices if found else ()) or by_flag.EXPECTED.get(field.type, "a text")
-        text = f"{found.help if found else ''} [{expected}]; default {by_flag.written(field.default) or 'none'}"
+        default = by_flag.text_of(f"model_params={name}", field.default) or "none"
+        text = f"{found.help if found else ''} [{expected}]; default {default}"
         lines.append(f"  {name:<26}{text.lstrip()}")
     return lines
-
-
-def written(name: str, value: Any) -> str:
-    """Returns a setting as `parse` takes it."""
-    return f"{name}={by_flag.written(value)}"
 
 
 def _own(params_class: type[ModelParams]) -> dict[str, dataclasses.Field[Any]]:

@@ -66,8 +66,9 @@ def _params(kinds: Mapping[str, type[Settings]]) -> list[Flag]:
     having: dict[str, tuple[str, list[str]]] = {}
     for name, kind in kinds.items():
         for field in dataclasses.fields(kind):
-            if flag_of(kind, field) == f"{kind.params_flag}={field.name}":
-                default = written(field.default) or "none"
+            flag = f"{kind.params_flag}={field.name}"
+            if flag_of(kind, field) == flag:
+                default = text_of(flag, field.default) or "none"
                 of = having.setdefault(f"{field.name}={default}", (declared(field).help, []))[1]
                 of += declared(field).of or filter(None, [name])
     if not having:
@@ -151,20 +152,13 @@ def read_text(flag: str, kind: Any, text: str, separator: str = ":") -> Any:
         raise UserError(f"--{flag}={text}: expected {expected.replace(':', separator)}") from None
 
 
-def written(value: Any) -> str:
-    """Returns a value as `read_text` takes it."""
+def text_of(flag: str, value: Any) -> str:
+    """Returns the text of a value after `--flag=`, as `read_text` takes it."""
+    if isinstance(value, tuple | list):
+        return (":" if "=" in flag else ",").join(text_of(flag, part) for part in value)
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
-        return repr(value).removesuffix(".0")
-    return ":".join(map(written, value)) if isinstance(value, tuple | list) else str(value)
-
-
-def text_of(name: str, value: Any) -> str:
-    """Returns the text of a value that the command line takes after `--name=`."""
-    if "=" in name or isinstance(value, bool):
-        return written(value)
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 @contextlib.contextmanager

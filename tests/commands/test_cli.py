@@ -278,8 +278,6 @@ def test_predictions_are_calibrated_for_the_kept_share_of_negatives(tmp_path, da
         (["trian"], 2, "score; did you mean train?"),
         (["service", "stat"], 2, "needs one of stats, tables, save as its first argument; did you mean stats?"),
         (["train", "--max_step=3"], 2, "Did you mean: max_steps"),
-        (["train", "--batch_size=0"], 2, "batch_size"),
-        (["train", "--scale_lr=cubic"], 2, "--scale_lr=cubic: choose one of linear, sqrt, none, linear_batches"),
         (["evaluate", "--max_stepss=3"], 2, "max_stepss"),
         (["train", "stray"], 2, "takes flags only, not stray"),
         (["export", "--export_dir=x", "--output=y"], 2, "export does not use --output"),
@@ -288,33 +286,18 @@ def test_predictions_are_calibrated_for_the_kept_share_of_negatives(tmp_path, da
         (["train", "--train_data=x", "--model_dir=y", "--epochs=0"], 1, "--epochs=0 never ends by itself"),
         (["train", "--train_data=x", "--model_dir=y", "--model=deep"], 1, "choose one of lr, fm, ffm"),
         (["train", "--train_data=x", "--model_dir=y", "--model=deepfn"], 1, "my.module:model_fn; did you mean deepfm?"),
-        (["train", "--train_data=DATA", "--model_dir=y", "--hidden_units=8,0"], 2, "each be at least 1"),
         (["train", "--train_data=nowhere", "--model_dir=y"], 1, "data set nowhere: no such directory"),
-        (
-            ["train", "--train_data=DATA", "--model_dir=y", "--best_metric=auc"],
-            1,
-            "--best_metric=auc needs evaluations",
-        ),
+        (["train", "--train_data=x", "--model_dir=y", "--best_metric=auc"], 1, "--best_metric=auc needs evaluations"),
         (["train", "--train_data=x", "--model_dir=y", "--eval_steps=5"], 1, "--eval_data is missing"),
         (["train", "--train_data=x", "--model_dir=y", "--eval_epochs=1"], 1, "--eval_data is missing"),
-        (
-            ["train", "--train_data=DATA", "--model_dir=y", "--profile_steps=9,3"],
-            2,
-            "--profile_steps=9,3: expected the first",
-        ),
-        (
-            ["train", "--train_data=DATA", "--model_dir=y", "--profile_steps=9"],
-            2,
-            "--profile_steps=9: expected the first",
-        ),
+        (["train", "--train_data=x", "--profile_steps=9,3"], 2, "--profile_steps=9,3: expected the first"),
         (["convert", "--format=criteo", "--output=z"], 1, "--input is missing"),
         (["convert", "--format=csv", "--input=a.csv", "--output=z"], 1, "--feature_spec is missing"),
         (["serve"], 1, "--data_dir is missing"),
     ],
 )
-def test_a_mistake_is_named_before_anything_starts(tmp_path, data, monkeypatch, capsys, arguments, status, message):
+def test_a_mistake_is_named_before_anything_starts(tmp_path, monkeypatch, capsys, arguments, status, message):
     monkeypatch.chdir(tmp_path)
-    arguments = [argument.replace("DATA", str(data)) for argument in arguments]
     assert cli.main(arguments) == status
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -8,11 +8,10 @@ from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.spec_changes import contradictions
-from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.by_flag import replaced, require
+from ctr_trainer.settings.by_flag import replaced, require, text_of
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -94,7 +93,7 @@ def _check_spec(path: str, trained: FeatureSpec, model: ModelSettings, has_dim: 
 def _own_params(params_class: type[ModelParams], recorded: dict[str, Any]) -> list[str]:
     """Returns the model params that have no flag of their own, as values of `--model_params`."""
     return [
-        param_texts.written(field.name, recorded[field.name])
+        f"{field.name}={text_of('model_params=', recorded[field.name])}"
         for field in dataclasses.fields(params_class)
         if field.name in recorded and field.name not in SHARED
     ]

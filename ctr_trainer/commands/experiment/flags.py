@@ -10,7 +10,7 @@ from typing import Any
 from absl import flags as absl_flags
 
 from ctr_trainer.commands.experiment.experiment import Experiment
-from ctr_trainer.settings.by_flag import Flag, named, read_text, replaced, sections
+from ctr_trainer.settings.by_flag import Flag, named, read_text, replaced, sections, text_of
 from ctr_trainer.settings.command_flags import ExportFlags, TrainedModelFlags
 from ctr_trainer.settings.setting import Settings
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
@@ -120,10 +120,4 @@ def help_text(flag: Flag) -> str:
 
 def default_text(flag: Flag) -> str:
     """Returns the text of a flag's default in the help."""
-    if flag.default in (None, "", ()):
-        return "none"
-    if isinstance(flag.default, tuple):
-        return ",".join(map(str, flag.default))
-    if isinstance(flag.default, bool):
-        return str(flag.default).lower()
-    return f"{flag.default:g}" if isinstance(flag.default, float) else str(flag.default)
+    return "none" if flag.default is None else text_of(flag.name, flag.default) or "none"
