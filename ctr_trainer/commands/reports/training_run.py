@@ -82,14 +82,11 @@ def _read(path: pathlib.Path, name: str) -> Run:
 
 
 def _last_line(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the last line of the log; a line that is being written, or that the end of a run cut off, is none."""
-    last: dict[str, Any] = {}
-    if path.exists():
-        with open(path) as file:
-            for text in file:
-                with contextlib.suppress(ValueError):
-                    last = json.loads(text)
-    return last
+    """Returns the last complete line of the log; {} if there is none."""
+    for text in reversed(path.read_text().splitlines()) if path.exists() else ():
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
+    return {}
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
