@@ -220,7 +220,7 @@ def test_every_model_is_given_back_as_it_was_recorded(tmp_path, monkeypatch, nam
     model = name.partition("-")[0]
     found = find_model(model)
     params = found.params_class(
-        TrainOp("adamw"), hidden_units=(6,), activation="elu", dropout=0.5, **every.variants(model)[name]
+        TrainOp("adamw"), hidden_units=(6,), activation="elu", **{"dropout": 0.5, **every.variants(model)[name]}
     )
     config = RunConfig(seed=9, embedding=EmbeddingConfig(optimizer=RowFtrl(initial_accumulator=0.3)))
     record = ModelRecord.of(found.model_fn, None, params, config).to_dict()
