@@ -6,7 +6,6 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import hardware
 
-PRECISIONS = ("none", "bfloat16", "float16")
 _ON = rewriter_config_pb2.RewriterConfig.ON
 
 

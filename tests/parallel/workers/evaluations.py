@@ -7,7 +7,6 @@ metrics by the name of the evaluation.
 import argparse
 import json
 import pathlib
-import time
 
 import tensorflow as tf
 
@@ -18,7 +17,6 @@ from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.settings.schedule import Schedule
 
 FALLING = Schedule("plateau", decay_rate=0.5, patience=1)
@@ -88,9 +86,7 @@ def main():
     flags.out.mkdir(parents=True, exist_ok=True)
     (flags.out / f"evaluations-{distributed.rank()}.json").write_text(json.dumps(found))
     data = [f"--eval_data={flags.test}", f"--model_dir={flags.model_dir}", "--checkpoint=best"]
-    # The command compares the settings of all ranks, and must not find those of the `init` above.
-    while distributed.is_chief() and "eval_data" not in (Notices.of_this_job().get("ready.1.1") or ""):
-        time.sleep(0.05)
+    # The command compares the settings of all ranks, and does not find those of the `init` above.
     assert cli.main(["predict", *FLAGS, *data, f"--output={flags.out / 'predictions.parquet'}"]) == 0
 
 
