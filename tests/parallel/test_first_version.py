@@ -36,3 +36,14 @@ def test_ranks_that_read_equal_batches_are_refused_and_a_sum_loss_warned_of(foun
     assert any("all 2 ranks have evaluated the same examples" in text for text in texts)
     for others in (found[1][0], found[2][1]):
         assert not [text for text in others["warnings"] if "seems to be a sum" in text or "the same examples" in text]
+
+
+def test_ranks_share_the_directory_of_rank_0_and_the_mean_of_uneven_batches(found):
+    (alone,), both = found[1], found[2]
+    directory = both[0]["directory"]["before"]
+    assert directory and both[1]["directory"]["before"] == ""
+    for rank in both:
+        of_rank = rank["directory"]
+        assert (of_rank["after"], of_rank["examples"]) == (directory, 29)
+        assert of_rank["latest"] == f"{directory}/checkpoints/step-0000000002"
+        assert of_rank["loss"] == pytest.approx(alone["directory"]["loss"], abs=1e-5)

@@ -71,6 +71,25 @@ def train(directory, input_fn, is_sum=False, batch_norm=False, **config):
     return estimator.evaluate(whole)["loss"]
 
 
+def uneven():
+    """Of two ranks, one has 20 examples and the other one 9."""
+    begin, end = (20 * tf_estimator.rank(), 20 if tf_estimator.rank() < tf_estimator.size() - 1 else 29)
+    labels = (X[begin:end, 0] > 0).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices(({"x": X[begin:end]}, labels)).batch(8)
+
+
+def train_in_a_directory_of_rank_0(directory):
+    """What a rank knows of a training whose directory only rank 0 names, and of its evaluation."""
+    named = directory if tf_estimator.rank() == 0 else None
+    config = tf_estimator.RunConfig(model_dir=named, threads=1)
+    params = {"is_sum": False, "batch_norm": False}
+    estimator = tf_estimator.Estimator(model_fn, named, params=params, config=config)
+    found = {"before": estimator.model_dir}
+    estimator.train(by_context, max_steps=2)
+    found |= {"after": estimator.model_dir, "latest": estimator.latest_checkpoint()}
+    return found | {name: estimator.evaluate(uneven)[name] for name in ("loss", "examples")}
+
+
 def main(out):
     tf.disable_v2_behavior()
     warnings = Warnings()
@@ -80,7 +99,8 @@ def main(out):
     found["context"] = train(f"{out}/context", by_context)
     found["normed"] = train(f"{out}/normed", by_context, batch_norm=True)
     found["sum"] = train(f"{out}/sum", by_context, is_sum=True)
-    found["warnings"] = warnings.texts
+    found["warnings"] = list(warnings.texts)
+    found["directory"] = train_in_a_directory_of_rank_0(f"{out}/directory")
     with open(f"{out}/{tf_estimator.rank()}.json", "w") as file:
         json.dump(found, file)
 
