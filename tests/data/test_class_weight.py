@@ -124,7 +124,7 @@ def _kept(batches):
     return {str(row) for part in kept for row in part}
 
 
-def test_all_positives_and_a_share_of_the_negatives_count_and_others_have_no_keys(data):
+def test_positives_and_a_share_of_the_negatives_count_and_others_have_no_keys(data):
     negatives = counted = 0
     for batch in _batches(data):
         labels, counts = batch.labels[: batch.size] > 0.5, batch.weights[: batch.size] > 0
