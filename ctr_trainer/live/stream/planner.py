@@ -88,7 +88,8 @@ class Planner:
             self._next = {p: position.next.get(p, first[p]) for p in partitions}
             _log.info("resuming %s: %s", source.name, _places(source, self._next))
         else:
-            self._next = self._first_offsets(first)
+            found = self._offsets_at(start)
+            self._next = {p: max(found[p], first[p]) for p in partitions} if found is not None else first
             _log.info("beginning %s: %s", source.name, _places(source, self._next))
             position = StreamPosition(source.name, start, self._next)
         self._stops = self._stop_offsets()
@@ -108,7 +109,7 @@ class Planner:
         if now - self._checked > _CHECK_SECONDS:
             self._checked = now
             self._look_for_partitions()
-        if self._stops is None and self._config.until and time.time() >= (seconds_of(self._config.until) or 0.0):
+        if self._stops is None:
             self._stops = self._stop_offsets()
         ends = self._ends(hints)
         step = max(1, int(self._workers * self._batch_size / (rows_per_message or self._rows_of_first(ends))))
@@ -154,16 +155,12 @@ class Planner:
                     self._sleep(0.0)
         return self._first_rows or 1
 
-    def _first_offsets(self, first: dict[int, int]) -> dict[int, int]:
-        """Returns, for each partition, the offset at which a new training begins. `first` has the earliest offsets."""
-        source, partitions = self._source, self._partitions
-        if self._config.start == "latest":
-            return self._patiently(lambda: source.latest(partitions, exact=True))
-        seconds = seconds_of(self._config.start)
-        if seconds is None:
-            return first
-        found = self._patiently(lambda: source.at_time(partitions, seconds))
-        return {p: max(found[p], first[p]) for p in partitions}
+    def _offsets_at(self, where: str) -> dict[int, int] | None:
+        """Returns, for each partition, the offset of `latest` or of a time; None for anything else."""
+        if where == "latest":
+            return self._patiently(lambda: self._source.latest(self._partitions, exact=True))
+        seconds = seconds_of(where)
+        return None if seconds is None else self._patiently(lambda: self._source.at_time(self._partitions, seconds))
 
     def _plan_left(self, position: StreamPosition) -> Window | None:
         """Returns a window of the untrained records of the checkpoint's last window; None if there are none."""
@@ -191,12 +188,7 @@ class Planner:
     def _stop_offsets(self) -> dict[int, int] | None:
         """Returns, for each partition, the offset to stop before; None if there is no end, or if it is unknown yet."""
         until = self._config.until
-        if until == "latest":
-            return self._patiently(lambda: self._source.latest(self._partitions, exact=True))
-        seconds = seconds_of(until) if until else None
-        if seconds is None or time.time() < seconds:
-            return None
-        return self._patiently(lambda: self._source.at_time(self._partitions, seconds))
+        return None if time.time() < (seconds_of(until) or 0.0) else self._offsets_at(until)
 
     def _look_for_partitions(self) -> None:
         """Adds new partitions; raises UserError if records, or the stream, were removed before they were read."""
