@@ -86,13 +86,14 @@ class ServiceClient(Store):
 
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
         request, width = dict(op="pull", table=table, missing=missing), self._width(table)
+        layout = [PLAIN.schema(width)]
         keys = np.require(keys, np.int64, ("C",))
         rows = np.empty((len(keys), width), np.float32)
         for page in _pages(len(keys), width):
             asked = self._ask(
-                request, [keys[page]], lambda results, columns: wire.read_rows(results, len(columns[0]), width)
+                request, [keys[page]], lambda results, columns: wire.read_columns(results, len(columns[0]), layout)
             )
-            for own, answer in asked:
+            for own, (answer,) in asked:
                 rows[page][own] = answer
         return rows
 
@@ -228,7 +229,7 @@ class ServiceClient(Store):
         request = dict(op=op, table=table, worker=worker, sequence=sequence)
         keys, rows = np.require(keys, np.int64, ("C",)), np.require(rows, np.float32, ("C",))
         self._check(table, keys, rows, PLAIN.schema(self._width(table)))
-        self._ask(request, [keys, rows], lambda results, columns: wire.read_receipt(results, len(columns[0])))
+        self._ask(request, [keys, rows], lambda results, columns: wire.read_columns(results, len(columns[0]), []))
 
     def _newer(
         self, request: dict[str, Any], columns: list[np.ndarray], width: int, codec: RowCodec, is_sync: bool

@@ -149,19 +149,15 @@ def newer_answer(newer: ChangedRows) -> list[flight.Result]:
     return answer({"count": count, "version": int(number)}, columns)
 
 
-def read_rows(results: Iterator[flight.Result], count: int, width: int) -> np.ndarray:
-    """Returns the rows of the answer to a pull, float32[count, width]; FlightUnavailableError if it was cut off."""
-    header, (rows,) = _read_answer(results, [PLAIN.schema(width)])
-    if header["count"] != count:
-        raise UserError(f"the service answered with {header['count']} rows, {count} were asked for")
-    return rows
+def read_columns(results: Iterator[flight.Result], count: int, layout: Layout) -> list[np.ndarray]:
+    """Returns the columns of the answer to a pull, a push or a put of `count` rows.
 
-
-def read_receipt(results: Iterator[flight.Result], count: int) -> None:
-    """Reads the answer to a push or a put; raises the errors of `read_rows`."""
-    header, _ = _read_answer(results, [])
+    Raises FlightUnavailableError if the answer was cut off.
+    """
+    header, columns = _read_answer(results, layout)
     if header["count"] != count:
-        raise UserError(f"the service took {header['count']} rows, {count} were sent")
+        raise UserError(f"the service answered for {header['count']} rows, not for {count}")
+    return columns
 
 
 def read_newer(
@@ -169,7 +165,7 @@ def read_newer(
 ) -> ChangedRows:
     """Returns the `ChangedRows` that `newer_answer` made for a request with the versions `known`, uint32[U].
 
-    Raises the errors of `read_rows`.
+    Raises the errors of `read_columns`.
     """
     header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), VERSIONS, codec.schema(width)])
     if len(positions) and positions.max() >= len(known):
