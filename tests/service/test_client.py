@@ -78,11 +78,11 @@ def test_a_push_whose_connection_breaks_is_applied_once(start, connect, way):
         client.create_table(CONFIG)
         keys = np.arange(1, 20_001)  # A push is 400 kB up and little down, a sync as much up and 240 kB down.
         expected = client.pull("t", keys)
-        places = (1, 100, 1000, 30_000, 100_000, 200_000)
+        places = (1, 40, 1000, 30_000, 100_000, 200_000)
         for sequence, place in enumerate(places, start=1):
             expected = expected + 1
             proxy.cut_after(**{way: place})
-            if way == "upward" and sequence % 2 or place <= 100:
+            if way == "upward" and sequence % 2 or place <= 40:
                 client.push("t", keys, ones(20_000), "w", sequence)
                 assert proxy.cuts == sequence
             else:
