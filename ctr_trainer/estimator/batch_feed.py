@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,32 +108,6 @@ def connect(
     return BatchFeed(inputs, embeddings, step, config.prefetch_batches, clock)
 
 
-class WholeSteps:
-    """The batches of a reader, followed by zero-weight batches that complete the last optimizer step.
-
-    Training therefore uses the last examples even if they do not fill a step. All ranks have the same number of
-    batches, so all ranks add the same number. The added batches repeat the last batch, so they look up no other row.
-    """
-
-    def __init__(self, batches: Iterable[Batch], batches_per_step: int, latency: Latency) -> None:
-        self._batches, self._per_step, self._latency = batches, batches_per_step, latency
-        self._count: int | None = None
-
-    def __iter__(self) -> Iterator[Batch]:
-        count = 0
-        for last in self._latency.each(self._batches):
-            count += 1
-            yield last
-        self._count = count
-        for _ in range(-count % self._per_step):  # Empty if there was no batch, so `last` is defined.
-            yield dataclasses.replace(last, size=0, weights=np.zeros_like(last.weights))
-
-    def taken_by(self, steps: int) -> int:
-        """Returns the number of the reader's own batches in the first `steps` steps."""
-        batches = steps * self._per_step
-        return batches if self._count is None else min(batches, self._count)
-
-
 class BatchFeed(Feed):
     """Feeds a reader's batches and their embedding rows. Has no batches before `rewind` is called.
 
@@ -154,9 +128,9 @@ class BatchFeed(Feed):
         self._features, self._reader, self.embeddings = inputs.features, inputs.reader, embeddings
         self._training, self._prefetch_batches = step.rows if step is not None else None, prefetch_batches
         self._clock = clock or Clock()
-        reader, per_step = inputs.reader, step.accumulation_steps if step is not None else 1
-        read_latency = Latency(PHASES["read"].operation)
-        self._batches = WholeSteps(reader, per_step, read_latency)
+        reader, self._per_step = inputs.reader, step.accumulation_steps if step is not None else 1
+        self._read_latency = Latency(PHASES["read"].operation)
+        self._count: int | None = None  # Of the reader's own batches, once it has ended.
         self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = read_ahead((), 0)
         self._rows_of: list[str] = []
         if (training := self._training) is not None and training.gradients:
@@ -165,10 +139,10 @@ class BatchFeed(Feed):
             self._rows_of, self.fetches = list(training.gradients), list(training.gradients.values())
             self.last_fetches = [*self.fetches, training.learning_rate]
             self.last_fetches += [training.share] if training.share is not None else []
-        self.steps = None if inputs.batches is None else -(-inputs.batches // per_step)
+        self.steps = None if inputs.batches is None else -(-inputs.batches // self._per_step)
         self.is_live, self.stream_state = getattr(reader, "is_live", False), getattr(reader, "stream_state", None)
         self.status_lines = reader.status_lines(embeddings.new_keys) if hasattr(reader, "status_lines") else ()
-        self.latencies = [read_latency, *embeddings.latencies]
+        self.latencies = [self._read_latency, *embeddings.latencies]
         self.new_keys = embeddings.new_keys
         here, trained = reader.statistics or {}, inputs.features.statistics or {}
         self.new_keys.forms = lambda name: (here.get(name, {}).get(FORM, ""), trained.get(name, {}).get(FORM, ""))
@@ -178,7 +152,7 @@ class BatchFeed(Feed):
         done, per_epoch = self.epochs_after(0), self.inputs.batches_per_epoch
         self.new_keys.limit = float("inf") if done is None or per_epoch is None else (1 - done) * per_epoch
         self.embeddings.begin()
-        self._ahead = read_ahead(self.embeddings.prepare(self._batches), self._prefetch_batches)
+        self._ahead = read_ahead(self.embeddings.prepare(self._whole_steps()), self._prefetch_batches)
         self.examples = 0
 
     def begin_training(self, session: tf1.Session, step: int) -> None:
@@ -219,7 +193,8 @@ class BatchFeed(Feed):
     def position_after(self, steps: int) -> dict[str, Any] | None:
         if not hasattr(self._reader, "position_after"):
             return None
-        return self._reader.position_after(self._batches.taken_by(steps))
+        batches = steps * self._per_step
+        return self._reader.position_after(batches if self._count is None else min(batches, self._count))
 
     def committed(self, position: dict[str, Any] | None) -> None:
         if position is not None and hasattr(self._reader, "committed"):
@@ -245,6 +220,20 @@ class BatchFeed(Feed):
                     name += "_"
                 columns[name] = labels
         return {name: value[: batch.size] for name, value in {**columns, **predictions}.items()}
+
+    def _whole_steps(self) -> Iterator[Batch]:
+        """Yields the reader's batches, followed by zero-weight batches that complete the last optimizer step.
+
+        Training therefore uses the last examples even if they do not fill a step. All ranks add the same number of
+        batches, because all have the same number. An added batch repeats the last one, so it looks up no other row.
+        """
+        count = 0
+        for last in self._read_latency.each(self._reader):
+            count += 1
+            yield last
+        self._count = count
+        for _ in range(-count % self._per_step):  # Empty if there was no batch, so `last` is defined.
+            yield dataclasses.replace(last, size=0, weights=np.zeros_like(last.weights))
 
     def close(self) -> None:
         self._ahead.close()

@@ -44,8 +44,9 @@ def build_model(job: TrainingJob, input_ends: InputEnds) -> BuiltModel:
     position = job.checkpoint.position if job.checkpoint else None
     data = call_input_fn(job.input_fn, ModeKeys.TRAIN, job.params, config, position)
     pads = config.uneven_inputs == "pad" and several
-    has_read = input_ends.has_read if several else None
-    inputs = padded_input(data, has_read) if pads else make_input(data, job.model_dir, has_read=has_read)
+    inputs = padded_input(data) if pads else make_input(data, job.model_dir)
+    if several and not inputs.fed:
+        inputs.count_reads(input_ends.has_read)
     own = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
     batches, epochs = distributed.broadcast_object((inputs.batches, own), "batches")
     length = resumed(job.checkpoint, batches, job.last_step, epochs and Epochs(**epochs))

@@ -103,18 +103,33 @@ class GraphInput:
     def weight(self) -> tf.Tensor:
         return tf.cast(_example_count(self.features, self.labels), tf.float32)
 
+    def count_reads(self, has_read: Callable[[], None]) -> None:
+        """Makes the graph call `has_read` after it has read a batch, before it uses the features and labels."""
+
+        def counted() -> np.int32:
+            has_read()
+            return np.int32(0)
+
+        batch = (self.features, self.labels)
+        read = [tensor for tensor in tf.nest.flatten(batch, True) if tensor is not None]
+        with tf.control_dependencies(read), tf.device("/cpu:0"):
+            count = tf.numpy_function(counted, [], tf.int32)
+        with tf.control_dependencies([count]):
+            self.features, self.labels = (
+                tf.nest.map_structure(tf.identity, part, expand_composites=True) if part is not None else None
+                for part in batch
+            )
+
     def weights(self, labels: tf.Tensor) -> tf.Tensor:
         """Returns float32[B], the weight of each example in the metrics; `labels` is float32[B]."""
         ones = tf.ones_like(labels)
         return ones if self.next_total is None else ones * tf.minimum(self.weight, 1.0)
 
 
-def dataset_input(data: Any, has_read: Callable[[], None] | None = None) -> GraphInput:
+def dataset_input(data: Any) -> GraphInput:
     """Returns the input of a graph that reads a `tf.data.Dataset` of (features, labels), or the tensors of both.
 
-    Args:
-      data: the Dataset or the tuple of tensors; only the features if there are no labels.
-      has_read: callback f(), called after each batch is read, or None.
+    `data` is the Dataset or the tuple of tensors; only the features if there are no labels.
     """
     data = _read_in_graph(data) if isinstance(data, tf.data.Dataset) else data
     batch = data if isinstance(data, tuple) else (data, None)
@@ -123,18 +138,16 @@ def dataset_input(data: Any, has_read: Callable[[], None] | None = None) -> Grap
             f"input_fn returned {'None' if data is None else f'a tuple of {len(batch)}'}: expected a "
             "tf.data.Dataset of (features, labels), the tensors of both, or a BatchReader"
         )
-    return GraphInput(*(_counted(batch, has_read) if has_read else batch))
+    return GraphInput(*batch)
 
 
-def padded_input(data: Any, has_read: Callable[[], None] | None = None) -> GraphInput:
+def padded_input(data: Any) -> GraphInput:
     """Returns the input of a rank, followed by zero-weight batches until the inputs of all ranks have ended.
 
     A zero-weight batch repeats the last batch. In each step, one exchange of a number, which runs concurrently with the
     computation, counts the ranks that have another batch, so that all ranks end after the same step.
 
-    Args:
-      data: this rank's `tf.data.Dataset`, read one batch ahead.
-      has_read: callback f(), called after each batch is read, or None.
+    `data` is this rank's `tf.data.Dataset`, read one batch ahead.
 
     Raises:
       UserError: `data` is not a Dataset.
@@ -145,7 +158,7 @@ def padded_input(data: Any, has_read: Callable[[], None] | None = None) -> Graph
             "uneven_inputs='error' (a BatchReader has as many batches on all ranks)"
         )
     batch, (weight, has_next) = _read_in_graph(padded(data))
-    inputs = dataset_input(batch, has_read)
+    inputs = dataset_input(batch)
     inputs.weight = weight  # Replaces the number of examples: 0 for a zero-weight batch.
     with tf.device("/cpu:0"):
         inputs.next_total = distributed.allreduce(has_next, "ranks_with_a_batch")
@@ -204,20 +217,3 @@ def _example_count(features: Any, labels: Any) -> tf.Tensor | int:
     if isinstance(first, tf.RaggedTensor):
         return first.nrows()
     return tf.shape(first)[0] if first.shape.rank != 0 else 1
-
-
-def _counted(batch: tuple[Any, Any], has_read: Callable[[], None]) -> list[Any]:
-    """Returns the features and labels of a batch. They become available after the graph has called `has_read`."""
-
-    def counted() -> np.int32:
-        has_read()
-        return np.int32(0)
-
-    read = [tensor for tensor in tf.nest.flatten(batch, True) if tensor is not None]
-    with tf.control_dependencies(read), tf.device("/cpu:0"):
-        count = tf.numpy_function(counted, [], tf.int32)
-    with tf.control_dependencies([count]):
-        return [
-            tf.nest.map_structure(tf.identity, part, expand_composites=True) if part is not None else None
-            for part in batch
-        ]

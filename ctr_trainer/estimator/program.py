@@ -35,24 +35,18 @@ def call_input_fn(input_fn: Callable[..., Any], mode: str, params: Any, config: 
     return _called("input_fn", input_fn, (), offered)
 
 
-def make_input(
-    data: Any,
-    model_dir: str,
-    trained: TrainedFeatures | None = None,
-    has_read: Callable[[], None] | None = None,
-) -> GraphInput:
+def make_input(data: Any, model_dir: str, trained: TrainedFeatures | None = None) -> GraphInput:
     """Returns the `GraphInput` of the data that an `input_fn` returned.
 
     Args:
       data: see `BatchInput` and `dataset_input`; an object with a `spec` is a reader.
       trained: (FeatureSpec, statistics) of the model; None to load them from `model_dir`.
-      has_read: f(), called after each batch that the graph itself reads, or None.
 
     Raises:
       UserError: the feature spec of the data differs from the feature spec of the model in `model_dir`.
     """
     if not hasattr(data, "spec"):
-        return dataset_input(data, has_read)
+        return dataset_input(data)
     reader, trained = data, trained or load_features(model_dir)
     if trained is None:
         return BatchInput(reader, reader.spec, reader.statistics)

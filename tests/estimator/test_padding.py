@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import RunConfig
-from ctr_trainer.estimator.batch_feed import BatchInput, WholeSteps, connect
+from ctr_trainer.estimator.batch_feed import BatchInput, connect
 from ctr_trainer.estimator.built_model import build_step, refuse_unweighed
 from ctr_trainer.estimator.built_step import BuiltStep, RowTraining
 from ctr_trainer.estimator.inputs import padded, padded_input
@@ -194,5 +194,5 @@ def test_each_batch_is_timed_by_itself(monkeypatch):
             yield batch
 
     latency = Latency("OpsReadSample")
-    assert len(list(WholeSteps(pieces(), 1, latency))) == 100
+    assert len(list(latency.each(pieces()))) == 100
     assert latency.percentiles() == {"count": 100, "P50": 62, "P95": 108, "P99": 500, "Max": 500}
