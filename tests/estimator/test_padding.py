@@ -81,7 +81,8 @@ def test_a_dataset_without_a_batch_has_nothing_to_pad_with():
 
 
 def test_the_training_ends_with_its_last_batch_and_metrics_count_no_padding():
-    inputs = padded_input(_dataset(20))
+    inputs, reads = padded_input(_dataset(20)), []
+    inputs.count_reads(lambda: reads.append(len(reads)))
     weights, seen = inputs.weights(inputs.labels), []
     feed = connect(inputs, LocalStore(), RunConfig(), BuiltStep(tf.no_op(), RunLength(), RowTraining({}, None)))
     with tf1.train.MonitoredSession() as session:
@@ -89,7 +90,7 @@ def test_the_training_ends_with_its_last_batch_and_metrics_count_no_padding():
             values, fetched = session.run([[inputs.labels, weights], feed.last_fetches])
             feed.train(feed.next(), fetched)
             seen.append(values)
-    assert feed.examples == 20
+    assert (feed.examples, reads) == (20, [0, 1, 2])
     assert [list(labels[:1]) for labels, _ in seen] == [[0], [16], [32]]
     np.testing.assert_array_equal(np.concatenate([weights for _, weights in seen]), np.ones(20))
 
