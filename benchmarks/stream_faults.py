@@ -254,7 +254,7 @@ def measure(times: int) -> dict[str, Any]:
         appender = Appender(broker.address, RATE, clicks(1, kills.COLUMNS, 0, "record"), kills.LINGER_MS)
         appender.start()
         stack.callback(appender.close)
-        until((publication / "publication.json").exists, "the first publication")
+        until(lambda: list(publication.glob("*/base-*.json")), "the first publication")
         with serving(publication, work / "score.log", f"--name={NAME}") as server:
             faults = Faults(broker, appender, server, model_dir)
             faults.happen(times, until)

@@ -207,7 +207,7 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
     with contextlib.ExitStack() as stack:
         process = stack.enter_context(sides.running(command, log))
         until = functools.partial(sides.wait_until, seconds=WAIT_SECONDS, process=process, log=log)
-        until((publication / "publication.json").exists, "the first publication")
+        until(lambda: list(publication.glob("*/base-*.json")), "the first publication")
         servers = Servers(publication, work, stack)
         appender = Appender(proxy.address, records / kills / kill_secs, rows, LINGER_MS)
         appender.start()

@@ -119,8 +119,9 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
         own += ["--batch_size=256", "--save_checkpoints_secs=30"]
         job = training(f"kafka://{broker.address}/{TOPIC}", *own)
         process = stack.enter_context(sides.running(["horovodrun", "-np", 2, "--gloo", *job], log))
-        published = publication / "publication.json"
-        sides.wait_until(published.exists, "the first publication", TIMEOUT_SECONDS, process, log)
+        sides.wait_until(
+            lambda: list(publication.glob("*/base-*.json")), "the first publication", TIMEOUT_SECONDS, process, log
+        )
         server = stack.enter_context(serving(publication, work / "score.log", f"--name={NAME}"))
         client = stack.enter_context(contextlib.closing(Client(server.port)))
         time.sleep(WARM_SECONDS)

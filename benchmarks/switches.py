@@ -65,11 +65,11 @@ class Spool:
     def _copy(self, record: Record, epoch: int) -> Record:
         """Copies the files of a record, and returns a record of another epoch that names the copies."""
         place = pathlib.Path(str(records.generation_path(self.path, record.generation)))
-        name, dense = records.name_of(records.EPOCH, epoch), records.dense_name(epoch)
-        shutil.copytree(place / record.dense, place / dense)
+        name = records.name_of(records.EPOCH, epoch)
+        shutil.copytree(place / record.dense, place / records.dense_name(epoch))
         shutil.copytree(place / record.name, place / name)
         files = [{**entry, "file": f"{name}/{os.path.basename(entry['file'])}"} for entry in record.files]
-        return dataclasses.replace(record, epoch=epoch, files=files, dense=dense)
+        return dataclasses.replace(record, epoch=epoch, files=files)
 
 
 def send_at_rate(
@@ -113,7 +113,7 @@ def measure(epochs: int = 100) -> dict[str, Any]:
         chosen = [draw.choice(len(spool.instances), EXAMPLES, replace=False) for _ in range(BODIES)]
         bodies = [json.dumps({"instances": [spool.instances[each] for each in some]}).encode() for some in chosen]
         stack.enter_context(start_delivery(spool.path, str(target), RedisFiles(), place / "publish.log"))
-        sides.wait_until((target / records.PUBLICATION).exists, "the first publication", TIMEOUT_SECONDS)
+        sides.wait_until(lambda: records.find_current(target)[1], "the first publication", TIMEOUT_SECONDS)
         server = stack.enter_context(serving(target, place / "score.log"))
         client = stack.enter_context(contextlib.closing(Client(server.port)))
         processes, out = multiprocessing.get_context("spawn"), place / "requests.npy"

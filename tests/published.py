@@ -40,8 +40,7 @@ def apply(directory, files, configs, dtype, rows, base=False):
 
 def state(url):
     """Checks all files. Returns {table: {key: weights}}, the newest record, and the number of applied epochs."""
-    generation = records.read_publication(url).generation
-    names = records.list_records(url, generation)
+    generation, names = records.find_current(url)
     base, rows, record = records.newest_base(names), {}, None
     epochs = [("base", base), *(name for name in names if name[0] == "epoch" and name[1] > base)]
     assert [epoch for _, epoch in epochs] == list(range(base, base + len(epochs)))

@@ -1,6 +1,5 @@
 """Serves predictions of a published model for raw values, over HTTP and Arrow Flight, until SIGTERM."""
 
-import dataclasses
 import tempfile
 
 from ctr_trainer.settings.by_flag import require
@@ -27,7 +26,7 @@ def run(flags: ScoreFlags) -> None:
     except ImportError as error:
         raise UserError(f"{error}: score needs the extra `score`: pip install 'ctr_trainer[score]'") from None
 
-    with temporary_directory(flags.cache_dir or None) as place:
+    with temporary_directory() as place:
         before, tempfile.tempdir = tempfile.tempdir, place  # TensorFlow also writes files when it traces functions.
         try:
             import tensorflow as tf
@@ -35,6 +34,6 @@ def run(flags: ScoreFlags) -> None:
             from ctr_trainer.live.scoring.server import serve
 
             tf.get_logger().setLevel("ERROR")  # Hides warnings about TensorFlow 1 names, which are used on purpose.
-            serve(dataclasses.replace(flags, cache_dir=place))
+            serve(flags)
         finally:
             tempfile.tempdir = before

@@ -161,9 +161,6 @@ class ScoreFlags(Settings, title="Score"):
     stop_secs: float = setting(
         10.0, "longest time for requests in progress to end after SIGTERM", "seconds", minimum=0.0, flag="grace_secs"
     )
-    cache_dir: str = setting(
-        "", "local directory for rows and towers; none: the directory of temporary files", "path", flag=None
-    )
     cache_rows: int = setting(
         100_000, "rows per table that are cached when the publication is in a cluster; 0 caches none", minimum=0
     )

@@ -43,7 +43,8 @@ def test_a_checkpoint_is_published_whole_each_time_as_a_new_generation(directory
         assert rows == said["rows"] > 100
         from ctr_trainer.export.saved_model import load_spec
 
-        assert load_spec(reader.dense_path(reader.record)).name == "small"
+        with reader.tower(reader.record) as tower:
+            assert load_spec(tower).name == "small"
         reader.close()
 
 

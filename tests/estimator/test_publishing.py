@@ -60,7 +60,7 @@ def test_the_target_has_in_the_end_what_the_checkpoint_has(data, tmp_path, caplo
         assert names == served.get_variable_to_shape_map() and "global_step" in names
         for name in names:
             np.testing.assert_array_equal(trained.get_tensor(name), served.get_tensor(name))
-    assert records.read_publication(tmp_path / "to").generation == 2
+    assert records.find_current(tmp_path / "to")[0] == 2
     said = results[-1]["publication"]
     assert said["epochs"] >= 3 and said["waiting"] == said["failures"] == 0 and said["global_step"] == 60
     assert any("[RunStatus]: Publication statistics => epochs: " in line for line in caplog.messages)

@@ -19,7 +19,7 @@ from ctr_trainer.data.reader import open_dataset
 from ctr_trainer.estimator import Estimator
 from ctr_trainer.export.warmup import FILE, PredictionLog
 from ctr_trainer.live.scoring import served_model
-from ctr_trainer.live.scoring.request_forms import of_candidates, of_instances
+from ctr_trainer.live.scoring.request_forms import of_rows
 from ctr_trainer.live.scoring.tower import Tower
 from ctr_trainer.models.registry import MODELS
 from ctr_trainer.settings.command_flags import ScoreLimits
@@ -222,8 +222,8 @@ def _ranks(tower, instances):
     for split, context in SPLITS.items():
         shared = {each: instances[0][each] for each in context}
         candidates = [{each: v for each, v in instance.items() if each not in context} for instance in instances]
-        ranked = of_candidates(tower.inputs, shared, candidates, limits)
-        expanded = of_instances(tower.inputs, [{**shared, **each} for each in candidates], limits)
+        ranked = of_rows(tower.inputs, candidates, limits, shared)
+        expanded = of_rows(tower.inputs, [{**shared, **each} for each in candidates], limits)
         expected, found = map(served._score, (expanded, ranked))
         _assert_equal(found.outputs, expected.outputs, split)
         assert found.distinct_keys == expected.distinct_keys

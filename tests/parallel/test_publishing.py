@@ -59,7 +59,7 @@ def test_killed_resumed_and_stopped_jobs_leave_whole_publications(tmp_path):
     assert record.generation == 2 and epochs >= 2
     said = json.loads((directory / "out" / "result-0.json").read_text())["publication"]
     assert said["removed"] > 0 and said["waiting"] == said["failures"] == 0
-    assert records.read_publication(directory / "model" / "publication").generation == 2
+    assert records.find_current(directory / "model" / "publication")[0] == 2
     assert "publication" not in json.loads((directory / "out" / "result-1.json").read_text())
     record, epochs = _assert_published_is_trained(stopped)
     assert record.generation == 1 and epochs >= 3

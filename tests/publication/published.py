@@ -13,7 +13,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.delivery import Delivery
 from ctr_trainer.live.publication.places import open_reader
-from ctr_trainer.live.publication.records import Publication, Record
+from ctr_trainer.live.publication.records import Record
 from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 
 CONFIG = TableConfig("dim3", (2, 1), (0.01, 0.0))
@@ -33,7 +33,6 @@ class Published:
         self.url, self.generation, self.dtype, self.state, self._of_record = str(url), generation, dtype, {}, of_record
         self._holder, self._time = holder, time
         self._write("base", 0, rows, ())
-        records.write_publication(url, Publication(generation, holder))
 
     def epoch(self, changed=(), removed=(), number=None):
         """Writes the next epoch."""
@@ -64,18 +63,17 @@ class Published:
         files = [self._file(directory, name, "rows", [key_array(keys), packed_rows.value_array(values)])]
         if len(gone):
             files.append(self._file(directory, name, "removed", [key_array(gone)]))
-        dense, tower = records.dense_name(epoch), f"tower {self.generation} {epoch}"
         if kind == "base" and epoch:
-            dense, dense_files = self.record.dense, self.record.dense_files
+            dense_files = self.record.dense_files
         else:
-            path = directory / dense / TOWER
+            path = directory / records.dense_name(epoch) / TOWER
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(tower)
+            path.write_text(f"tower {self.generation} {epoch}")
             dense_files = [{"file": TOWER, **dict(zip(("bytes", "crc32"), bytes_and_crc32(path), strict=True))}]
         tables = json.loads(json.dumps([{"config": CONFIG.to_dict()}]))
         self.record = Record(
-            "deepfm", self.generation, epoch, kind, 100 * epoch, self._time + epoch, self.dtype, tables, files, dense,
-            dense_files, **self._of_record,
+            "deepfm", self.generation, self._holder, epoch, kind, 100 * epoch, self._time + epoch, self.dtype, tables,
+            files, dense_files, **self._of_record,
         )  # fmt: skip
         records.write_record(self.url, self.record)
         if kind == "epoch" or not epoch:
@@ -99,7 +97,8 @@ def weights_of(keys, epochs):
 
 def tower_of(reader, record=None):
     """Returns the text of a reader's tower."""
-    return (path_of(reader.dense_path(record or reader.record)) / TOWER).read_bytes().decode()
+    with reader.tower(record or reader.record) as path:
+        return (path_of(path) / TOWER).read_bytes().decode()
 
 
 def deliver_all(spool, target):

@@ -80,12 +80,11 @@ def test_a_new_generation_of_the_spool_is_one_of_the_target(tmp_path, target):
     rolled_back.epoch([7])
     deliver_all(spool, target)
     assert_there(tmp_path / "target", rolled_back, generation=2)
-    assert names(spool) == ["delivered.json", "generation-0000000002", "publication.json"]
+    assert names(spool) == ["delivered.json", "generation-0000000002"]
     last = Published(spool, generation=3, holder="c")
     deliver_all(spool, target)
     assert_there(tmp_path / "target", last, generation=3)
-    kept = ["generation-0000000002", "generation-0000000003", "publication.json"]
-    assert [name for name in names(tmp_path / "target") if name != ".lock"] == kept
+    assert names(tmp_path / "target") == [".lock", "generation-0000000003"]
 
 
 def test_a_second_publisher_is_refused_by_name_and_the_training_is_told_so(tmp_path, target):
@@ -99,7 +98,7 @@ def test_a_second_publisher_is_refused_by_name_and_the_training_is_told_so(tmp_p
     deliver(tmp_path / "spool", "there", refused, ended)
     delivered = read_status(tmp_path / "spool")
     assert re.search(r"process \d+ on host .* publishes there now", delivered.problem)
-    assert (delivered.holder, delivered.epoch) == ("a", -1)
+    assert (delivered.generation, delivered.epoch) == (1, -1)
 
 
 def test_another_model_does_not_take_a_place_over(tmp_path, target):
@@ -107,7 +106,7 @@ def test_another_model_does_not_take_a_place_over(tmp_path, target):
     deliver_all(tmp_path / "a", target)
     record = dataclasses.replace(Published(tmp_path / "b", holder="b", rows=[1]).record, model="dcn")
     records.write_record(tmp_path / "b", record)
-    with pytest.raises(UserError, match="a publication of the model 'deepfm'.*'dcn'.*delete publication.json"):
+    with pytest.raises(UserError, match="a publication of the model 'deepfm'.*'dcn'.*delete its dir"):
         deliver_all(tmp_path / "b", target)
     assert "this is 'dcn'" in read_status(tmp_path / "b").problem
     assert_there(tmp_path / "target", published)
@@ -144,7 +143,7 @@ def test_a_publisher_that_comes_back_after_another_asks_for_a_base(tmp_path, tar
     with pytest.raises(NeedsBase, match="the target has another generation or none"):
         Delivery(tmp_path / "first", lambda: target).step()
     said = read_status(tmp_path / "first")
-    assert (said.holder, said.needs_base) == ("a", True)
+    assert (said.generation, said.needs_base) == (1, True)
     assert_there(tmp_path / "target", second, generation=2)
 
 
@@ -221,7 +220,7 @@ def test_a_jump_of_the_clock_removes_nothing_that_is_read(tmp_path, monkeypatch,
         monkeypatch.setattr(time, "time", lambda jump=jump: now + jump)
         target.tidy()
         assert len(list(url.glob("generation-*"))) == 2
-    for path in (*url.rglob("*.json"), url / records.PUBLICATION):
+    for path in url.rglob("*.json"):
         os.utime(path, (now - 700, now - 700))
     published.epoch([1], [])
     deliver_all(spool, target)

@@ -62,6 +62,6 @@ def test_only_directories_of_generations_are_counted_and_removed(tmp_path):
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
-    assert records.newest_generation(tmp_path) == 3
+    assert records.next_generation(tmp_path) == 4
     records.remove_generations_before(tmp_path, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])

@@ -30,7 +30,7 @@ def model(published, tmp_path):
 
 
 def scores_are_those_of(model, small_model, number):
-    examples = request_forms.of_instances(model.tower.inputs, small_model.instances, ScoreLimits())
+    examples = request_forms.of_rows(model.tower.inputs, small_model.instances, ScoreLimits())
     found = model.score(examples).outputs["probabilities"]
     np.testing.assert_allclose(found.ravel(), small_model.expected[number], atol=1e-5)
 

@@ -20,7 +20,7 @@ from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.live.publication import records
-from ctr_trainer.live.publication.records import Publication, Record
+from ctr_trainer.live.publication.records import Record
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 from tests import small, small_served
@@ -112,11 +112,9 @@ def publish(
             dense_files.append({"file": os.path.relpath(path, tower), "bytes": size, "crc32": crc32})
     tables = json.loads(json.dumps([{"config": config.to_dict()} for config, _ in blocks.values()]))
     record = Record(
-        NAME, generation, epoch, kind, checkpoint.step, time.time(), dtype, tables, files, dense, dense_files, stream
+        NAME, generation, holder, epoch, kind, checkpoint.step, time.time(), dtype, tables, files, dense_files, stream
     )  # fmt: skip
     records.write_record(url, record)
-    if kind == records.BASE:
-        records.write_publication(url, Publication(generation, holder))
     return record
 
 

@@ -3,18 +3,21 @@
 Each bucket has a mark: the epoch up to which its rows were written. A node that loses rows also loses their marks.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ctr_trainer.live.publication.cluster import CONTROL, Cluster, Command
 from ctr_trainer.live.publication.cluster_keys import BUCKETS, control_name, mark_name
-from ctr_trainer.live.publication.reading import RowsLost
-from ctr_trainer.live.publication.records import Record
+from ctr_trainer.live.publication.reading import RowsLost, pause
+from ctr_trainer.live.publication.records import Record, check_file
 from ctr_trainer.system.files.lease import Lease, Owner
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
 
@@ -115,7 +118,6 @@ class ClusterState:
       record: the record, with the generation number that the cluster chose.
     """
 
-    holder: str
     since: float
     before: int
     record: Record
@@ -123,7 +125,7 @@ class ClusterState:
     @property
     def place(self) -> tuple[str, int, int]:
         """A value that differs between any two records that were ever committed."""
-        return self.holder, self.record.generation, self.record.epoch
+        return self.record.holder, self.record.generation, self.record.epoch
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -156,11 +158,19 @@ def put_tower(cluster: Cluster, record: Record, directory: Path, expire_secs: in
             cluster.ask("EXPIRE", name, expire_secs)
 
 
-def tower_blocks(cluster: Cluster, record: Record, file: str) -> Iterator[bytes]:
-    """Yields the bytes of a tower's file in parts; yields nothing if the cluster does not have the file."""
+@contextlib.contextmanager
+def fetched_tower(cluster: Cluster, record: Record) -> Iterator[str]:
+    """Yields the path of a temporary copy of a tower, whose files are checked."""
     name = tower_name(cluster, record)
-    for part in itertools.count():
-        block = cluster.ask("HGET", name, f"{part}:{file}")
-        if block is None:
-            return
-        yield block
+    with tempfile.TemporaryDirectory() as directory:
+        for entry in record.dense_files:
+            pause()
+            path = LocalPath(directory) / entry["file"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as file:
+                for part in itertools.count():
+                    if (block := cluster.ask("HGET", name, f"{part}:{entry['file']}")) is None:
+                        break
+                    file.write(block)
+            check_file(path, entry, f"{cluster.url}, {name}, {entry['file']}")
+        yield directory

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import logging
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,7 +16,7 @@ from ctr_trainer.live.publication.cluster import CONTROL, Cluster, ClusterChange
 from ctr_trainer.live.publication.cluster_contents import ClusterState, read_state
 from ctr_trainer.live.publication.cluster_keys import BUCKETS
 from ctr_trainer.live.publication.cluster_rows import REMOVED_SECONDS
-from ctr_trainer.live.publication.reading import DenseFiles, RowsAhead, RowsLost
+from ctr_trainer.live.publication.reading import RowsAhead, RowsLost
 from ctr_trainer.live.publication.records import Record
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
@@ -74,17 +73,15 @@ class ClusterReader:
     cached until the next record is served.
 
     Args:
-      cache_dir: see `open_reader`.
       cache_rows: most cached rows per table; 0 for no cache.
 
     Raises:
       UserError: nothing is published there, or the cluster cannot be used.
     """
 
-    def __init__(self, url: str, redis: RedisFiles, cache_dir: str, cache_rows: int) -> None:
+    def __init__(self, url: str, redis: RedisFiles, cache_rows: int) -> None:
         self._cluster, self._cache_rows = Cluster(url, redis), cache_rows
-        self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-tower-", dir=cache_dir or None)
-        self._dense, self._lock = DenseFiles(self._place.name), threading.Lock()
+        self._lock = threading.Lock()
         self.lookups = self.hits = 0
         self._ready: ClusterState | None = None
         self._lost = self._silent = ""
@@ -94,7 +91,6 @@ class ClusterReader:
                 raise UserError(
                     f"{url}: there is no publication yet: train with the setting publish, or publish a checkpoint"
                 )
-            self._fetch_dense(state.record)
             self._served = self._cold(state)
         except BaseException:
             self.close()
@@ -108,7 +104,6 @@ class ClusterReader:
             raise
         newest = self._ready or self._served.state
         if state is not None and state.place != newest.place:
-            self._fetch_dense(state.record)
             self._ready = state
         return self._ready.record if self._ready else None
 
@@ -155,12 +150,11 @@ class ClusterReader:
     def record(self) -> Record:
         return self._served.state.record
 
-    def dense_path(self, record: Record) -> str:
-        return self._dense.path_of(record)
+    def tower(self, record: Record) -> contextlib.AbstractContextManager[str]:
+        return cluster_contents.fetched_tower(self._cluster, record)
 
     def close(self) -> None:
         self._cluster.close()
-        self._place.cleanup()
 
     def _look(self, served: _Served | None) -> ClusterState | None:
         """Returns the cluster's state or None. Raises RowsLost if rows of the served or of a newer record are lost."""
@@ -182,9 +176,6 @@ class ClusterReader:
 
     def _lost_at(self, state: ClusterState, buckets: Iterable[int]) -> list[str]:
         return self._asked(lambda: cluster_contents.nodes_that_lost_rows(self._cluster, state.record, buckets))
-
-    def _fetch_dense(self, record: Record) -> None:
-        self._dense.fetch(record, lambda file: cluster_contents.tower_blocks(self._cluster, record, file))
 
     def _cold(self, state: ClusterState) -> _Served:
         configs = state.record.configs().items()

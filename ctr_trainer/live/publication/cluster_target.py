@@ -86,7 +86,7 @@ class ClusterTarget:
             self._ends = stack.pop_all()
 
     def newest_epoch(self, holder: str) -> int | None:
-        if self._state is None or self._state.holder != holder:
+        if self._state is None or self._state.record.holder != holder:
             return None
         if not self._is_sure:
             self._cluster.refresh()
@@ -94,10 +94,10 @@ class ClusterTarget:
             self._is_sure = True
         return self._state.record.epoch
 
-    def deliver(self, holder: str, record: Record, directory: Path) -> None:
+    def deliver(self, record: Record, directory: Path) -> None:
         for left in reversed(range(_TRIES)):
             try:
-                delivered = self.newest_epoch(holder)
+                delivered = self.newest_epoch(record.holder)
                 if delivered is not None and delivered >= record.epoch:
                     return  # The record was committed, but the answer was lost.
                 if delivered is None and record.kind != BASE:
@@ -105,7 +105,7 @@ class ClusterTarget:
                 if delivered is None and self._state is not None:
                     url, state = self._cluster.url, control_name(self._cluster.name, "state")
                     refuse_replacing(url, self._state.record, record, f"the key {state}")
-                self._put(holder, record, directory, self._state if delivered is not None else None)
+                self._put(record, directory, self._state if delivered is not None else None)
                 return
             except ClusterFull:
                 self.tidy()  # The grace time of a generation may have ended meanwhile.
@@ -146,16 +146,16 @@ class ClusterTarget:
         try:
             self._cluster.refresh()
             self._state = read_state(self._cluster)
-            if self._state is not None and self._begun == (self._state.holder, self._state.record.generation):
+            if self._state and self._begun == (self._state.record.holder, self._state.record.generation):
                 self._begun = None
         except ClusterChanged as error:
             _log.debug("the state is read later: %s", error)
 
-    def _put(self, holder: str, record: Record, directory: Path, own: ClusterState | None) -> None:
+    def _put(self, record: Record, directory: Path, own: ClusterState | None) -> None:
         """Writes the record that follows the state `own`, or the first record of a generation if `own` is None."""
         nodes, before = self._cluster.identity(), self._state
         if own is None:
-            generation = self._begin(holder)
+            generation = self._begin(record.holder)
             self._cluster.run(cluster_contents.of_marks(self._cluster, generation, "SET", -1, "NX"))
         else:
             self._check_marks(own.record)  # Before the marks are written, which would hide a loss.
@@ -167,7 +167,7 @@ class ClusterTarget:
         if self._cluster.identity() != nodes:
             raise ClusterChanged("a primary was replaced or restarted while the record was being written")
         if own is None:
-            self._commit(ClusterState(holder, time.time(), before.record.generation if before else 0, record))
+            self._commit(ClusterState(time.time(), before.record.generation if before else 0, record))
         else:
             self._commit(dataclasses.replace(own, record=record))
 

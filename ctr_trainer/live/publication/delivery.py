@@ -24,7 +24,7 @@ from ctr_trainer.system.processes.waiting import Background
 _log = logging.getLogger(__name__)
 _RESTART_SECONDS = 10.0
 _LOOK_SECONDS, _RETRY_SECONDS, _TIDY_SECONDS, _CLOSE_SECONDS = 0.2, 3.0, 10.0, 5.0
-_REPEAT_SECONDS = 60.0  # A persistent problem is logged again after this time.
+_REPEAT_SECONDS = 60.0  # A problem is logged again after this time.
 
 
 class DeliverySupervisor:
@@ -69,7 +69,7 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
     """
     if not is_cluster(to) and path_of(spool).absolute() == path_of(to).absolute():
         raise UserError(f"{to} is the spool of the training itself: name another place to publish to")
-    problem, logged, tidied = "", 0.0, time.monotonic()
+    seldom, tidied = log_lines.Seldom(_log, _REPEAT_SECONDS), time.monotonic()
     tidying = Background(f"the removal of old records of {to}")
     with contextlib.closing(Delivery(spool, open_target)) as delivery:
         while not ended.is_set():
@@ -77,14 +77,9 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
             try:
                 record = delivery.step()
             except (OSError, UserError) as error:
-                if problem != str(error) or began > logged + _REPEAT_SECONDS:
-                    problem, logged = str(error), began
-                    _log.warning("not delivered to %s: %s; retried, and the training continues", to, error)
+                seldom.warning("not delivered to %s: %s; retried, and the training continues", to, error)
                 ended.wait(_RETRY_SECONDS)
                 continue
-            if problem:
-                _log.info("records are delivered again")
-                problem = ""
             if record is not None:
                 _log.info(
                     "delivered %s %d of step %d to %s: %d rows, %d removed, %.1f s; its rows are %.1f s old",
@@ -127,20 +122,20 @@ class Delivery:
         Raises:
           UserError: the target refuses the record, or the spool lacks it. `DeliveryStatus.problem` has the same text.
         """
-        publication = records.read_publication(self._spool)
-        if publication is None:
+        generation, names = records.find_current(self._spool)
+        if not names:
             return None
-        holder, status = publication.holder, self._status
-        if status is None or status.holder != holder:
-            status = DeliveryStatus(holder)
+        status = self._status
+        if status is None or status.generation != generation:
+            status = DeliveryStatus(generation)
         try:
             self._target = target = self._target or self._open_target()
-            epoch = target.newest_epoch(holder)
-            status = DeliveryStatus(holder, -1 if epoch is None else epoch)
-            record = self._next(publication.generation, epoch)
+            epoch = target.newest_epoch(records.read_record(self._spool, generation, *names[-1]).holder)
+            status = DeliveryStatus(generation, -1 if epoch is None else epoch)
+            record = self._next(generation, names, epoch)
             if record is not None:
                 records.check_files(self._spool, record)
-                target.deliver(holder, record, records.generation_path(self._spool, record.generation))
+                target.deliver(record, records.generation_path(self._spool, generation))
         except (OSError, UserError) as error:
             needs_base = isinstance(error, NeedsBase)
             self._write(dataclasses.replace(status, problem=str(error), needs_base=needs_base))
@@ -148,9 +143,9 @@ class Delivery:
         if record is None:
             self._write(status)
             return None
-        self._write(DeliveryStatus(holder, record.epoch))
-        records.remove_generations_before(self._spool, record.generation)
-        records.remove_before(self._spool, record)
+        self._write(DeliveryStatus(generation, record.epoch))
+        records.remove_generations_before(self._spool, generation)
+        records.remove_before(self._spool, generation, record.kind, record.epoch)
         return record
 
     def tidy(self) -> None:
@@ -165,9 +160,8 @@ class Delivery:
         if self._target is not None:
             self._target.close()
 
-    def _next(self, generation: int, delivered: int | None) -> Record | None:
+    def _next(self, generation: int, names: list[tuple[str, int]], delivered: int | None) -> Record | None:
         """Returns the record after the target's newest epoch, None for none; returns None if it is not written yet."""
-        names = records.list_records(self._spool, generation)
         kind, epoch = (BASE, records.newest_base(names)) if delivered is None else (EPOCH, delivered + 1)
         if epoch is not None and (kind, epoch) in names:
             return records.read_record(self._spool, generation, kind, epoch)

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import logging
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -12,12 +11,11 @@ import numpy as np
 
 from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_rows
 from ctr_trainer.live.publication import records
-from ctr_trainer.live.publication.reading import DenseFiles, MappedRows, NewerRows, pause
-from ctr_trainer.live.publication.records import Publication, Record
+from ctr_trainer.live.publication.reading import MappedRows, NewerRows, pause
+from ctr_trainer.live.publication.records import Record
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_TOWER_BLOCK = 4 << 20
 _RETRY_SECONDS = 30.0  # A damaged file is read again after this time, or once there is a newer record.
 _Rows = TypeVar("_Rows", MappedRows, NewerRows)
 
@@ -27,12 +25,10 @@ class _State:
     """The rows after a record is applied.
 
     Attributes:
-      holder: the holder of the generation.
       tables: the rows of each table after this record, or after an earlier one, which `changes` follow.
       changes: the later changes of each table; {} if there are none.
     """
 
-    holder: str
     record: Record
     tables: dict[str, MappedRows]
     changes: dict[str, NewerRows]
@@ -46,9 +42,6 @@ class DirectoryReader:
     or damaged, or if another generation becomes the current one, new tables are filled from the newest base while the
     earlier tables are served.
 
-    Args:
-      cache_dir: see `open_reader`.
-
     Raises:
       UserError: there is no publication, or it cannot be read.
     """
@@ -56,18 +49,11 @@ class DirectoryReader:
     lookups = hits = 0
     unreadable = ""  # The rows are on this host.
 
-    def __init__(self, url: str, cache_dir: str) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
-        self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-rows-", dir=cache_dir or None)
-        self._dense = DenseFiles(self._place.name)
         self._failed: tuple[object, Exception, float] | None = None  # (contents, error, time before the next try).
-        self._ready: _State | None = None  # The newest state, whose rows are read and whose tower is copied.
-        try:
-            self._state = self._loaded(self._publication())
-            self._fetch_dense(self._state.record)
-        except BaseException:
-            self._place.cleanup()
-            raise
+        self._ready: _State | None = None  # The newest state, whose rows are read.
+        self._state = self._loaded(*self._current())
 
     @property
     def record(self) -> Record:
@@ -75,17 +61,15 @@ class DirectoryReader:
 
     def refresh(self) -> Record | None:
         self._settle()
-        publication = self._publication()
-        names = records.list_records(self._url, publication.generation)
+        generation, names = self._current()
         pause()
-        if self._failed and self._failed[0] == (publication, names) and time.monotonic() < self._failed[2]:
+        if self._failed and self._failed[0] == (generation, names) and time.monotonic() < self._failed[2]:
             raise self._failed[1].with_traceback(None)
         last, self._ready = self._ready or self._state, None  # After an error, its changes may have rows of an epoch.
         try:
-            newest = self._after(last, publication, names)
-            self._fetch_dense(newest.record)
+            newest = self._after(last, generation, names)
         except (UserError, OSError) as error:
-            self._failed = (publication, names), error, time.monotonic() + _RETRY_SECONDS
+            self._failed = (generation, names), error, time.monotonic() + _RETRY_SECONDS
             raise
         self._failed = None
         if newest is not self._state:
@@ -104,23 +88,26 @@ class DirectoryReader:
             return state.changes[table].read_over(state.tables[table], keys)
         return state.tables[table].find(keys)
 
-    def dense_path(self, record: Record) -> str:
-        return self._dense.path_of(record)
+    @contextlib.contextmanager
+    def tower(self, record: Record) -> Iterator[str]:
+        directory = records.generation_path(self._url, record.generation) / record.dense
+        with directory.local_files(entry["file"] for entry in record.dense_files) as local:
+            for entry in record.dense_files:
+                pause()
+                records.check_file(local / entry["file"], entry, directory / entry["file"])
+            yield str(local)
 
     def close(self) -> None:
         for state in filter(None, (self._state, self._ready)):
             tables: list[MappedRows | NewerRows] = [*state.tables.values(), *state.changes.values()]
             for rows in tables:
                 rows.close()
-        self._place.cleanup()
 
-    def _publication(self) -> Publication:
-        publication = records.read_publication(self._url)
-        if publication is None:
-            raise UserError(
-                f"{self._url}: there is no publication (no {records.PUBLICATION}): train with the setting publish"
-            )
-        return publication
+    def _current(self) -> tuple[int, list[tuple[str, int]]]:
+        generation, names = records.find_current(self._url)
+        if not names:
+            raise UserError(f"{self._url}: there is no publication: train with the setting publish")
+        return generation, names
 
     def _settle(self) -> None:
         """Applies the changes of the served record to its tables."""
@@ -130,11 +117,13 @@ class DirectoryReader:
             pause()
         self._state = dataclasses.replace(state, changes={})
 
-    def _after(self, state: _State, publication: Publication, names: list[tuple[str, int]]) -> _State:
+    def _after(self, state: _State, generation: int, names: list[tuple[str, int]]) -> _State:
         """Returns the newest state that can be read, or `state`; raises the error of a newer record otherwise."""
-        if (publication.generation, publication.holder) != (state.record.generation, state.holder):
-            _log.info("%s: generation %d is current: reading it", self._url, publication.generation)
-            return self._loaded(publication)
+        # A place that was emptied and filled again may reuse the number of a generation.
+        newest, current = records.read_record(self._url, generation, *names[-1]), state.record
+        if (newest.generation, newest.holder) != (current.generation, current.holder):
+            _log.info("%s: generation %d is current: reading it", self._url, generation)
+            return self._loaded(generation, names)
         changes = state.changes or self._empty(state.record, NewerRows)
         newest, error = self._extended(state, names, changes)
         if newest is not state:
@@ -144,20 +133,16 @@ class DirectoryReader:
         if (records.newest_base(names) or 0) <= state.record.epoch:
             raise error
         _log.warning("%s; the newest base is read instead", error)
-        return self._loaded(publication)
+        return self._loaded(generation, names)
 
-    def _loaded(self, publication: Publication) -> _State:
+    def _loaded(self, generation: int, names: list[tuple[str, int]]) -> _State:
         """Reads the newest readable record into new tables. Returns the state after it."""
-        names = records.list_records(self._url, publication.generation)
-        base = records.newest_base(names)
-        if base is None:
-            raise UserError(f"{self._url}: generation {publication.generation} has no base: publish the model again")
-        record = records.read_record(self._url, publication.generation, records.BASE, base)
+        record = records.read_record(self._url, generation, records.BASE, records.newest_base(names) or 0)
         tables = self._empty(record, MappedRows)
         for entry in record.files:
             with self._checked(record, entry) as local:
                 _put(record, entry, local, tables)
-        state, error = self._extended(_State(publication.holder, record, tables, {}), names, tables)
+        state, error = self._extended(_State(record, tables, {}), names, tables)
         if error is not None:
             _log.warning("%s; the epochs before it are served", error)
         rows, record = sum(map(len, tables.values())), state.record
@@ -185,7 +170,7 @@ class DirectoryReader:
         return state, None
 
     def _empty(self, record: Record, kind: type[_Rows]) -> dict[str, _Rows]:
-        return {name: kind(config, record.dtype, self._place.name) for name, config in record.configs().items()}
+        return {name: kind(config, record.dtype) for name, config in record.configs().items()}
 
     @contextlib.contextmanager
     def _checked(self, record: Record, entry: dict[str, Any]) -> Iterator[str]:
@@ -194,10 +179,6 @@ class DirectoryReader:
         with path.local_file() as local:
             records.check_file(local, entry, path)
             yield local
-
-    def _fetch_dense(self, record: Record) -> None:
-        directory = records.generation_path(self._url, record.generation) / record.dense
-        self._dense.fetch(record, lambda name: (directory / name).blocks(_TOWER_BLOCK))
 
 
 def _put(record: Record, entry: dict[str, Any], local: str, tables: Mapping[str, _Rows]) -> None:

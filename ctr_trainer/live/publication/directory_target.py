@@ -12,10 +12,9 @@ from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
-from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Publication, Record
+from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Record
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, path_of
-from ctr_trainer.system.messages.errors import UserError
 
 _LEAST_EPOCHS, _MOST_EPOCHS = 10, 1000
 GRACE_SECONDS = 600.0
@@ -26,8 +25,8 @@ class DirectoryTarget:
 
     Files are written before their record. If the spool is on the same disk, its files are shared and not copied. `tidy`
     merges the newest base and the epochs after it into a new base, if these are at least 10 epochs with at least as
-    many bytes as the base, or at least 1,000 epochs. It removes older records and generations once readers have had
-    time to finish loading them.
+    many bytes as the base, or at least 1,000 epochs. It removes the records and generations before a base once readers
+    have had time to finish loading them.
 
     Args:
       grace_secs: how long replaced records stay for readers.
@@ -43,46 +42,36 @@ class DirectoryTarget:
             lambda holder: f"{url}: {holder} publishes there now; wait until it ends, or publish to another place"
         )
         try:
-            self._current = records.read_publication(url)
             self._chain, self._chain_lock = self._read_chain(), threading.Lock()
         except BaseException:
             self._fence.close()
             raise
 
     def newest_epoch(self, holder: str) -> int | None:
-        if self._current is None or self._current.holder != holder:
-            return None
-        return self._chain[-1].epoch
+        return self._chain[-1].epoch if self._chain and self._chain[-1].holder == holder else None
 
-    def deliver(self, holder: str, record: Record, directory: Path) -> None:
-        begins = self._current is None or self._current.holder != holder
-        if self._current is not None and not begins:
-            generation = self._current.generation
-        else:
-            if self._chain:
-                records.refuse_replacing(self._url, self._chain[-1], record, records.PUBLICATION)
-            generation = records.newest_generation(self._url) + 1
+    def deliver(self, record: Record, directory: Path) -> None:
+        begins = self.newest_epoch(record.holder) is None
+        if begins and self._chain:
+            records.refuse_replacing(self._url, self._chain[-1], record, "its directories generation-*")
+        generation = records.next_generation(self._url) if begins else self._chain[-1].generation
         record = dataclasses.replace(record, generation=generation)
         target = records.generation_path(self._url, generation)
         for entry in record.files:
             _copy(directory / entry["file"], target / entry["file"])
-        if begins or self._chain[-1].dense != record.dense:
-            for entry in record.dense_files:
-                _copy(directory / record.dense / entry["file"], target / record.dense / entry["file"])
+        for entry in record.dense_files:
+            _copy(directory / record.dense / entry["file"], target / record.dense / entry["file"])
         for place in {(target / entry["file"]).parent for entry in record.files}:
             place.sync()
         self._fence.check()
         records.write_record(self._url, record)
-        if begins:
-            if self._current is not None:
-                self._remove_before(self._current.generation, record)
-            self._current = Publication(generation, holder)
-            records.write_publication(self._url, self._current)
         with self._chain_lock:
             self._chain = [record] if begins else [*self._chain, record]
+        if begins:
+            self._remove_old(record)
 
     def tidy(self) -> None:
-        if self._current is None:
+        if not self._chain:
             return
         base, *epochs = chain = list(self._chain)
         changed = sum(entry["bytes"] for record in epochs for entry in record.files)
@@ -93,26 +82,17 @@ class DirectoryTarget:
             with self._chain_lock:
                 if self._chain[0] is chain[0]:
                     self._chain = [base, *self._chain[len(chain) :]]
-        base, newest = self._chain[0], self._chain[-1]
-        self._remove_before(base.generation, newest)
-        if self._written_at(newest) - self._written_at(base) >= self._grace * 1e9:
-            records.remove_before(self._url, base)
+        self._remove_old(self._chain[-1])
 
     def close(self) -> None:
         self._fence.close()
 
     def _read_chain(self) -> list[Record]:
         """Returns the records of the newest base and of the epochs after it."""
-        if self._current is None:
+        generation, names = records.find_current(self._url)
+        if not names:
             return []
-        generation = self._current.generation
-        names = records.list_records(self._url, generation)
-        base = records.newest_base(names)
-        if base is None:
-            raise UserError(
-                f"{self._url}: generation {generation} has no base: remove the directory, then publish again"
-            )
-        chain = [records.read_record(self._url, generation, BASE, base)]
+        chain = [records.read_record(self._url, generation, BASE, records.newest_base(names) or 0)]
         while (EPOCH, chain[-1].epoch + 1) in names:
             chain.append(records.read_record(self._url, generation, EPOCH, chain[-1].epoch + 1))
         return chain
@@ -134,17 +114,21 @@ class DirectoryTarget:
         records.write_record(self._url, record)
         return record
 
-    def _remove_before(self, current: int, newest: Record) -> None:
-        """Removes the generations before the current one, if this has been current for the grace time.
+    def _remove_old(self, newest: Record) -> None:
+        """Removes all before the last base that was written at least the grace time before the newest record.
 
-        Ages are times between two writes to this directory, by the clock of its file system or store. The clock of this
-        host may differ from that clock, or may have jumped.
+        Both times are by the clock of the file system or store. The clock of this host may differ, or have jumped.
         """
-        if self._written_at(newest) - (self._path / records.PUBLICATION).stamp()[1] >= self._grace * 1e9:
-            records.remove_generations_before(self._url, current)
+        latest = self._written_at(newest.generation, newest.kind, newest.epoch) - int(self._grace * 1e9)
+        for generation, _ in reversed(records.list_generations(self._url)):
+            for kind, epoch in reversed(records.list_records(self._url, generation)):
+                if kind == BASE and self._written_at(generation, kind, epoch) <= latest:
+                    records.remove_generations_before(self._url, generation)
+                    records.remove_before(self._url, generation, kind, epoch)
+                    return
 
-    def _written_at(self, record: Record) -> int:
-        return (records.generation_path(self._url, record.generation) / f"{record.name}.json").stamp()[1]
+    def _written_at(self, generation: int, kind: str, epoch: int) -> int:
+        return (records.generation_path(self._url, generation) / f"{records.name_of(kind, epoch)}.json").stamp()[1]
 
 
 def _merged(

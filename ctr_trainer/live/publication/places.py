@@ -1,5 +1,6 @@
 """The interfaces of a publication's target and reader, and the functions that open them by URL."""
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -30,7 +31,7 @@ class Target(Protocol):
           NeedsBase: the place has lost rows that were delivered.
         """
 
-    def deliver(self, holder: str, record: Record, directory: Path) -> None:
+    def deliver(self, record: Record, directory: Path) -> None:
         """Writes the rows and the tower of a record, then the record itself. A repeated call is harmless.
 
         The base of a new holder begins a new generation, whose number the place chooses.
@@ -97,10 +98,11 @@ class RowReader(Protocol):
           UserError: there is no such table, or the rows cannot be read in time.
         """
 
-    def dense_path(self, record: Record) -> str:
-        """Returns the local directory of the dense tower, a SavedModel, of the served or the prepared record.
+    def tower(self, record: Record) -> AbstractContextManager[str]:
+        """Yields a local directory with the dense tower, a SavedModel, of the served or the prepared record.
 
-        The directory stays until records with two other towers have been served.
+        Raises:
+          UserError: its files are missing, damaged or replaced.
         """
 
     def close(self) -> None:
@@ -116,16 +118,14 @@ def open_target(url: Place, redis: RedisFiles = _NO_FILES) -> Target:
     return ClusterTarget(str(url), redis) if is_cluster(url) else DirectoryTarget(url)
 
 
-def open_reader(url: Place, cache_dir: str = "", redis: RedisFiles = _NO_FILES, cache_rows: int = 100_000) -> RowReader:
+def open_reader(url: Place, redis: RedisFiles = _NO_FILES, cache_rows: int = 100_000) -> RowReader:
     """Opens the reader of a publication, whose `url` has the same forms as for `open_target`.
 
-    Args:
-      cache_dir: local directory for rows and towers; "" for the system's directory of temporary files.
-      cache_rows: see `ClusterReader`.
+    Rows of a directory are copied to the directory of temporary files. For `cache_rows`, see `ClusterReader`.
 
     Raises:
       UserError: there is no publication, or it cannot be read.
     """
     if is_cluster(url):
-        return ClusterReader(str(url), redis, cache_dir, cache_rows)
-    return DirectoryReader(str(url), cache_dir)
+        return ClusterReader(str(url), redis, cache_rows)
+    return DirectoryReader(str(url))

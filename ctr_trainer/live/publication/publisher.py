@@ -14,6 +14,7 @@ from ctr_trainer.live.publication.spool import DeliveryStatus, Spool
 from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError, diverged
+from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
 _LAST_SECONDS, _SHARE_OF_GRACE = 600.0, 3
@@ -21,7 +22,7 @@ _LOOK_SECONDS, _CLOSE_SECONDS = 0.2, 2.0
 # The most records that wait for their delivery. Meanwhile, the tables' change bits collect later changes.
 _MOST_WAITING = 2
 _OLD_PERIODS, _OLD_SECONDS = 6, 30.0  # While records wait, delivered rows that are older than both are reported.
-_REPEAT_SECONDS = 60.0
+_REPEAT_SECONDS = 60.0  # A problem is logged again after this time.
 
 
 class Publisher:
@@ -37,7 +38,7 @@ class Publisher:
       spool: the `Spool`, to which only this object writes.
       variables: the tower's variables by name.
       write_tower: f(local directory, values of the variables), writes the dense tower as a SavedModel.
-      delivery: restarts the process that delivers the spool; None if no process delivers it.
+      delivery: restarts the process that delivers the spool.
       clock: `Clock` of the training thread.
       is_stopping: f() -> whether a signal has asked the training to end.
       grace_secs: seconds that the end of the training may then take.
@@ -54,7 +55,7 @@ class Publisher:
         spool: Spool,
         variables: Mapping[str, Any],
         write_tower: Callable[[str, Mapping[str, np.ndarray]], object],
-        delivery: DeliverySupervisor | None,
+        delivery: DeliverySupervisor,
         clock: Clock,
         is_stopping: Callable[[], bool] = lambda: False,
         grace_secs: float = 0.0,
@@ -70,8 +71,7 @@ class Publisher:
         self._times: dict[int, float] = {}  # When the rows of an epoch were taken.
         self._status: DeliveryStatus | None = None
         self._begun = time.time()
-        self.failures, self._problem = 0, ""
-        self._logged_at: dict[str, float] = {}
+        self.failures, self._problem, self._seldom = 0, "", Seldom(_log, _REPEAT_SECONDS)
         self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
         self.status_lines = [self.status_line]
 
@@ -114,8 +114,7 @@ class Publisher:
         self._woken.set()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)
-        if self._delivery:
-            self._delivery.close()
+        self._delivery.close()
 
     def results(self) -> dict[str, Any]:
         """Returns the figures of the publication for the training summary."""
@@ -147,7 +146,7 @@ class Publisher:
 
     def _waiting(self) -> int:
         """Returns the number of written records that the last read status does not report as delivered."""
-        if self._spool.last is None or self._delivery is None:
+        if self._spool.last is None:
             return 0
         return self._spool.last.epoch - (self._status.epoch if self._status else -1)
 
@@ -173,11 +172,17 @@ class Publisher:
                 self._retry_at = time.monotonic() + max(self._config.secs, 1.0)
                 if not isinstance(error, UserError | OSError):
                     _log.debug("publishing", exc_info=True)
-                self._warn("writing", f"not published: {error or type(error).__name__}")
+                self._warn(f"not published: {error or type(error).__name__}")
 
     def _look(self) -> None:
-        if self._delivery:
-            self._look_after(self._delivery)
+        self._delivery.keep()
+        self._status = status = self._spool.status()
+        if status and status.needs_base and self._spool.last:
+            _log.warning("publishing all rows again to %s: %s", self._config.to, status.problem)
+            self._spool.begin()
+            self._times, self._status = {}, None
+        elif status and status.problem:
+            self._warn(f"not delivered: {status.problem}")
         with self._lock:
             offer = self._offer
         if offer is None or time.monotonic() < self._retry_at:
@@ -185,12 +190,12 @@ class Publisher:
         if self._waiting() >= _MOST_WAITING:
             age = self._age_secs()
             if age > max(_OLD_PERIODS * self._config.secs, _OLD_SECONDS):
-                self._warn("age", f"{self._waiting()} records wait to be delivered; the rows there are {age:.0f} s old")
+                self._warn(f"{self._waiting()} records wait to be delivered; the rows there are {age:.0f} s old")
             return
         step, values = offer
         if wrong := _first_not_finite(values):
             self.failures += 1
-            self._warn("diverged", f"step {step} is not published: {diverged(f'the variable {wrong} is not finite')}")
+            self._warn(f"step {step} is not published: {diverged(f'the variable {wrong} is not finite')}")
         else:
             self._publish(step, values)
         with self._lock:
@@ -198,34 +203,21 @@ class Publisher:
                 self._offer = None
                 self._done.set()
 
-    def _look_after(self, delivery: DeliverySupervisor) -> None:
-        delivery.keep()
-        self._status = status = self._spool.status()
-        if status and status.needs_base and self._spool.last:
-            _log.warning("publishing all rows again to %s: %s", self._config.to, status.problem)
-            self._spool.begin()
-            self._times, self._status = {}, None
-        elif status and status.problem:
-            self._warn("delivery", f"not delivered: {status.problem}")
-
     def _publish(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         begun, is_first = time.monotonic(), self._spool.last is None
         record = self._spool.write(step, lambda path: self._write_tower(path, values))
         self._times[record.epoch] = record.time
         self._times.pop(record.epoch - _MOST_WAITING - 2, None)
         self._retry_at, self._problem = 0.0, ""
-        self._logged_at.pop("writing", None)
         log = _log.info if is_first else _log.debug
         seconds = time.monotonic() - begun
         log("published %s %d of step %d: %d rows, %.1f s", record.kind, record.epoch, step, record.rows, seconds)
 
-    def _warn(self, kind: str, text: str) -> None:
-        """Logs a problem, at most one of each kind per minute."""
+    def _warn(self, text: str) -> None:
         self._problem = text
-        now = time.monotonic()
-        if now > self._logged_at.get(kind, -_REPEAT_SECONDS) + _REPEAT_SECONDS:
-            _log.warning("%s: %s; the training continues, and later epochs contain all changes", self._config.to, text)
-            self._logged_at[kind] = now
+        self._seldom.warning(
+            "%s: %s; the training continues, and later epochs contain all changes", self._config.to, text
+        )
 
 
 def _first_not_finite(values: Mapping[str, np.ndarray]) -> str:

@@ -1,4 +1,4 @@
-"""Shared parts of the readers: packed rows in memory-mapped files, local towers, and errors about rows."""
+"""Shared parts of the readers: packed rows in memory-mapped files, and errors about rows."""
 
 import mmap
 import os
@@ -6,41 +6,32 @@ import tempfile
 import threading
 import time
 import weakref
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.snapshot.packed_rows import unpack, value_bytes
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.live.publication.records import Record
-from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 
 _FIRST_ROWS = 1024
 _ROWS_A_LOCK = 4096  # Rows that are written while the lock is held. A reader waits for at most these.
-_KEPT = 3  # The towers of the record that is served, of the previous one, and of the next one.
 _PAUSE_SECONDS = 0.005
 
 
 class MappedRows:
-    """The rows of one table in a memory-mapped file. Thread-safe, except `blocks`.
+    """The rows of one table in a memory-mapped temporary file. Thread-safe, except `blocks`.
 
     The file has no name, so it disappears when this process ends or is killed. The index takes 16 bytes of memory per
-    key.
-
-    Args:
-      dtype: dtype of the packed rows, see `packed_rows`.
-      directory: directory of the file, on a disk with room for the rows.
+    key. `packed_rows` describes the rows and their dtype.
     """
 
-    def __init__(self, config: TableConfig, dtype: str, directory: str) -> None:
-        self._config, self._dtype, self._directory = config, dtype, directory
+    def __init__(self, config: TableConfig, dtype: str) -> None:
+        self._config, self._dtype = config, dtype
         self._width = value_bytes(config, dtype)
         self._index, self._lock = Index(), threading.Lock()
-        self._file = tempfile.TemporaryFile(dir=directory)
+        self._file = tempfile.TemporaryFile()
         self._close_file = weakref.finalize(self, self._file.close)
         self._values = np.empty((0, self._width), np.uint8)
 
@@ -101,7 +92,7 @@ class MappedRows:
             pages = mmap.mmap(self._file.fileno(), size)
         except OSError as error:
             raise UserError(
-                f"{self._directory}: {size >> 20} MiB for the rows of the table {self._config.name}: "
+                f"{tempfile.gettempdir()}: {size >> 20} MiB for the rows of the table {self._config.name}: "
                 f"{error.strerror or error}; make room there, or set TMPDIR to a directory with room"
             ) from None
         self._values = np.frombuffer(pages, np.uint8).reshape(rows, self._width)
@@ -110,8 +101,8 @@ class MappedRows:
 class NewerRows:
     """The changes of one table since the state in a `MappedRows`: changed rows, and removed keys."""
 
-    def __init__(self, config: TableConfig, dtype: str, directory: str) -> None:
-        self._rows, self._removed, self._lock = MappedRows(config, dtype, directory), Index(), threading.Lock()
+    def __init__(self, config: TableConfig, dtype: str) -> None:
+        self._rows, self._removed, self._lock = MappedRows(config, dtype), Index(), threading.Lock()
 
     def put(self, keys: np.ndarray, values: np.ndarray) -> None:
         self._rows.put(keys, values)
@@ -148,52 +139,6 @@ class NewerRows:
 def pause() -> None:
     """Sleeps for 5 ms. A refresh calls it between its parts, so that the threads that answer requests can run."""
     time.sleep(_PAUSE_SECONDS)
-
-
-class DenseFiles:
-    """The dense towers of the last records, each in its own subdirectory of a local directory."""
-
-    def __init__(self, directory: str) -> None:
-        self._directory = LocalPath(directory)
-        self._kept: list[str] = []
-
-    def path_of(self, record: Record) -> str:
-        """Returns the local directory of a record's tower, which `fetch` has copied."""
-        # A place that was emptied and filled again may reuse the number of a generation.
-        content = zlib.crc32(repr(record.dense_files).encode())
-        return str(self._directory / f"{record.generation}-{record.dense}-{content:08x}")
-
-    def fetch(self, record: Record, blocks_of: Callable[[str], Iterable[bytes]]) -> None:
-        """Copies a record's tower unless it exists, and removes the oldest tower if there are more than three.
-
-        Args:
-          blocks_of: f(name of a file of the tower) -> the file's bytes in blocks.
-        """
-        path = self.path_of(record)
-        if path in self._kept:
-            self._kept.remove(path)
-        else:
-            LocalPath(path).remove_all()
-            for entry in record.dense_files:
-                pause()
-                _copy(LocalPath(path) / entry["file"], entry, blocks_of(entry["file"]))
-        self._kept.append(path)
-        while len(self._kept) > _KEPT:
-            LocalPath(self._kept.pop(0)).remove_all()
-
-
-def _copy(path: LocalPath, entry: dict[str, Any], blocks: Iterable[bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    size = crc32 = 0
-    with open(path, "wb") as file:
-        for block in blocks:
-            file.write(block)
-            size, crc32 = size + len(block), zlib.crc32(block, crc32)
-    if (size, crc32) != (entry["bytes"], entry["crc32"]):
-        raise UserError(
-            f"the published tower's file {entry['file']} has {size} bytes with the checksum {crc32:08x}, expected "
-            f"{entry['bytes']} with {entry['crc32']:08x}: cut off, altered or replaced meanwhile"
-        )
 
 
 class RowsAhead(UserError):

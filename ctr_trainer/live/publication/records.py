@@ -2,16 +2,16 @@
 
 A publication is a directory, or the URL of one:
 
-    publication.json                         the current generation; replaced atomically
     generation-0000000003/
       base-0000000000.json                   record of the whole state after epoch 0; written last
       epoch-0000000001.json                  record of the changes since the state after epoch 0; written last
       base-0000000000/TABLE-00000-of-00001.rows.arrow
       epoch-0000000001/TABLE-00000-of-00001.rows.arrow, TABLE-00000-of-00001.removed.arrow
-      dense-0000000001/                      the dense tower, a SavedModel; each record lists the files of its tower
+      dense-0000000001/                      the dense tower after epoch 1, a SavedModel
 
-A generation begins with a base when a training begins or is restored. The state after an epoch is the newest base up to
-that epoch, with each later epoch applied in order. `embedding.snapshot.packed_rows` describes the files of rows.
+A generation begins with a base when a training begins or is restored. The current generation is the last one that has a
+record. The state after an epoch is the newest base up to that epoch, with each later epoch applied in order.
+`embedding.snapshot.packed_rows` describes the files of rows.
 """
 
 import dataclasses
@@ -28,7 +28,6 @@ from ctr_trainer.system.messages.errors import UserError
 _GENERATION = re.compile(r"generation-(\d{10})")
 _NUMBERED = re.compile(r"(base|epoch|dense)-(\d{10})(\.json)?")
 _log = logging.getLogger(__name__)
-PUBLICATION = "publication.json"
 BASE, EPOCH = "base", "epoch"
 _CURE = "publish the model again, see docs/serving.md"
 
@@ -36,23 +35,12 @@ Place = str | os.PathLike | Path  # A path or URL of a publication's directory.
 
 
 @dataclasses.dataclass(frozen=True)
-class Publication:
-    """The current generation of a publication.
-
-    Attributes:
-      generation: number of the current generation; the first is 1.
-      holder: a unique name of the publisher that made this generation.
-    """
-
-    generation: int
-    holder: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Record:
     """The files that a reader applies to get the state after an epoch.
 
     Attributes:
+      generation: number of the generation; the first is 1.
+      holder: a unique name of the publisher that made this generation.
       kind: `base` for the whole state after the epoch; `epoch` for the changes since the previous epoch.
       global_step: the global step of the dense tower.
       time: when the rows were taken, in seconds since 1970. The record has every change that the tables, or the
@@ -61,8 +49,7 @@ class Record:
       tables: for each table {`config`: the dict of `TableConfig.to_dict`}.
       files: for each file of rows {`file`, `table`, `kind`, `rows`, `bytes`, `crc32`}; `file` is relative to the
         generation's directory, `kind` is `rows` or `removed`.
-      dense: name of the directory of this state's dense tower.
-      dense_files: for each file of the tower {`file`, `bytes`, `crc32`}; `file` is relative to the tower's directory.
+      dense_files: for each file of the dense tower {`file`, `bytes`, `crc32`}; `file` is relative to `dense`.
       inputs: dict of feature -> the kind of its values, for the features that a request contains; "" for those that it
         may contain, but that the model does not read. {} if they are not known.
       change_inputs: whether the model may replace one with other inputs.
@@ -73,6 +60,7 @@ class Record:
 
     model: str
     generation: int
+    holder: str
     epoch: int
     kind: str
     global_step: int
@@ -80,7 +68,6 @@ class Record:
     dtype: str
     tables: list[dict[str, Any]]
     files: list[dict[str, Any]]
-    dense: str
     dense_files: list[dict[str, Any]]
     stream: dict[str, float] | None = None
     inputs: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -90,6 +77,11 @@ class Record:
     def name(self) -> str:
         """The name of the record's file without `.json`, and of the directory of its rows."""
         return name_of(self.kind, self.epoch)
+
+    @property
+    def dense(self) -> str:
+        """The name of the directory of the dense tower."""
+        return dense_name(self.epoch)
 
     @property
     def rows(self) -> int:
@@ -131,24 +123,12 @@ def generation_path(url: Place, generation: int) -> Path:
     return path_of(url) / f"generation-{generation:010d}"
 
 
-def read_publication(url: Place) -> Publication | None:
-    """Returns the publication at a path or URL; None if there is none.
-
-    Raises:
-      UserError: its file is cut off or was altered.
-    """
-    path = path_of(url) / PUBLICATION
-    if not path.exists():
-        return None
-    try:
-        return Publication(**path.read_json(_CURE))
-    except TypeError as error:
-        raise UserError(f"{path} is not a publication: {error}; {_CURE}") from None
-
-
-def write_publication(url: Place, publication: Publication) -> None:
-    """Makes a generation the current one. Creates the directory if it is missing."""
-    (path_of(url) / PUBLICATION).write_json(dataclasses.asdict(publication))
+def find_current(url: Place) -> tuple[int, list[tuple[str, int]]]:
+    """Returns the number of the current generation and its records, see `list_records`; (0, []) if there is none."""
+    for number, _ in reversed(list_generations(url)):
+        if names := list_records(url, number):
+            return number, names
+    return 0, []
 
 
 def list_records(url: Place, generation: int) -> list[tuple[str, int]]:
@@ -226,23 +206,18 @@ def check_file(path: Place, entry: Mapping[str, Any], name: object = None) -> No
 
 def remove_generations_before(url: Place, generation: int) -> None:
     """Removes the generations with lower numbers, complete or not."""
-    for number, path in _generations(url):
+    for number, path in list_generations(url):
         if number < generation:
             path.remove_all()
 
 
-def remove_before(url: Place, record: Record) -> None:
+def remove_before(url: Place, generation: int, kind: str, epoch: int) -> None:
     """Removes the bases, epochs and towers that neither a record nor any later one needs.
 
     Only numbers are compared, so later records may be written concurrently. The record and its files stay.
     """
-    limits = {
-        BASE: record.epoch,
-        EPOCH: record.epoch + (record.kind == BASE),
-        "dense": int(record.dense.rpartition("-")[2]),
-    }
-    directory = generation_path(url, record.generation)
-    found = ((_NUMBERED.fullmatch(path.name), path) for path in directory.iterdir())
+    limits = {BASE: epoch, EPOCH: epoch + (kind == BASE), "dense": epoch}
+    found = ((_NUMBERED.fullmatch(path.name), path) for path in generation_path(url, generation).iterdir())
     old = [path for match, path in found if match and int(match[2]) < limits[match[1]]]
     for path in sorted(old, key=lambda path: path.suffix != ".json"):  # No record is left without its files.
         if path.suffix == ".json":
@@ -251,12 +226,12 @@ def remove_before(url: Place, record: Record) -> None:
             path.remove_all()
 
 
-def newest_generation(url: Place) -> int:
-    """Returns the highest number of the generations that have a directory; 0 if there is none."""
-    return max((number for number, _ in _generations(url)), default=0)
+def next_generation(url: Place) -> int:
+    """Returns the number after those of all generations, complete or not."""
+    return max((number for number, _ in list_generations(url)), default=0) + 1
 
 
-def _generations(url: Place) -> list[tuple[int, Path]]:
-    """Returns the numbers and directories of the generations. All other files belong to the user."""
+def list_generations(url: Place) -> list[tuple[int, Path]]:
+    """Returns the sorted numbers of the generations, with their directories. All other files belong to the user."""
     found = ((_GENERATION.fullmatch(path.name), path) for path in path_of(url).glob("generation-*"))
-    return [(int(match[1]), path) for match, path in found if match]
+    return sorted((int(match[1]), path) for match, path in found if match)

@@ -9,7 +9,7 @@ from typing import Any
 from ctr_trainer.embedding.store.store import FileEntry
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
-from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Publication, Record
+from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Record
 from ctr_trainer.system.files.paths import Path, bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -27,13 +27,13 @@ class DeliveryStatus:
     """A delivery's report to the training: the last delivered record, and the problem since then.
 
     Attributes:
-      holder: the holder of the generation.
+      generation: the generation's number in the spool.
       epoch: the epoch of the record; -1 if no record of this generation was delivered yet.
       problem: why the next record is not delivered; "" if there is no problem.
       needs_base: whether the training must begin a new generation, because no epoch can follow at the target.
     """
 
-    holder: str
+    generation: int
     epoch: int = -1
     problem: str = ""
     needs_base: bool = False
@@ -79,17 +79,14 @@ class Spool:
         self._stream, self._inputs, self._changes_inputs = stream, dict(inputs or {}), change_inputs
         self._model, self._publish_rows, self._dtype = model, publish_rows, dtype
         self._tables = [{"config": config.to_dict()} for config in configs]
-        self._publication: Publication | None = None
+        self._generation, self._holder = 0, ""
         self.last: Record | None = None
         self._is_closed = False
         self.records = self.rows = self.removed = 0
 
-    def begin(self) -> Publication:
+    def begin(self) -> None:
         """Begins a new generation: the next record has all rows."""
-        current = records.read_publication(self.path)
-        number = max(current.generation if current else 0, records.newest_generation(self.path)) + 1
-        self._publication, self.last = Publication(number, uuid.uuid4().hex), None
-        return self._publication
+        self._generation, self._holder, self.last = records.next_generation(self.path), uuid.uuid4().hex, None
 
     def write(self, step: int, write_tower: Callable[[str], object], taken: float | None = None) -> Record:
         """Writes the next record, with the rows that have changed since the last one.
@@ -102,18 +99,19 @@ class Spool:
           write_tower: f(local directory), writes the SavedModel of the dense tower.
           taken: when the rows were taken, in seconds since 1970; None for now.
         """
-        publication = self._publication or self.begin()
+        if not self._generation:
+            self.begin()
         after = self.last.epoch if self.last else None
         kind, epoch = (BASE, 0) if after is None else (EPOCH, after + 1)
         name, now = records.name_of(kind, epoch), time.time() if taken is None else taken
         stream = self._stream() if self._stream else None
-        directory = records.generation_path(self.path, publication.generation)
+        directory = records.generation_path(self.path, self._generation)
         (directory / name).remove_all()
         files = self._publish_rows(str(directory / name), epoch, self._dtype, after)
-        dense = records.dense_name(epoch)
         record = Record(
             model=self._model,
-            generation=publication.generation,
+            generation=self._generation,
+            holder=self._holder,
             epoch=epoch,
             kind=kind,
             global_step=step,
@@ -121,8 +119,7 @@ class Spool:
             dtype=self._dtype,
             tables=self._tables,
             files=[{**entry, "file": f"{name}/{entry['file']}"} for entry in files],
-            dense=dense,
-            dense_files=_write_tower(directory / dense, write_tower),
+            dense_files=_write_tower(directory / records.dense_name(epoch), write_tower),
             stream=stream,
             inputs=self._inputs,
             change_inputs=self._changes_inputs,
@@ -131,8 +128,6 @@ class Spool:
             raise UserError(f"{self.path}: the rows of {name} may come from a store that is closed already")
         try:
             records.write_record(self.path, record)
-            if kind == BASE:
-                records.write_publication(self.path, publication)
         except Exception:
             # The record may have been delivered, so no other record may take its number.
             if (directory / f"{name}.json").exists():
@@ -151,7 +146,7 @@ class Spool:
     def status(self) -> DeliveryStatus | None:
         """Returns the delivery status of this generation; None if no delivery has reported one yet."""
         status = read_status(self.path)
-        return status if status and self._publication and status.holder == self._publication.holder else None
+        return status if status and status.generation == self._generation else None
 
 
 def _write_tower(path: Path, write_tower: Callable[[str], object]) -> list[dict[str, Any]]:

@@ -29,7 +29,6 @@ _MEMORY = 0.997
 class _Waiting:
     examples: Examples
     arrived: float
-    deadline: float
     future: "concurrent.futures.Future[Scored]"
 
 
@@ -38,7 +37,7 @@ class Batcher:
 
     A free thread scores the waiting requests as one batch, so batches grow with the load. A batch consists of whole
     requests, in order of arrival. If it fails, each of its requests is scored alone. A request is not scored if its
-    deadline has passed or its future was cancelled.
+    future was cancelled, as the servers do after `timeout_secs`.
 
     Args:
       on_batch: f(scored, number of examples, seconds that the first request waited), called after each batch.
@@ -104,13 +103,12 @@ class Batcher:
         Raises:
           RequestRefused: too many examples wait, or the server is shutting down.
         """
-        now = time.monotonic()
-        waiting = _Waiting(examples, now, now + self._limits.timeout_secs, concurrent.futures.Future())
+        waiting = _Waiting(examples, time.monotonic(), concurrent.futures.Future())
         with self._changed:
             if self._closed:
                 raise RequestRefused("the server is shutting down: send the request to another one", status=503)
             if self._is_full(waiting):
-                self._drop_late()
+                self._drop_cancelled()
             if self._is_full(waiting):
                 raise RequestRefused(
                     f"{self._examples} examples wait; the limit is {self._limits.max_queue} examples (max_queue), with "
@@ -145,7 +143,6 @@ class Batcher:
                 if self._closed:
                     return None
                 self._changed.wait()  # For a request or `close`, without a time limit.
-            self._drop_late()
             batch = self._first_of_queue()
             if self._queue:
                 self._changed.notify()
@@ -178,19 +175,13 @@ class Batcher:
             or self._values + waiting.examples.values > self._most_values
         )
 
-    def _drop_late(self) -> None:
-        """Removes the requests whose deadline has passed or whose future was cancelled."""
-        now = time.monotonic()
-        kept: collections.deque[_Waiting] = collections.deque()
-        for each in self._queue:
-            if each.future.cancelled():
-                self._count(each, -1)
-            elif now > each.deadline:
-                self._count(each, -1)
-                _finish(each.future, error=not_in_time(self._limits))
-            else:
-                kept.append(each)
-        self._queue = kept
+    def _drop_cancelled(self) -> None:
+        queue, self._queue = self._queue, collections.deque()
+        self._examples = self._values = 0
+        for each in queue:
+            if not each.future.cancelled():
+                self._queue.append(each)
+                self._count(each, 1)
 
     def _count(self, waiting: _Waiting, sign: int) -> None:
         self._examples += sign * waiting.examples.count
@@ -209,29 +200,19 @@ class Batcher:
             ]
         except RequestRefused as error:
             for each in batch:
-                _finish(each.future, error=error)
+                each.future.set_exception(error)
         except Exception as error:
             if len(batch) > 1:
                 for each in batch:
                     self._score_all([each], waited)
                 return
             _log.exception("a batch of %d examples failed", count)
-            _finish(batch[0].future, error=error)
+            text = f"the model failed: {type(error).__name__}; the server's log says more"
+            batch[0].future.set_exception(RequestRefused(text, status=500))
         else:
             for each, answer in zip(batch, answers, strict=True):
-                _finish(each.future, answer)
+                each.future.set_result(answer)
 
 
 def not_in_time(limits: ScoreLimits) -> RequestRefused:
     return RequestRefused(f"not scored within {limits.timeout_secs:g} s (timeout_secs)", status=504)
-
-
-def _finish(
-    future: "concurrent.futures.Future[Scored]", result: Scored | None = None, error: Exception | None = None
-) -> None:
-    """Sets the result or the error of a future, unless it was cancelled meanwhile."""
-    with contextlib.suppress(concurrent.futures.InvalidStateError):
-        if error is not None:
-            future.set_exception(error)
-        elif result is not None:
-            future.set_result(result)

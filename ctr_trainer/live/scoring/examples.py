@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,6 @@ from ctr_trainer.settings.command_flags import ScoreLimits
 
 # The explanation of the limits of bytes and values in messages.
 LIMIT = "a limit that grows with max_examples"
-# f(number of an example in a request) -> the example's name in a message.
-Where = Callable[[int], str]
 _WEIGHT = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MOST = float(np.finfo(np.float32).max)
 # float32[B] of numbers, object[B] of bytes, or B lists of bytes.
@@ -47,7 +45,7 @@ class Examples:
         """Returns examples whose values are all missing. The context, if any, has all features except the first."""
         context = frozenset(f.name for f in inputs.features[1:]) if has_context else frozenset()
         lengths = {f: 1 if f.name in context else count for f in inputs.features}
-        return cls(inputs, count, {f.name: column_of(f, [None] * n, 0) for f, n in lengths.items()}, context)
+        return cls(inputs, count, {f.name: column_of(f, [None] * n, 0, "{}") for f, n in lengths.items()}, context)
 
     @classmethod
     def merged(cls, parts: Sequence["Examples"]) -> "Examples":
@@ -66,8 +64,11 @@ class Examples:
 
     def expanded(self) -> "Examples":
         """Returns the same examples, each with its own copy of the context's values."""
-        shared = {name: _repeated(self.columns[name], self.count) for name in self.context}
-        return dataclasses.replace(self, columns={**self.columns, **shared}, context=frozenset())
+        columns = dict(self.columns)
+        for name in self.context:
+            value = columns[name]
+            columns[name] = np.repeat(value, self.count) if isinstance(value, np.ndarray) else value * self.count
+        return dataclasses.replace(self, columns=columns, context=frozenset())
 
     @functools.cached_property
     def widths(self) -> tuple[int, ...]:
@@ -87,21 +88,30 @@ class Examples:
         return {f.name: _array(self.columns[f.name]) for f in self.inputs.features}
 
 
-def _example(place: int) -> str:
-    return f"example {place}"
+def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: str) -> Column:
+    """Converts the JSON values of a feature.
 
+    Args:
+      most: the largest number of values in a list.
+      where: the name of an example in messages, as `example {}`, with its number in place of the braces.
 
-def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: Where = _example) -> Column:
-    """Converts the JSON values of a feature. A list may have at most `most` values."""
+    Raises:
+      RequestRefused: a value is wrong.
+    """
     if feature.kind == NUMBER:
-        return _numbers(feature, values, where)
+        for place, value in enumerate(values):
+            if value is not None and (type(value) not in (float, int) or not _fits(value)):
+                raise _refusal(feature, value, where.format(place))
+        return np.array([math.nan if value is None else value for value in values], np.float32)
     if feature.is_list:
-        return _lists(feature, values, most, where)
-    return _json_texts(feature, values, where)
-
-
-def _repeated(column: Column, count: int) -> Column:
-    return np.repeat(column, count) if isinstance(column, np.ndarray) else column * count
+        return [_list(feature, value, most, where.format(place)) for place, value in enumerate(values)]
+    found = np.empty(len(values), object)
+    try:
+        found[:] = list(map(str.encode, values))  # Nearly all columns contain only strings.
+    except (TypeError, UnicodeEncodeError):
+        for place, value in enumerate(values):
+            found[place] = _bytes(feature, value, value, where.format(place))
+    return found
 
 
 def _array(column: Column) -> np.ndarray:
@@ -115,8 +125,8 @@ def _array(column: Column) -> np.ndarray:
     return out
 
 
-def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: Where) -> Column:
-    """Converts the Arrow column of a feature, see `request_forms.of_flight`."""
+def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: str) -> Column:
+    """Converts the Arrow column of a feature, see `request_forms.of_flight`. For `where`, see `column_of`."""
     if feature.kind != NUMBER:
         try:
             return column_of(feature, column.to_pylist(), limits.max_list_length, where)
@@ -127,72 +137,31 @@ def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: 
         raise RequestRefused(f"column {feature.name!r}: type {kind}: expected {feature.expected}")
     values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
     if np.isinf(values).any():
-        raise _refuse(feature, "inf", int(np.isinf(values).argmax()), where)
+        raise _refusal(feature, "inf", where.format(int(np.isinf(values).argmax())))
     return values
 
 
-def _refuse(
-    feature: RawFeature, value: object, place: int, where: Where, expected: str | None = None
-) -> RequestRefused:
-    """Returns the error for a value of example number `place`. `expected` replaces the description of the feature."""
-    wanted = expected or feature.expected
-    return RequestRefused(f"{where(place)}, feature {feature.name!r}: {shown(value)} is not {wanted}")
+def _refusal(feature: RawFeature, value: object, where: str, expected: str | None = None) -> RequestRefused:
+    return RequestRefused(f"{where}, feature {feature.name!r}: {shown(value)} is not {expected or feature.expected}")
 
 
-def _numbers(feature: RawFeature, values: Sequence[Any], where: Where) -> np.ndarray:
-    """Returns a column of JSON numbers as float32[B], NaN for null. Refuses a value that is not a float32 number."""
-    for place, value in enumerate(values):
-        if value is not None and (type(value) not in (float, int) or not _fits(value)):
-            raise _refuse(feature, value, place, where)
-    return np.array([math.nan if value is None else value for value in values], np.float32)
-
-
-def _json_texts(feature: RawFeature, values: Sequence[Any], where: Where) -> np.ndarray:
-    """Returns a column of JSON texts as object[B] of bytes, b"" for null. Refuses a value that is not a text."""
-    found = np.empty(len(values), object)
-    try:
-        found[:] = list(map(str.encode, values))  # Nearly all columns contain only strings.
-    except (TypeError, UnicodeEncodeError):
-        for place, value in enumerate(values):
-            found[place] = _bytes(feature, value, value, place, where)
-    return found
-
-
-def _lists(feature: RawFeature, values: Sequence[Any], most: int, where: Where) -> list[list[bytes]]:
-    """Returns a column of JSON lists, each of at most `most` values, as lists of bytes; [] for null.
-
-    Raises:
-      RequestRefused: a value is not a list of texts, a list has more values, or a weight is not a number.
-    """
-    found = []
-    for place, value in enumerate(values):
-        if value is None:
-            value = []
-        if not isinstance(value, list):
-            raise _refuse(feature, value, place, where)
-        _check_length(feature, len(value), place, most, where)
-        found.append([_bytes(feature, each, value, place, where) for each in value])
-    _check_weights(feature, found, where)
-    return found
-
-
-def _check_length(feature: RawFeature, length: int, place: int, most: int, where: Where) -> None:
-    """Refuses a list of example `place` that has more than `most` values."""
-    if length > most:
-        said = f"{length} values, above the {most} of max_list_length"
-        raise RequestRefused(f"{where(place)}, feature {feature.name!r}: {said}")
-
-
-def _check_weights(feature: RawFeature, values: Sequence[Sequence[bytes]], where: Where) -> None:
-    """Refuses lists of bytes in which a weight is not a number, if the feature has weights."""
-    if feature.separator is None:
-        return
-    separator = feature.separator.encode()
-    for place, value in enumerate(values):
-        for each in value:
-            _, has_weight, weight = each.rpartition(separator)
+def _list(feature: RawFeature, value: Any, most: int, where: str) -> list[bytes]:
+    """Converts a list of texts, or null. If the feature has weights, checks that each is a number."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _refusal(feature, value, where)
+    if len(value) > most:
+        raise RequestRefused(
+            f"{where}, feature {feature.name!r}: {len(value)} values, above the {most} of max_list_length"
+        )
+    found = [_bytes(feature, each, value, where) for each in value]
+    if feature.separator is not None:
+        for each in found:
+            _, has_weight, weight = each.rpartition(feature.separator.encode())
             if has_weight and not (_WEIGHT.fullmatch(weight) and _fits(float(weight))):
-                raise _refuse(feature, each.decode(errors="replace"), place, where, "a text whose weight is a number")
+                raise _refusal(feature, each.decode(errors="replace"), where, "a text whose weight is a number")
+    return found
 
 
 def _fits(value: float) -> bool:
@@ -202,7 +171,8 @@ def _fits(value: float) -> bool:
         return False
 
 
-def _bytes(feature: RawFeature, value: object, whole: object, place: int, where: Where) -> bytes:
+def _bytes(feature: RawFeature, value: object, whole: object, where: str) -> bytes:
+    """Converts a text, which is `whole` or a part of it; messages show `whole`."""
     if value is None:
         return b""
     if isinstance(value, bytes):  # Of Arrow; JSON has none.
@@ -211,12 +181,12 @@ def _bytes(feature: RawFeature, value: object, whole: object, place: int, where:
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise _refuse(feature, whole, place, where, "a text of whole characters") from None
+            raise _refusal(feature, whole, where, "a text of whole characters") from None
     if type(value) is int:
         return str(value).encode()
     if isinstance(value, dict) and value.keys() == {"b64"}:
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise _refuse(feature, value, place, where, "base64") from None
-    raise _refuse(feature, whole, place, where)
+            raise _refusal(feature, value, where, "base64") from None
+    raise _refusal(feature, whole, where)

@@ -42,6 +42,7 @@ _STATUS = {
     401: grpc.StatusCode.UNAUTHENTICATED,
     404: grpc.StatusCode.NOT_FOUND,
     429: grpc.StatusCode.UNAVAILABLE,
+    500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
@@ -130,13 +131,6 @@ class FlightScorer:
             context.abort(_STATUS.get(error.status, grpc.StatusCode.INVALID_ARGUMENT), str(error))
         except grpc.RpcError:
             return  # The client has disconnected.
-        except Exception as error:
-            if not context.is_active():
-                return
-            _log.exception("a batch of Arrow Flight failed")
-            context.abort(
-                grpc.StatusCode.INTERNAL, f"the model failed: {type(error).__name__}; the server's log says more"
-            )
         finally:
             with self._lock:
                 self._streams.pop(context, None)

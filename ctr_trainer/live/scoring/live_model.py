@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from ctr_trainer.live.publication.places import RowReader
-from ctr_trainer.live.publication.reading import RowsLost
 from ctr_trainer.live.scoring.metrics import ScoreMetrics
 from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.served_model import RecordRefused, ServedModel
@@ -39,8 +38,7 @@ class LiveModel:
         self._metrics, self._on_failure = metrics, on_failure
         self.failure: UserError | None = None
         self._model: ServedModel | None = None
-        self._why = "the model is being loaded"
-        self._problem: Exception | None = None  # The error of the last check for a newer record.
+        self._problem: Exception | None = None  # The error of the last look for the model or for a newer record.
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
 
@@ -52,7 +50,7 @@ class LiveModel:
     def model(self) -> ServedModel:
         """The model. Raises RequestRefused if it is not loaded."""
         if self._model is None:
-            raise RequestRefused(f"{self._why}: send the request again later", status=503)
+            raise RequestRefused(f"{self.what_is_wrong()}: send the request again later", status=503)
         return self._model
 
     @property
@@ -74,7 +72,7 @@ class LiveModel:
     def what_is_wrong(self) -> str:
         """Returns the reason why a load balancer should send no requests; "" if nothing is wrong."""
         if self._model is None:
-            return self._why
+            return self.problem or "the model is being loaded"
         if self._model.reader.unreadable:
             return self._model.reader.unreadable
         age, most = self._model.freshness.age_secs, self._flags.max_age_secs
@@ -82,7 +80,7 @@ class LiveModel:
 
     @property
     def problem(self) -> str:
-        """The reason why no newer record is served; "" if nothing is wrong. The served record stays valid."""
+        """The reason why no record, or no newer one, is served; "" if nothing is wrong. A served record stays valid."""
         return "" if self._problem is None else str(self._problem) or type(self._problem).__name__
 
     def close(self) -> None:
@@ -100,9 +98,9 @@ class LiveModel:
         try:
             self._load()
         except Exception as error:
-            self.failure = error if isinstance(error, UserError) else UserError(f"the model cannot be loaded: {error}")
-            self._why = str(self.failure)
-            if self.failure is not error:
+            is_known = isinstance(error, UserError)
+            self._problem = self.failure = error if is_known else UserError(f"the model cannot be loaded: {error}")
+            if not is_known:
                 _log.exception("the model cannot be loaded")
             self._on_failure()
             return
@@ -111,18 +109,18 @@ class LiveModel:
 
     def _load(self) -> None:
         """Loads the model, unless `close` is called first."""
-        began, said, longest = time.monotonic(), False, self._flags.start_timeout
+        began, longest = time.monotonic(), self._flags.start_timeout
         while not self._ends.is_set():
             try:
-                self._model = self._opened()
+                self._model, self._problem = self._opened(), None
                 self._log_record(self._model)
                 return
             except UserError as error:
                 if time.monotonic() - began >= longest:
                     raise UserError(f"{error} (waited {longest:g} s, start_timeout)") from None
-                if not said:
+                if self._problem is None:
                     _log.warning("%s; waiting up to %g s for it", error, longest)
-                self._why, said = str(error), True
+                self._problem = error
                 self._ends.wait(min(self._flags.refresh_secs, longest))
 
     def _opened(self) -> ServedModel:
@@ -147,17 +145,12 @@ class LiveModel:
         except Exception as error:
             self._metrics.note_refresh("refused" if isinstance(error, RecordRefused) else "failed")
             self._problem = error
-            if repr(error) == repr(before) or (isinstance(error, RowsLost) and isinstance(before, RowsLost)):
-                return  # The log has it already.
-            if isinstance(error, (RecordRefused, RowsLost)):
-                _log.error("%s", error)
-            else:
-                _log.warning("no newer record is served: %s", self.problem, exc_info=not isinstance(error, UserError))
+            if type(error) is not type(before):  # Otherwise the log has it already.
+                is_known = isinstance(error, UserError)
+                _log.error("no newer record is served: %s", self.problem, exc_info=not is_known)
             return
         if not isinstance(self._problem, RecordRefused):  # The refused record is still the newest one.
             self._problem = None
-        if isinstance(before, RowsLost) and self._problem is None:
-            _log.info("the rows can be read again")
 
     def _log_record(self, model: ServedModel) -> None:
         now = model.freshness

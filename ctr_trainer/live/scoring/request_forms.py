@@ -1,12 +1,12 @@
 """The forms of a request: rows, columns, and one context with many candidates; over HTTP and Arrow Flight."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 
-from ctr_trainer.live.publication.raw_inputs import NUMBER, RawFeature, RawInputs
-from ctr_trainer.live.scoring.examples import LIMIT, Examples, Where, column_of, of_arrow
+from ctr_trainer.live.publication.raw_inputs import NUMBER, RawInputs
+from ctr_trainer.live.scoring.examples import LIMIT, Examples, column_of, of_arrow
 from ctr_trainer.live.scoring.refusals import RequestRefused, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
@@ -23,55 +23,41 @@ def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Exampl
         raise RequestRefused(f"expected a body of one of three forms: {_FORMS}")
     if found.get("signature_name", SIGNATURE) != SIGNATURE:
         raise RequestRefused(f'"signature_name": the only signature is {SIGNATURE!r}')
-    if "instances" in found:
-        return of_instances(inputs, found["instances"], limits), True
     if "inputs" in found:
         return _of_columns(inputs, found["inputs"], limits), False
-    return of_candidates(inputs, found.get(_CONTEXT, {}), found.get(_CANDIDATES), limits), True
+    if "instances" in found:
+        return of_rows(inputs, found["instances"], limits), True
+    return of_rows(inputs, found.get(_CANDIDATES), limits, _object(found.get(_CONTEXT, {}), '"context"')), True
 
 
-def of_instances(inputs: RawInputs, instances: object, limits: ScoreLimits) -> Examples:
-    """Returns the examples of a list with one {feature: value} per example.
+def of_rows(inputs: RawInputs, rows: object, limits: ScoreLimits, context: Mapping | None = None) -> Examples:
+    """Returns the examples of a list with one {feature: value} per example, or per candidate of a context.
 
-    Raises:
-      RequestRefused: a feature is unknown or missing, a value is wrong, or there are too many values.
-    """
-    return _of_rows(inputs, {}, instances, limits, "instances", "example")
-
-
-def of_candidates(inputs: RawInputs, context: object, candidates: object, limits: ScoreLimits) -> Examples:
-    """Returns an example for each candidate, with the features of the context and of the candidate.
-
-    The limits apply to the expanded examples.
+    The limits apply to the candidates with all features of the context.
 
     Args:
-      context: {feature: value} of the features that all candidates share.
-      candidates: a list with one {feature: value} per candidate, with all other features.
+      context: {feature: value} of the features that all candidates share; None if the rows are no candidates.
 
     Raises:
-      RequestRefused: see `of_instances`; or the context and a candidate have the same feature.
+      RequestRefused: a feature is unknown, missing or in the context as well, a value is wrong, or there are too many
+        values.
     """
-    return _of_rows(inputs, _context(context), candidates, limits, _CANDIDATES, _CANDIDATE)
-
-
-def _of_rows(
-    inputs: RawInputs, context: Mapping[str, object], rows: object, limits: ScoreLimits, key: str, what: str
-) -> Examples:
-    where = _numbered(what)
+    key, what = ("instances", "example") if context is None else (_CANDIDATES, _CANDIDATE)
+    shared, where = context or {}, f"{what} {{}}"
     if not isinstance(rows, list) or not rows:
         raise RequestRefused(f'"{key}": expected a list of {what}s, as [{{"feature": value, ...}}]')
-    _check_count(len(rows), limits, f"{what}s")
-    _check_names(inputs, context, _names(rows, where), where)
-    own = [f for f in inputs.features if f.name not in context]
+    _check_count(len(rows), limits, what)
+    _check_names(inputs, shared, (_object(each, f"{what} {place}") for place, each in enumerate(rows)), where)
+    own = [f for f in inputs.features if f.name not in shared]
     columns = {f.name: column_of(f, [each[f.name] for each in rows], limits.max_list_length, where) for f in own}
-    return _examples(inputs, len(rows), context, columns, limits)
+    return _examples(inputs, len(rows), shared, columns, limits)
 
 
 def _of_columns(inputs: RawInputs, columns: object, limits: ScoreLimits) -> Examples:
     """Returns the examples of {feature: list with one value per example}."""
     if not isinstance(columns, dict):
         raise RequestRefused('"inputs": expected the columns, as {"feature": [value, ...], ...}')
-    _check_names(inputs, (), [columns], lambda place: '"inputs"')
+    _check_names(inputs, (), [columns], '"inputs"')
     first = inputs.features[0].name if inputs.features else ""
     for feature in inputs.features:
         values = columns[feature.name]
@@ -83,8 +69,8 @@ def _of_columns(inputs: RawInputs, columns: object, limits: ScoreLimits) -> Exam
                 "one value per example"
             )
     count = len(columns[first]) if inputs.features else 0
-    _check_count(count, limits, "examples")
-    made = {f.name: column_of(f, columns[f.name], limits.max_list_length) for f in inputs.features}
+    _check_count(count, limits, "example")
+    made = {f.name: column_of(f, columns[f.name], limits.max_list_length, "example {}") for f in inputs.features}
     return _examples(inputs, count, {}, made, limits)
 
 
@@ -97,16 +83,16 @@ def of_flight(inputs: RawInputs, batch: pa.RecordBatch, metadata: bytes, limits:
     Args:
       metadata: b"", or for candidates the JSON `{"context": {feature: value}}`.
     """
-    context, what = {}, "example"
+    context, what = dict[str, object](), "example"
     if metadata:
         found = _parsed(metadata, limits, "app_metadata")
         if found.keys() != {_CONTEXT}:
             raise RequestRefused('app_metadata is not {"context": {"feature": value, ...}}')
-        context, what = _context(found[_CONTEXT]), _CANDIDATE
-    _check_names(inputs, context, [dict.fromkeys(batch.schema.names)], lambda place: "columns")
-    _check_count(len(batch), limits, f"{what}s")
-    where, own = _numbered(what), [f for f in inputs.features if f.name not in context]
-    columns = {f.name: of_arrow(f, batch[f.name], limits, where) for f in own}
+        context, what = _object(found[_CONTEXT], '"context"'), _CANDIDATE
+    _check_names(inputs, context, [dict.fromkeys(batch.schema.names)], "columns")
+    _check_count(len(batch), limits, what)
+    own = [f for f in inputs.features if f.name not in context]
+    columns = {f.name: of_arrow(f, batch[f.name], limits, f"{what} {{}}") for f in own}
     return _examples(inputs, len(batch), context, columns, limits)
 
 
@@ -126,39 +112,37 @@ def _parsed(body: bytes, limits: ScoreLimits, what: str) -> dict:
     return found
 
 
-def _context(context: object) -> dict:
-    if not isinstance(context, dict):
-        raise RequestRefused(f'"context": {shown(context)} is not an object, as {{"feature": value, ...}}')
-    return context
+def _object(value: object, where: str) -> dict:
+    if not isinstance(value, dict):
+        raise RequestRefused(f'{where}: {shown(value)} is not an object, as {{"feature": value, ...}}')
+    return value
 
 
 def _check_count(count: int, limits: ScoreLimits, what: str) -> None:
     """Refuses a request that has no examples, or too many."""
     if not 0 < count <= limits.max_examples:
-        raise RequestRefused(f"{count} {what}: expected 1 to {limits.max_examples} (max_examples)")
+        raise RequestRefused(f"{count} {what}s: expected 1 to {limits.max_examples} (max_examples)")
 
 
-def _names(rows: list, where: Where) -> Iterator[Collection[str]]:
-    for place, each in enumerate(rows):
-        if not isinstance(each, dict):
-            raise RequestRefused(f'{where(place)}: {shown(each)} is not an object, as {{"feature": value, ...}}')
-        yield each.keys()
-
-
-def _check_names(inputs: RawInputs, context: Collection[str], rows: Iterable[Collection[str]], where: Where) -> None:
+def _check_names(inputs: RawInputs, context: Collection[str], rows: Iterable[Mapping], where: str) -> None:
     """Refuses an unknown feature, and a row that lacks a feature or repeats a feature of the context."""
     _check_known(inputs, context, _CONTEXT)
     right: object = None  # The names of the last row. In most requests, all rows have the same names.
-    for place, names in enumerate(rows):
+    for place, row in enumerate(rows):
+        names = row.keys()
         if names == right:
             continue
         both = next((name for name in names if name in context), None)
         if both is not None:
-            raise RequestRefused(f"{where(place)}: feature {shown(both)} is in the context as well: give it once")
-        _check_known(inputs, names, where(place))
+            raise RequestRefused(
+                f"{where.format(place)}: feature {shown(both)} is in the context as well: give it once"
+            )
+        _check_known(inputs, names, where.format(place))
         missing = next((f for f in inputs.features if f.name not in names and f.name not in context), None)
         if missing is not None:
-            raise RequestRefused(f"{where(place)}: feature {missing.name!r} is missing: expected {missing.expected}")
+            raise RequestRefused(
+                f"{where.format(place)}: feature {missing.name!r} is missing: expected {missing.expected}"
+            )
         right = names
 
 
@@ -173,10 +157,12 @@ def _check_known(inputs: RawInputs, names: Collection[str], where: str) -> None:
 def _examples(
     inputs: RawInputs, count: int, context: Mapping[str, object], columns: dict, limits: ScoreLimits
 ) -> Examples:
-    shared: list[RawFeature] = [f for f in inputs.features if f.name in context]
+    size = 0
+    shared = [f for f in inputs.features if f.name in context]
     for f in shared:
-        columns[f.name] = column_of(f, [context[f.name]], limits.max_list_length, lambda place: _CONTEXT)
-    size = count * sum(len(text) for f in shared if f.kind != NUMBER for text in _texts(columns[f.name][0]))
+        column = columns[f.name] = column_of(f, [context[f.name]], limits.max_list_length, _CONTEXT)
+        if f.kind != NUMBER:
+            size += count * sum(map(len, column[0] if f.is_list else column))
     if size > limits.max_body_bytes:
         raise RequestRefused(
             f"context: {size} bytes if each of {count} candidates had its own copy, over {limits.max_body_bytes}, "
@@ -191,11 +177,3 @@ def _examples(
             status=413,
         )
     return examples
-
-
-def _texts(value: bytes | list[bytes]) -> list[bytes]:
-    return value if isinstance(value, list) else [value]
-
-
-def _numbered(what: str) -> Where:
-    return lambda place: f"{what} {place}"

@@ -88,7 +88,8 @@ class ServedModel:
         self._refused: Record | None = None
         self._gate = RecordGate()
         self._refreshing = threading.Lock()
-        self.tower = _warmed(Tower(reader.dense_path(reader.record)), reader.record)
+        with reader.tower(reader.record) as path:
+            self.tower = _warmed(Tower(path), reader.record)
         self._arrays: dict[str, np.ndarray] = {}  # Those of the last batch.
         self.new_keys = self._count_of_keys()
         self._spare: Tower | None = None  # The previous tower, whose session the next tower takes over.
@@ -152,29 +153,25 @@ class ServedModel:
             if newest is None or newest == self._refused:
                 return False
             before, record = self.tower, self.reader.record
-            same = (newest.generation, newest.dense, newest.dense_files)
-            try:
-                if same == (record.generation, record.dense, record.dense_files):
-                    tower = before
-                else:
-                    spare, self._spare = self._spare, None
-                    tower = _warmed(Tower(self.reader.dense_path(newest), before, spare), newest)
-            except UserError as error:
-                self._refused = newest
-                raise RecordRefused(
-                    f"{newest.kind} {newest.epoch} of generation {newest.generation} is not served, and epoch "
-                    f"{record.epoch} of generation {record.generation} stays: {error}"
-                ) from None
+            with self.reader.tower(newest) as path:
+                spare, self._spare = self._spare, None
+                try:
+                    tower = _warmed(Tower(path, before, spare), newest)
+                except UserError as error:
+                    self._refused = newest
+                    raise RecordRefused(
+                        f"{newest.kind} {newest.epoch} of generation {newest.generation} is not served, and epoch "
+                        f"{record.epoch} of generation {record.generation} stays: {error}"
+                    ) from None
             with self._gate.change():
                 self.reader.advance()
                 self.tower, self._refused = tower, None
                 if tower.spec != before.spec:
                     self.new_keys = self._count_of_keys()
-            if tower is not before:
-                if tower.shares_graph(before):
-                    self._spare = before
-                else:
-                    before.close()
+            if tower.shares_graph(before):
+                self._spare = before
+            else:
+                before.close()
             return True
 
     def close(self) -> None:

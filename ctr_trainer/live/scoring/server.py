@@ -106,7 +106,7 @@ def serve(flags: ScoreFlags) -> None:
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
-    server = ScoreServer(flags, lambda: open_reader(flags.model, flags.cache_dir, flags.redis, flags.cache_rows))
+    server = ScoreServer(flags, lambda: open_reader(flags.model, flags.redis, flags.cache_rows))
     # While uvicorn runs, it has its own handlers; when it ends, it raises the signal again.
     with child.handling_signals(lambda *_: server.stop()):
         scheme = "https" if flags.tls_cert else "http"

@@ -207,6 +207,7 @@ class StorePath(PureStorePath):
     def local_files(self, names: Iterable[str]) -> Iterator[LocalPath]:
         with temporary_directory() as directory:
             for name in names:
+                LocalPath(directory, name).parent.mkdir(parents=True, exist_ok=True)
                 LocalPath(directory, name).copy_from(self / name)
             yield LocalPath(directory)
 

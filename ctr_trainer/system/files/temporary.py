@@ -12,25 +12,22 @@ from collections.abc import Iterator
 from ctr_trainer.system.messages.errors import UserError
 
 
-def private_path(name: str, below: str | None = None) -> str:
-    """Returns the path of a directory of this user in the directory for temporary files, or in `below`."""
-    return os.path.join(below or tempfile.gettempdir(), f"ctr_trainer-{os.getuid()}-{name}")
+def private_path(name: str) -> str:
+    """Returns the path of a directory of this user in the directory for temporary files."""
+    return os.path.join(tempfile.gettempdir(), f"ctr_trainer-{os.getuid()}-{name}")
 
 
 @contextlib.contextmanager
-def temporary_directory(below: str | None = None) -> Iterator[str]:
+def temporary_directory() -> Iterator[str]:
     """Yields the path of a new directory. Removes it with all files at the end of the block.
 
     This process locks the directory as long as the block runs. If the process is killed, the kernel frees the lock, and
     the next process of this user that creates a directory removes this one.
 
-    Args:
-      below: parent of the directory; None for the directory for temporary files (`TMPDIR`).
-
     Raises:
       UserError: the file system does not support locks.
     """
-    prefix = private_path("tmp-", below)
+    prefix = private_path("tmp-")
     for left in glob.glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError), _locked(left):
             shutil.rmtree(left, ignore_errors=True)

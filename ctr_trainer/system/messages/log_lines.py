@@ -11,7 +11,6 @@ from ctr_trainer.system.messages.errors import masked
 FORMATS = ("plain", "json")
 _NAME = "ctr_trainer"
 _LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - %(message)s"
-_EVERY_SECONDS = 10.0
 
 
 def event_text(seconds: float) -> str:
@@ -103,19 +102,19 @@ def _installed() -> logging.StreamHandler | None:
 
 
 class Seldom:
-    """Logs at most one warning in ten seconds, and counts the warnings that it omits."""
+    """Logs at most one warning in `seconds`, and counts the warnings that it omits."""
 
-    def __init__(self, log: logging.Logger) -> None:
-        self._log, self._next, self._left_out = log, 0.0, 0
+    def __init__(self, log: logging.Logger, seconds: float = 10.0) -> None:
+        self._log, self._seconds, self._next, self._left_out = log, seconds, 0.0, 0
 
     def warning(self, text: str, *arguments: object) -> None:
-        """Logs a warning, or only counts it if the last one was logged less than ten seconds ago."""
+        """Logs a warning, or only counts it if the last one was logged less than `seconds` ago."""
         now = time.monotonic()
         if now < self._next:
             self._left_out += 1
             return
         more = f" ({self._left_out} such lines were left out)" if self._left_out else ""
-        self._next, self._left_out = now + _EVERY_SECONDS, 0
+        self._next, self._left_out = now + self._seconds, 0
         self._log.warning(f"{text}{more}", *arguments, stacklevel=2)
 
 
