@@ -47,8 +47,8 @@ class Spool:
         self.path = place / "spool"
         model = trained.train(place / "model", HIDDEN_UNITS)
         self.instances = model.instances
-        first = [self._publish(model, 0, 0)]
-        first += [self._publish(model, number, epoch, first[0]) for epoch, number in ((1, 1), (2, 0))]
+        publishing = trained.Publishing(self.path, model, MORE_ROWS)
+        first = [publishing.publish(number) for number in (0, 1, 0)]
         self.released = first[-1].epoch
         self._records = [self._copy(first[1 + n % 2], self.released + 1 + n) for n in range(epochs)]
 
@@ -57,10 +57,6 @@ class Spool:
         record = dataclasses.replace(self._records.pop(0), time=time.time())
         records.write_record(self.path, record)
         self.released = record.epoch
-
-    def _publish(self, model: trained.Trained, number: int, epoch: int, graph_of: Record | None = None) -> Record:
-        of = model.estimator, model.checkpoints[number]
-        return trained.publish(self.path, *of, epoch=epoch, more_rows=MORE_ROWS, graph_of=graph_of)
 
     def _copy(self, record: Record, epoch: int) -> Record:
         """Copies the files of a record, and returns a record of another epoch that names the copies."""

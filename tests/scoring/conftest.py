@@ -74,7 +74,7 @@ def small_model(tmp_path_factory):
 def publication(small_model, tmp_path_factory):
     """The path of a publication of the first checkpoint, which tests must not change."""
     url = tmp_path_factory.mktemp("publication")
-    trained.publish(url, small_model.estimator, small_model.checkpoints[0])
+    trained.Publishing(url, small_model).publish(0)
     return url
 
 

@@ -140,7 +140,7 @@ def _without_ranking(tower):
 
 
 def test_a_tower_that_cannot_rank_scores_the_expanded_rows(small_model, request_body, tmp_path):
-    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0], change=_without_ranking)
+    trained.Publishing(tmp_path, small_model).publish(0, _without_ranking)
     context, candidates = request_body
     with running(tmp_path) as server:
         client = Client(server.port)

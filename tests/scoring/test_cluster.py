@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.live.publication import cluster as connection_to_cluster
-from ctr_trainer.live.publication import cluster_contents, cluster_keys, cluster_rows, records
+from ctr_trainer.live.publication import cluster_contents, cluster_rows, records
 from ctr_trainer.live.publication.cluster_target import ClusterTarget
 from ctr_trainer.live.publication.delivery import deliver
 from ctr_trainer.live.publication.places import open_reader
@@ -52,7 +52,7 @@ class Publications:
     def spool(self, number):
         """Returns a spool of a checkpoint by its number."""
         spool = self._directory / f"spool-{len(self.checkpoint_of)}"
-        trained.publish(spool, self._model.estimator, self._model.checkpoints[number], holder=spool.name)
+        trained.Publishing(spool, self._model).publish(number)
         return spool
 
     def publish(self, number):
@@ -107,7 +107,8 @@ def _await_health(publications, client, status):
 
 def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tmp_path, cluster):
     spool, expected = tmp_path / "spool", small_model.expected
-    trained.publish(spool, small_model.estimator, small_model.checkpoints[0])
+    publishing = trained.Publishing(spool, small_model)
+    publishing.publish(0)
     with contextlib.closing(ClusterTarget(cluster.url, RedisFiles())) as target:
         deliver_all(spool, target)
         with (
@@ -126,7 +127,7 @@ def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tm
                 np.testing.assert_allclose(found, expected[0], atol=1e-6, rtol=0)
             cached = {n: v for n, v in client.figures().items() if n.startswith("ctr_score_row_cache_keys_total")}
             assert len(set(cached.values())) == 1 and min(cached.values()) > 0  # the second time all are found
-            trained.publish(spool, small_model.estimator, small_model.checkpoints[1], epoch=1)
+            publishing.publish(1)
             deliver_all(spool, target)
             until(lambda: predicted()[0] == "1", "the next epoch")
 
@@ -209,7 +210,7 @@ def test_a_cluster_full_of_a_dead_generation_takes_the_next_one(cluster, publica
         second = publications.publish(1)
         until(lambda: publications.assert_right(client) == (200, second), "the next generation")
     names = [name for port in cluster.primaries() for name in cluster.ask(port, "KEYS", "{????}ctr:*")]
-    assert {cluster_keys.generation_of("ctr", name) for name in names} == {first, second}
+    assert {connection_to_cluster.generation_of("ctr", name) for name in names} == {first, second}
 
 
 def test_a_delivery_that_found_the_cluster_full_succeeds_once_there_is_room(cluster, publications, tmp_path):

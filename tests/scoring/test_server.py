@@ -151,7 +151,7 @@ def test_prometheus_sees_requests_batches_and_freshness(client, small_model):
 
 def test_the_age_the_event_time_and_the_lag_reach_everyone_who_asks(small_model, tmp_path):
     stream = {"event_seconds": time.time() - 100, "lag_records": 7}
-    trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0], stream=stream)
+    trained.Publishing(tmp_path, small_model, stream=stream).publish(0)
     with (
         running(tmp_path, wait=False, max_age_secs=1e-3) as server,
         contextlib.closing(Client(server.port)) as client,
@@ -183,8 +183,8 @@ def test_values_that_training_never_saw_are_a_metric_and_warned_of_once(publicat
 
 
 def test_a_newer_record_is_served_and_no_answer_mixes_two(small_model, tmp_path):
-    estimator, (older, newer) = small_model.estimator, small_model.checkpoints
-    trained.publish(tmp_path, estimator, older)
+    publishing = trained.Publishing(tmp_path, small_model)
+    publishing.publish(0)
     with running(tmp_path) as server, concurrent.futures.ThreadPoolExecutor(2) as threads:
         ends = threading.Event()
 
@@ -198,8 +198,10 @@ def test_a_newer_record_is_served_and_no_answer_mixes_two(small_model, tmp_path)
         asking = [threads.submit(ask_on) for _ in range(2)]
         try:
             with contextlib.closing(Client(server.port)) as client:
-                for generation, epoch, checkpoint in ((1, 1, newer), (2, 0, older)):
-                    trained.publish(tmp_path, estimator, checkpoint, generation, epoch)
+                for generation, epoch, number in ((1, 1, 1), (2, 0, 0)):
+                    if epoch == 0:
+                        publishing.spool.begin()
+                    publishing.publish(number)
                     served = {"x-model-generation": str(generation), "x-model-epoch": str(epoch)}
                     one = dict(instances=small_model.instances[:1])
                     until(lambda s=served, one=one: s.items() <= dict(client.predict(**one)[2]).items(), str(served))
@@ -215,8 +217,8 @@ def test_a_newer_record_is_served_and_no_answer_mixes_two(small_model, tmp_path)
 
 
 def test_a_record_that_is_not_finite_is_refused_and_the_one_before_stays(small_model, tmp_path, caplog):
-    estimator, (older, newer) = small_model.estimator, small_model.checkpoints
-    trained.publish(tmp_path, estimator, older)
+    publishing = trained.Publishing(tmp_path, small_model)
+    publishing.publish(0)
     with running(tmp_path) as server, contextlib.closing(Client(server.port)) as client:
 
         def assert_serves(epoch):
@@ -225,7 +227,7 @@ def test_a_record_that_is_not_finite_is_refused_and_the_one_before_stays(small_m
             expected = small_model.expected[1 if epoch else 0]
             np.testing.assert_allclose(probabilities(answer), expected, atol=1e-6, rtol=0)
 
-        trained.publish(tmp_path, estimator, newer, epoch=1, change=trained.not_finite)
+        publishing.publish(1, trained.not_finite)
         until(lambda: "problem" in client.ask("/healthz")[1], "the refusal")
         refused, none = (f'ctr_score_refreshes_total{{outcome="{outcome}"}}' for outcome in ("refused", "none"))
         for _ in range(3):
@@ -238,8 +240,8 @@ def test_a_record_that_is_not_finite_is_refused_and_the_one_before_stays(small_m
         assert client.figures()[refused] == 1
         with pytest.raises(UserError, match="is not finite: the training diverged"):
             tower = records.generation_path(tmp_path, 1) / records.dense_name(1)
-            from_checkpoint.refuse_not_finite(str(tower), newer)
-        trained.publish(tmp_path, estimator, newer, epoch=2)
+            from_checkpoint.refuse_not_finite(str(tower), small_model.checkpoints[1])
+        publishing.publish(1)
         until(lambda: client.ask("/healthz")[1]["epoch"] == 2, "the next epoch")
         assert_serves(2)
         until(lambda: "problem" not in client.ask("/healthz")[1], "the end of the problem")
@@ -253,9 +255,10 @@ def test_waits_for_its_publication_and_says_so(small_model, tmp_path):
         status, answer, headers = client.predict(instances=small_model.instances[:1])
         assert status == 503 and "there is no publication" in answer["error"] and headers["Retry-After"] == "1"
         # A first record that is not finite is waited out.
-        trained.publish(url, small_model.estimator, small_model.checkpoints[0], change=trained.not_finite)
+        publishing = trained.Publishing(url, small_model)
+        publishing.publish(0, trained.not_finite)
         until(lambda: "is nan" in client.ask("/healthz")[1]["status"], "the refusal")
-        trained.publish(url, small_model.estimator, small_model.checkpoints[1], epoch=1)
+        publishing.publish(1)
         until(lambda: client.ask("/healthz")[0] == 200, "the model")
 
 

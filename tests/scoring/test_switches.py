@@ -12,19 +12,15 @@ from tests.scoring import trained
 
 
 @pytest.fixture
-def published(small_model, tmp_path):
-    """Gives f(epoch, **settings) that publishes; even epochs have the first checkpoint, all of them the same graph."""
-    first = trained.publish(tmp_path, small_model.estimator, small_model.checkpoints[0])
-
-    def publish(epoch, graph_of=first, **settings):
-        of = small_model.estimator, small_model.checkpoints[epoch % 2]
-        return trained.publish(tmp_path, *of, epoch=epoch, graph_of=graph_of, **settings)
-
-    return publish
+def publishing(small_model, tmp_path):
+    """Has published the first checkpoint."""
+    publishing = trained.Publishing(tmp_path, small_model)
+    publishing.publish(0)
+    return publishing
 
 
 @pytest.fixture
-def model(published, tmp_path):
+def model(publishing, tmp_path):
     with contextlib.closing(ServedModel(open_reader(str(tmp_path)))) as model:
         yield model
 
@@ -35,17 +31,17 @@ def scores_are_those_of(model, small_model, number):
     np.testing.assert_allclose(found.ravel(), small_model.expected[number], atol=1e-5)
 
 
-def test_towers_of_one_graph_share_two_sessions_until_another_graph_comes(small_model, published, model):
+def test_towers_of_one_graph_share_two_sessions_until_another_graph_comes(small_model, publishing, model):
     sessions = [model.tower._session]
     for epoch in (1, 2, 3, 4):
-        published(epoch)
+        publishing.publish(epoch % 2)
         assert model.refresh()
         scores_are_those_of(model, small_model, epoch % 2)
         sessions.append(model.tower._session)
     assert sessions[0] is sessions[2] is sessions[4]
     assert sessions[1] is sessions[3] is not sessions[0]
     former = model.tower, model._spare
-    published(5, graph_of=None)
+    publishing.publish(1, new_graph=True)
     assert model.refresh()
     scores_are_those_of(model, small_model, 1)
     assert model._spare is None
@@ -54,13 +50,13 @@ def test_towers_of_one_graph_share_two_sessions_until_another_graph_comes(small_
             tower._session.run([])
 
 
-def test_a_refresh_pauses_between_its_parts_so_that_requests_are_answered(published, model, monkeypatch):
-    for epoch in (1, 2):  # From then on, towers take the session of an earlier one.
-        published(epoch)
+def test_a_refresh_pauses_between_its_parts_so_that_requests_are_answered(publishing, model, monkeypatch):
+    for number in (1, 0):  # From then on, towers take the session of an earlier one.
+        publishing.publish(number)
         assert model.refresh()
     slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    published(3)
+    publishing.publish(1)
     slept.clear()
     assert model.refresh()
     record = model.reader.record

@@ -1,28 +1,22 @@
 """A small trained model with every kind of feature, and its publication."""
 
 import dataclasses
-import json
 import os
 import pathlib
 import shutil
-import time
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.snapshot import packed_rows, snapshot
-from ctr_trainer.embedding.snapshot.packed_rows import pack
-from ctr_trainer.embedding.snapshot.snapshot import key_array
-from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.records import Record
+from ctr_trainer.live.publication.spool import Spool
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.system.files.paths import bytes_and_crc32, path_of
 from tests import small, small_served
 from tests.constant import CONSTANT
 
@@ -61,70 +55,57 @@ def train(directory, hidden_units=(8,)):
     return Trained(estimator, checkpoints, small_served.examples(directory / "served.csv"), expected)
 
 
-def publish(
-    url: str | os.PathLike,
-    estimator: Estimator,
-    checkpoint: Checkpoint,
-    generation: int = 1,
-    epoch: int = 0,
-    dtype: str = "float32",
-    holder: str = "a test",
-    change: Callable[[str], None] | None = None,
-    more_rows: int = 0,
-    graph_of: Record | None = None,
-    stream: dict[str, float] | None = None,
-) -> Record:
-    """Publishes all rows and the tower of a checkpoint as an epoch; the epoch 0 begins a generation of a holder.
+class Publishing:
+    """Publishes checkpoints of a model one after the other, as a training does, but each with all of its rows.
 
     Args:
-      change: f(directory of the tower) that changes it before it is published.
       more_rows: how many rows of each table are added, of keys that no example has.
-      graph_of: an earlier record of the generation, whose graph the tower takes: a training exports its graph once. The
-        towers of two checkpoints have different graphs, as two exports in one process name gradient functions
-        differently.
       stream: see `Record`.
+
+    Attributes:
+      spool: the `Spool` that is written.
     """
-    kind = records.EPOCH if epoch else records.BASE
-    directory, name = records.generation_path(url, generation), records.name_of(kind, epoch)
-    (directory / name).mkdir(parents=True, exist_ok=True)
-    blocks = {}
-    for config, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
-        blocks.setdefault(config.name, (config, []))[1].append((keys.copy(), rows[:, : config.weights].copy()))
-    for config, parts in blocks.values():
-        keys = np.unique(np.random.default_rng(0).integers(1 << 40, 1 << 62, more_rows))
-        parts.append((keys, np.zeros((len(keys), config.weights), np.float32)))
-    files = [_file(directory, name, *blocks[table], dtype, epoch) for table in sorted(blocks)]
-    dense = records.dense_name(epoch)
-    exported = pathlib.Path(estimator.model_dir).parent / "towers" / str(checkpoint.step)
-    if not exported.exists():
-        estimator.export_to(str(exported), checkpoint_path=checkpoint, rows="none")
-    tower = str(shutil.copytree(exported, directory / dense))
-    if change is not None:
-        change(tower)
-    if graph_of is not None:
-        graph = tf.saved_model.SAVED_MODEL_FILENAME_PB
-        path_of(os.path.join(tower, graph)).write_bytes((directory / graph_of.dense / graph).read_bytes())
-    dense_files = []
-    for at, _, names in os.walk(tower):
-        for each in names:
-            path = os.path.join(at, each)
-            size, crc32 = bytes_and_crc32(path_of(path))
-            dense_files.append({"file": os.path.relpath(path, tower), "bytes": size, "crc32": crc32})
-    tables = json.loads(json.dumps([{"config": config.to_dict()} for config, _ in blocks.values()]))
-    record = Record(
-        NAME, generation, holder, epoch, kind, checkpoint.step, time.time(), dtype, tables, files, dense_files, stream
-    )  # fmt: skip
-    records.write_record(url, record)
-    return record
 
+    def __init__(
+        self, url: str | os.PathLike, model: Trained, more_rows: int = 0, stream: dict[str, float] | None = None
+    ) -> None:
+        self._model, self._more_rows, self._graph = model, more_rows, b""
+        configs = [*model.checkpoints[0].table_configs().values()]
+        self.spool = Spool(url, NAME, self._write_rows, configs, "float32", (lambda: stream) if stream else None)
 
-def _file(directory, name, config, blocks, dtype, epoch):
-    keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    file = f"{name}/{packed_rows.file_name(config.name, packed_rows.ROWS)}"
-    with arrow_file(path_of(directory), file, packed_rows.schema(config, dtype, packed_rows.ROWS)) as writing:
-        writing.write([key_array(keys), packed_rows.value_array(pack(rows, config, dtype, epoch))])
-        written = writing.finish()
-    return dict(file=file, table=config.name, kind=packed_rows.ROWS, **written)
+    def publish(self, number: int, change: Callable[[str], None] | None = None, new_graph: bool = False) -> Record:
+        """Publishes a checkpoint by its number.
+
+        Args:
+          change: f(directory of the tower) that changes it before it is published.
+          new_graph: whether the tower has its own graph, and not that of the first one as in a training. (Two exports
+            in one process name gradient functions differently.)
+        """
+        self._checkpoint = self._model.checkpoints[number]
+
+        def write_tower(path: str) -> None:
+            exported = pathlib.Path(self._model.estimator.model_dir).parent / "towers" / str(self._checkpoint.step)
+            if not exported.exists():
+                self._model.estimator.export_to(str(exported), checkpoint_path=self._checkpoint, rows="none")
+            shutil.copytree(exported, path, dirs_exist_ok=True)
+            if change is not None:
+                change(path)
+            graph = pathlib.Path(path, tf.saved_model.SAVED_MODEL_FILENAME_PB)
+            self._graph = graph.read_bytes() if new_graph or not self._graph else self._graph
+            graph.write_bytes(self._graph)
+
+        return self.spool.write(self._checkpoint.step, write_tower)
+
+    def _write_rows(self, path: str, epoch: int, dtype: str, after: int | None) -> list:
+        store = LocalStore(is_published=True)
+        more = np.unique(np.random.default_rng(0).integers(1 << 40, 1 << 62, self._more_rows))
+        blocks = snapshot.iterate(self._checkpoint.path, self._checkpoint.tables)
+        for number, (config, keys, rows) in enumerate(blocks):
+            if config.name not in store.tables:
+                store.create_table(config)
+                store.put(config.name, more, np.zeros((len(more), rows.shape[1]), np.float32), "more", 0)
+            store.put(config.name, keys, rows, "a test", number)
+        return store.publish(path, epoch, dtype)
 
 
 def not_finite(tower: str) -> None:

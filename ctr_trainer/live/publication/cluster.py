@@ -1,13 +1,24 @@
-"""A connection to a Redis or Valkey cluster."""
+"""A connection to a Redis or Valkey cluster, and the names of a publication's data there.
+
+    {NAME}fence, {NAME}generation, {NAME}state, {NAME}tower:GENERATION:VERSION       all in one slot
+    {00a3}NAME:GENERATION:TABLE:KEY                                                  a row; KEY is 8 little-endian bytes
+    {00a3}NAME:GENERATION:mark                                                       see `cluster_contents`
+
+Rows are spread over 1,024 buckets, each in a slot of its own. One command accesses many rows of a bucket, and each node
+has a share of the buckets.
+"""
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ctr_trainer.live.publication import cluster_keys
+import numpy as np
+
+from ctr_trainer.embedding.index.key_kernels import shard_of
 from ctr_trainer.live.redis_files import credentials_of, tls_of
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
@@ -19,7 +30,14 @@ if TYPE_CHECKING:  # An optional dependency.
 _URL = re.compile(r"(rediss?)://([^/@]+?)(?:/([A-Za-z0-9_.-]+))?/?")
 _PORT = 6379
 _DEFAULT_NAME = "ctr"
-CONTROL = cluster_keys.BUCKETS  # The bucket of the names of `cluster_keys.control_name`.
+BUCKETS = 1024
+_SLOTS = 16384
+_TAGS = [b"{%04x}" % bucket for bucket in range(BUCKETS)]
+_TAG_BYTES = np.frombuffer(b"".join(_TAGS), np.uint8).reshape(BUCKETS, -1)
+_KNOWN_TAGS = frozenset(_TAGS)
+# Only the text between the braces is hashed.
+SLOTS = [binascii.crc_hqx(tag[1:-1], 0) % _SLOTS for tag in _TAGS]
+CONTROL = BUCKETS  # The bucket of the names of `control_name`.
 _SECONDS = 5.0  # Timeout of a connection attempt and of an answer.
 Command = tuple[int, Sequence[Any]]  # A bucket or `CONTROL`, and the arguments of a command whose keys are all in it.
 
@@ -81,9 +99,9 @@ class Cluster:
 
     def _read_nodes(self) -> None:
         with self._told():
-            found = [self._client.nodes_manager.get_node_from_slot(slot) for slot in cluster_keys.SLOTS]
-            replicas = [len(self._client.nodes_manager.slots_cache[slot]) - 1 for slot in cluster_keys.SLOTS]
-            control = self._client.get_node_from_key(cluster_keys.control_name(self.name, "state"))
+            found = [self._client.nodes_manager.get_node_from_slot(slot) for slot in SLOTS]
+            replicas = [len(self._client.nodes_manager.slots_cache[slot]) - 1 for slot in SLOTS]
+            control = self._client.get_node_from_key(control_name(self.name, "state"))
         # Another thread may be reading these attributes, so each is replaced as a whole.
         self._nodes: list[ClusterNode] = [*found, control]  # `CONTROL` is the index of the last node.
         buckets = range(len(found))
@@ -217,3 +235,50 @@ def _parts(url: str) -> tuple[str, list[tuple[str, int]], str]:
             f"{url}: expected redis://HOST:PORT,HOST:PORT/NAME, with rediss:// for TLS; write user and password into "
             "the file that redis_auth_file names"
         ) from None
+
+
+def buckets_of(keys: np.ndarray) -> np.ndarray:
+    """Returns int32[n], the buckets of int64[n] keys."""
+    buckets = np.empty(len(keys), np.int32)
+    shard_of(np.require(keys, np.int64, ("C", "A")), BUCKETS, buckets)
+    return buckets
+
+
+def row_names(name: str, generation: int, table: str, keys: np.ndarray, buckets: np.ndarray) -> list[bytes]:
+    """Returns the names of the rows of int64[n] keys with int32[n] buckets."""
+    middle = np.frombuffer(f"{name}:{generation}:{table}:".encode(), np.uint8)
+    names = np.empty((len(keys), _TAG_BYTES.shape[1] + len(middle) + 8), np.uint8)
+    names[:, : _TAG_BYTES.shape[1]] = _TAG_BYTES[buckets]
+    names[:, _TAG_BYTES.shape[1] : -8] = middle
+    names[:, -8:] = np.require(keys, "<i8", ("C",)).view(np.uint8).reshape(-1, 8)
+    return as_bytes(names)
+
+
+def rows_pattern(name: str) -> str:
+    """Returns the pattern that matches the names of the rows and marks of all generations."""
+    return f"{{????}}{name}:*"
+
+
+def generation_of(name: str, row: bytes) -> int | None:
+    """Returns the generation in a name that matches `rows_pattern`; None if it names neither a row nor a mark."""
+    tag, rest = row[: _TAG_BYTES.shape[1]], row[_TAG_BYTES.shape[1] + len(name.encode()) + 1 :]
+    found = rest.split(b":", 1)
+    return int(found[0]) if tag in _KNOWN_TAGS and len(found) == 2 and found[0].isdigit() else None
+
+
+def bucket_of(row: bytes) -> int:
+    return int(row[1:5], 16)
+
+
+def mark_name(name: str, generation: int, bucket: int) -> bytes:
+    return _TAGS[bucket] + f"{name}:{generation}:mark".encode()
+
+
+def control_name(name: str, what: str) -> str:
+    """Returns the full name of `fence`, `generation`, `state` or a tower."""
+    return f"{{{name}}}{what}"
+
+
+def as_bytes(values: np.ndarray) -> list[bytes]:
+    """Returns the rows of a uint8[n, width] array as bytes."""
+    return np.ascontiguousarray(values).view(f"V{values.shape[1]}").ravel().tolist()

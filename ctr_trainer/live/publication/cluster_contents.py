@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ctr_trainer.live.publication.cluster import CONTROL, Cluster, Command
-from ctr_trainer.live.publication.cluster_keys import BUCKETS, control_name, mark_name
+from ctr_trainer.live.publication.cluster import BUCKETS, CONTROL, Cluster, Command, control_name, mark_name
 from ctr_trainer.live.publication.reading import RowsLost, pause
 from ctr_trainer.live.publication.records import Record, check_file
 from ctr_trainer.system.files.lease import Lease, Owner

@@ -12,9 +12,8 @@ import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.live.publication import cluster_contents, cluster_rows
-from ctr_trainer.live.publication.cluster import CONTROL, Cluster, ClusterChanged
+from ctr_trainer.live.publication.cluster import BUCKETS, CONTROL, Cluster, ClusterChanged
 from ctr_trainer.live.publication.cluster_contents import ClusterState, read_state
-from ctr_trainer.live.publication.cluster_keys import BUCKETS
 from ctr_trainer.live.publication.cluster_rows import REMOVED_SECONDS
 from ctr_trainer.live.publication.reading import RowsAhead, RowsLost
 from ctr_trainer.live.publication.records import Record

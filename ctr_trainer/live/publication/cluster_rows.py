@@ -8,8 +8,17 @@ import numpy as np
 import tqdm
 
 from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_rows, unpack, value_bytes
-from ctr_trainer.live.publication import cluster_contents, cluster_keys
-from ctr_trainer.live.publication.cluster import Cluster
+from ctr_trainer.live.publication import cluster_contents
+from ctr_trainer.live.publication.cluster import (
+    Cluster,
+    as_bytes,
+    bucket_of,
+    buckets_of,
+    generation_of,
+    mark_name,
+    row_names,
+    rows_pattern,
+)
 from ctr_trainer.live.publication.reading import RowsAhead
 from ctr_trainer.live.publication.records import Record
 from ctr_trainer.system.files.paths import Path
@@ -31,18 +40,18 @@ def sweep(cluster: Cluster, kept: Collection[int], newest: int) -> None:
     for place in cluster.primaries.values():
         cursor = b"0"
         while cursor:
-            command = ("SCAN", cursor, "MATCH", cluster_keys.rows_pattern(cluster.name), "COUNT", _NAMES_A_SCAN)
+            command = ("SCAN", cursor, "MATCH", rows_pattern(cluster.name), "COUNT", _NAMES_A_SCAN)
             ((following, page),) = cluster.run([(place, command)])
             cursor = following if following != b"0" else b""
             old: dict[int, list[bytes]] = {}
             for row in page:
-                generation = cluster_keys.generation_of(cluster.name, row)
+                generation = generation_of(cluster.name, row)
                 if generation is None or generation in kept or generation > newest:
                     continue
                 if generation not in found:
                     found.add(generation)
                     cluster.run(cluster_contents.of_marks(cluster, generation, "UNLINK"))
-                old.setdefault(cluster_keys.bucket_of(row), []).append(row)
+                old.setdefault(bucket_of(row), []).append(row)
             cluster.run([(bucket, ("UNLINK", *rows)) for bucket, rows in old.items()])
             deleted += sum(map(len, old.values()))
     if deleted:
@@ -80,10 +89,10 @@ def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> tupl
     """
     config = record.configs()[table]
     order, buckets, edges = _by_bucket(keys)
-    names = cluster_keys.row_names(cluster.name, record.generation, table, keys[order], buckets)
+    names = row_names(cluster.name, record.generation, table, keys[order], buckets)
     own = [(int(buckets[first]), names[first:stop]) for first, stop in edges]
     # One command reads a bucket's rows and its mark, so that no row can be lost in between.
-    marks = [cluster_keys.mark_name(cluster.name, record.generation, bucket) for bucket, _ in own]
+    marks = [mark_name(cluster.name, record.generation, bucket) for bucket, _ in own]
     answers = cluster.run([(bucket, ("MGET", *some, mark)) for (bucket, some), mark in zip(own, marks, strict=True)])
     is_there = [cluster_contents.is_mark_of(answer.pop(), record.epoch) for answer in answers]
     if not all(is_there):
@@ -107,8 +116,8 @@ def read(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> tupl
 def _set(cluster: Cluster, record: Record, table: str, keys: np.ndarray, values: np.ndarray) -> None:
     order, buckets, edges = _by_bucket(keys)
     pairs = [b""] * (2 * len(keys))
-    pairs[0::2] = cluster_keys.row_names(cluster.name, record.generation, table, keys[order], buckets)
-    pairs[1::2] = cluster_keys.as_bytes(values[order])
+    pairs[0::2] = row_names(cluster.name, record.generation, table, keys[order], buckets)
+    pairs[1::2] = as_bytes(values[order])
     cluster.run([(int(buckets[first]), ("MSET", *pairs[2 * first : 2 * stop])) for first, stop in edges])
 
 
@@ -116,15 +125,15 @@ def _remove(cluster: Cluster, record: Record, table: str, keys: np.ndarray) -> N
     epoch = int(record.epoch).to_bytes(4, "little")
     for first in range(0, len(keys), _ROWS_A_RUN):
         some = keys[first : first + _ROWS_A_RUN]
-        buckets = cluster_keys.buckets_of(some)
-        names = cluster_keys.row_names(cluster.name, record.generation, table, some, buckets)
+        buckets = buckets_of(some)
+        names = row_names(cluster.name, record.generation, table, some, buckets)
         pairs = zip(buckets.tolist(), names, strict=True)
         cluster.run([(bucket, ("SET", name, epoch, "EX", REMOVED_SECONDS)) for bucket, name in pairs])
 
 
 def _by_bucket(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
     """Returns the order that sorts keys by bucket, the sorted buckets, and the range (first, stop) of each bucket."""
-    buckets = cluster_keys.buckets_of(keys)
+    buckets = buckets_of(keys)
     order = np.argsort(buckets, kind="stable")
     buckets = buckets[order]
     edges = np.flatnonzero(np.diff(buckets, prepend=-1, append=-1)).tolist()

@@ -8,9 +8,15 @@ import time
 from typing import Any
 
 from ctr_trainer.live.publication import cluster_contents, cluster_rows
-from ctr_trainer.live.publication.cluster import CONTROL, Cluster, ClusterChanged, ClusterFull, Command
+from ctr_trainer.live.publication.cluster import (
+    CONTROL,
+    Cluster,
+    ClusterChanged,
+    ClusterFull,
+    Command,
+    control_name,
+)
 from ctr_trainer.live.publication.cluster_contents import ClusterFence, ClusterState, read_state
-from ctr_trainer.live.publication.cluster_keys import control_name
 from ctr_trainer.live.publication.records import BASE, Record, refuse_replacing
 from ctr_trainer.live.publication.spool import NeedsBase
 from ctr_trainer.settings.training_configs import RedisFiles
@@ -66,7 +72,7 @@ class ClusterTarget:
     def __init__(
         self, url: str, redis: RedisFiles, grace_secs: float = GRACE_SECONDS, lease_secs: float = LEASE_SECONDS
     ) -> None:
-        self._grace, self._is_sure, self._warned = int(grace_secs), False, False
+        self._grace, self._is_sure = int(grace_secs), False
         self._begun: tuple[str, int] | None = None  # A holder and its generation, which has no record yet.
         self._there: frozenset[int] | None = None  # All generations that may have rows; None if unknown.
         self._sweeping = threading.RLock()
@@ -84,6 +90,8 @@ class ClusterTarget:
             self._fence = stack.enter_context(contextlib.closing(fence))
             self._state = read_state(self._cluster)
             self._ends = stack.pop_all()
+        if alone := sorted(name for name, replicas in self._cluster.replicas.items() if not replicas):
+            _log.warning("%s: %s has no replica: if it is lost, so are its rows", url, ", ".join(alone))
 
     def newest_epoch(self, holder: str) -> int | None:
         if self._state is None or self._state.record.holder != holder:
@@ -200,10 +208,6 @@ class ClusterTarget:
         for name, replicas in zip(names, answers[len(commands) :], strict=True):
             if not replicas:
                 raise ClusterChanged(f"no replica of {name} has acknowledged the writes within {_REPLICA_MS} ms")
-        if len(names) < len(nodes) and not self._warned:
-            self._warned = True
-            alone = ", ".join(sorted(nodes.keys() - set(names)))
-            _log.warning("%s: %s has no replica: if it is lost, so are its rows", self._cluster.url, alone)
         return answers[: len(commands)]
 
     def _check_marks(self, record: Record) -> None:

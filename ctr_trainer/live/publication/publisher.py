@@ -67,7 +67,7 @@ class Publisher:
         self._offer: tuple[int, Mapping[str, np.ndarray]] | None = None
         self._offered, self._retry_at = 0.0, 0.0
         self._lock = threading.Lock()
-        self._woken, self._ending, self._done = threading.Event(), threading.Event(), threading.Event()
+        self._ending = threading.Event()
         self._times: dict[int, float] = {}  # When the rows of an epoch were taken.
         self._status: DeliveryStatus | None = None
         self._begun = time.time()
@@ -92,18 +92,18 @@ class Publisher:
         self._offer_values(session, step)
         with self._clock.within("hooks"):
             deadline = time.monotonic() + seconds
-            published = self._done.wait(seconds)
-            while published and self._waiting() and time.monotonic() < deadline:
+            while (self._offer or self._waiting()) and time.monotonic() < deadline:
                 self._ending.wait(_LOOK_SECONDS)
-        if not published or self._waiting():
-            last = self._spool.last
-            is_written = f"step {last.global_step} is written, but not fully delivered" if last and published else ""
+        if self._offer or self._waiting():
+            last, state = self._spool.last, "it has not been written yet"
+            if last and not self._offer:
+                state = f"step {last.global_step} is written, but not fully delivered"
             _log.error(
                 "the end of the training was not published to %s within %.0f s: %s%s. The next training publishes all "
                 "rows again",
                 self._config.to,
                 seconds,
-                is_written or "it has not been written yet",
+                state,
                 f"; {self._problem}" if self._problem else "",
             )
 
@@ -111,7 +111,6 @@ class Publisher:
         """Ends the thread and the delivery, even if they are not finished. Also called after an error."""
         self._ending.set()
         self._spool.close()
-        self._woken.set()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)
         self._delivery.close()
@@ -155,14 +154,10 @@ class Publisher:
         values = session.run(self._variables)
         with self._lock:
             self._offer = step, values
-            self._done.clear()
         self._offered = time.monotonic()
-        self._woken.set()
 
     def _run(self) -> None:
-        while not self._ending.is_set():
-            self._woken.wait(_LOOK_SECONDS)
-            self._woken.clear()
+        while not self._ending.wait(_LOOK_SECONDS):
             try:
                 self._look()
             except Exception as error:  # An error in publishing never ends the training.
@@ -201,7 +196,6 @@ class Publisher:
         with self._lock:
             if self._offer is offer:
                 self._offer = None
-                self._done.set()
 
     def _publish(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         begun, is_first = time.monotonic(), self._spool.last is None

@@ -14,16 +14,12 @@ from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.request_forms import SIGNATURE
 from ctr_trainer.live.scoring.served_model import ServedModel
 
-_NUMBER = "%#.9g"  # With a decimal point, so that a reader does not parse an integer.
-
 
 def predictions(outputs: Mapping[str, np.ndarray], of_rows: bool) -> str:
     """Returns the JSON of the predictions. As in TensorFlow Serving, a single output is written without its name.
 
-    Rows of float32 have 9 significant digits, from which a reader recovers the same float32.
+    A float32 has at most 9 significant digits, from which a reader recovers the same float32.
     """
-    if of_rows and all(array.dtype == np.float32 and array.ndim == 1 for array in outputs.values()):
-        return _of_numbers(dict(sorted(outputs.items())))
     found: object
     values = {name: _values(array) for name, array in sorted(outputs.items())}
     if len(values) == 1:
@@ -35,27 +31,13 @@ def predictions(outputs: Mapping[str, np.ndarray], of_rows: bool) -> str:
     try:
         return json.dumps({"predictions" if of_rows else "outputs": found}, allow_nan=False)
     except ValueError:
-        raise _diverged() from None
-
-
-def _of_numbers(outputs: Mapping[str, np.ndarray]) -> str:
-    """Does the work of `predictions` for rows of float32, in a fifth of the time of `json.dumps`."""
-    values = np.stack(list(outputs.values()), 1)
-    if not np.isfinite(values).all():
-        raise _diverged()
-    row = ", ".join(f"{json.dumps(name)}: ".replace("%", "%%") + _NUMBER for name in outputs)
-    rows = ", ".join([f"{{{row}}}" if len(outputs) > 1 else _NUMBER] * len(values))
-    return f'{{"predictions": [{rows}]}}' % tuple(values.ravel().tolist())
-
-
-def _diverged() -> RequestRefused:
-    return RequestRefused("a prediction is not a finite number: the model has diverged", status=500)
+        raise RequestRefused("a prediction is not a finite number: the model has diverged", status=500) from None
 
 
 def _values(array: np.ndarray) -> list[Any]:
-    if array.dtype != object:
-        return array.tolist()
-    return np.vectorize(_text, [object])(array).tolist()
+    if array.dtype == np.float32:
+        return np.vectorize(lambda value: float(f"{value:.9g}"), [object])(array).tolist()
+    return np.vectorize(_text, [object])(array).tolist() if array.dtype == object else array.tolist()
 
 
 def _text(value: bytes) -> str | dict[str, str]:
