@@ -117,6 +117,8 @@ class Cluster:
           ClusterChanged: a node was lost, no longer has all of these slots, or refuses a command.
           ClusterFull: a node has no room.
         """
+        from redis.exceptions import ResponseError
+
         by_node: dict[ClusterNode, list[int]] = {}
         for position, (bucket, _) in enumerate(commands):
             by_node.setdefault(self._nodes[bucket], []).append(position)
@@ -130,7 +132,10 @@ class Cluster:
                 connections.append(connection)
             for connection, positions in zip(connections, by_node.values(), strict=True):
                 for position in positions:
-                    answers[position] = self._answer(connection)
+                    try:
+                        answers[position] = connection.read_response()
+                    except ResponseError as error:
+                        answers[position] = error
         for position, answer in enumerate(answers):
             if isinstance(answer, Exception):
                 with self._told():
@@ -175,15 +180,6 @@ class Cluster:
             raise
         finally:
             pool.release(connection)
-
-    @staticmethod
-    def _answer(connection: Connection) -> Any:
-        from redis.exceptions import ResponseError
-
-        try:
-            return connection.read_response()
-        except ResponseError as error:
-            return error
 
     def _in_migration(self, arguments: Sequence[Any], error: Exception) -> Any:
         """Repeats a command whose slot is moving, key by key, through redis-py's client. Raises any other `error`."""

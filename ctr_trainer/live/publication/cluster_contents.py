@@ -121,11 +121,6 @@ class ClusterState:
     before: int
     record: Record
 
-    @property
-    def place(self) -> tuple[str, int, int]:
-        """A value that differs between any two records that were ever committed."""
-        return self.record.holder, self.record.generation, self.record.epoch
-
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 

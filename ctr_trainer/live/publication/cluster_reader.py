@@ -102,7 +102,7 @@ class ClusterReader:
             self._silent = str(error)
             raise
         newest = self._ready or self._served.state
-        if state is not None and state.place != newest.place:
+        if state is not None and state.record != newest.record:
             self._ready = state
         return self._ready.record if self._ready else None
 
@@ -164,7 +164,7 @@ class ClusterReader:
             nodes = self._lost_at(served.state, buckets) if state is not None else [self._cluster.primary_of(CONTROL)]
             self._lost = str(cluster_contents.rows_lost(self._cluster, served.state.record, nodes)) if nodes else ""
             self._silent = ""  # Every node has answered.
-        if state is not None and (served is None or state.place != served.state.place):
+        if state is not None and (served is None or state.record != served.state.record):
             nodes = self._lost_at(state, range(BUCKETS))
             if nodes:
                 raise cluster_contents.rows_lost(self._cluster, state.record, nodes)

@@ -5,7 +5,6 @@ import os
 import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -32,7 +31,6 @@ class MappedRows:
         self._width = value_bytes(config, dtype)
         self._index, self._lock = Index(), threading.Lock()
         self._file = tempfile.TemporaryFile()
-        self._close_file = weakref.finalize(self, self._file.close)
         self._values = np.empty((0, self._width), np.uint8)
 
     def __len__(self) -> int:
@@ -80,7 +78,7 @@ class MappedRows:
         with self._lock:
             self._values = np.empty((0, self._width), np.uint8)
             self._index = Index()
-            self._close_file()
+            self._file.close()
 
     def _reserve(self, rows: int) -> None:
         if rows <= len(self._values):

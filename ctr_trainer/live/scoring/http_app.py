@@ -107,14 +107,14 @@ class HttpApp:
 
     async def _health(self, request: Request) -> Response:
         wrong = self._live.what_is_wrong()
-        now = self._live.model.freshness.to_dict() if self._live.is_loaded else {}
+        now = self._live.loaded.freshness.to_dict() if self._live.loaded else {}
         problem = {"problem": self._live.problem} if self._live.problem else {}
         return JSONResponse({"status": wrong or "ok", **problem, **now}, 503 if wrong else 200)
 
     async def _models(self, request: Request) -> Response:
         """Returns the name of the model, for the page."""
         self._check_token(request)
-        return JSONResponse({"models": [self._live.name] if self._live.is_loaded else []})
+        return JSONResponse({"models": [self._live.name] if self._live.loaded else []})
 
     async def _about(self, request: Request) -> Response:
         self._check_token(request)

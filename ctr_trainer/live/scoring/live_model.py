@@ -24,6 +24,7 @@ class LiveModel:
       on_failure: called if there is no model after `start_timeout`.
 
     Attributes:
+      loaded: the model, or None.
       failure: the error for which `on_failure` was called, or None.
     """
 
@@ -37,7 +38,7 @@ class LiveModel:
         self._flags, self._open_reader = flags, open_reader
         self._metrics, self._on_failure = metrics, on_failure
         self.failure: UserError | None = None
-        self._model: ServedModel | None = None
+        self.loaded: ServedModel | None = None
         self._problem: Exception | None = None  # The error of the last look for the model or for a newer record.
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
@@ -49,18 +50,14 @@ class LiveModel:
     @property
     def model(self) -> ServedModel:
         """The model. Raises RequestRefused if it is not loaded."""
-        if self._model is None:
+        if self.loaded is None:
             raise RequestRefused(f"{self.what_is_wrong()}: send the request again later", status=503)
-        return self._model
+        return self.loaded
 
     @property
     def name(self) -> str:
         """The name of the model in URLs; "" until it is known."""
-        return self._flags.name or (self._model.name if self._model else "")
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._model is not None
+        return self._flags.name or (self.loaded.reader.record.model if self.loaded else "")
 
     def named(self, name: str) -> ServedModel:
         """Returns the model. Raises RequestRefused if it has another name or is not loaded."""
@@ -71,11 +68,11 @@ class LiveModel:
 
     def what_is_wrong(self) -> str:
         """Returns the reason why a load balancer should send no requests; "" if nothing is wrong."""
-        if self._model is None:
+        if self.loaded is None:
             return self.problem or "the model is being loaded"
-        if self._model.reader.unreadable:
-            return self._model.reader.unreadable
-        age, most = self._model.freshness.age_secs, self._flags.max_age_secs
+        if self.loaded.reader.unreadable:
+            return self.loaded.reader.unreadable
+        age, most = self.loaded.freshness.age_secs, self._flags.max_age_secs
         return f"the rows are {age:.0f} s old, above the {most:g} s of max_age_secs" if 0 < most < age else ""
 
     @property
@@ -91,8 +88,8 @@ class LiveModel:
         self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():
             _log.warning("the search for a newer record did not end within %d s and is aborted", _CLOSE_SECONDS)
-        elif self._model is not None:
-            self._model.close()
+        elif self.loaded is not None:
+            self.loaded.close()
 
     def _run(self) -> None:
         try:
@@ -112,8 +109,8 @@ class LiveModel:
         began, longest = time.monotonic(), self._flags.start_timeout
         while not self._ends.is_set():
             try:
-                self._model, self._problem = self._opened(), None
-                self._log_record(self._model)
+                self.loaded, self._problem = self._opened(), None
+                self._log_record(self.loaded)
                 return
             except UserError as error:
                 if time.monotonic() - began >= longest:

@@ -95,11 +95,6 @@ class ServedModel:
         self._spare: Tower | None = None  # The previous tower, whose session the next tower takes over.
 
     @property
-    def name(self) -> str:
-        """The name under which the model was published."""
-        return self.reader.record.model
-
-    @property
     def freshness(self) -> Freshness:
         """The freshness of an answer that would be computed now."""
         record = self.reader.record
@@ -117,28 +112,24 @@ class ServedModel:
         Raises:
           RequestRefused: the rows cannot be read now, or the model's features changed after the examples were checked.
         """
+        ahead: RowsAhead | None = None
         for _ in range(_MOST_TRIES):
             try:
+                if ahead is not None:
+                    self.refresh()
                 with self._gate.batch():
                     if examples.inputs != self.tower.inputs:
                         raise RequestRefused(
                             "the model was replaced by one with other features: send the request again", status=503
                         )
                     return self._score(examples)
-            except RowsAhead:
-                try:
-                    self.refresh()
-                except UserError as error:
-                    raise RequestRefused(
-                        f"the rows are newer than the record that is served: {error}", status=503
-                    ) from None
+            except RowsAhead as error:
+                ahead = error
             except RequestRefused:
                 raise
             except UserError as error:
                 raise RequestRefused(f"the rows cannot be read: {error}", status=503) from None
-        raise RequestRefused(
-            "the rows are newer than the record that is served: the publication is being replaced", status=503
-        )
+        raise RequestRefused(f"the rows cannot be read: {ahead}", status=503)
 
     def refresh(self) -> bool:
         """Switches to the newest record unless it is served or was refused. Returns whether the record changed.

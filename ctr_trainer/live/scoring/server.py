@@ -76,7 +76,7 @@ class ScoreServer:
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics that are computed at each scrape."""
-        model = self._live.model if self._live.is_loaded else None
+        model = self._live.loaded
         gauges: list[tuple[str, str, float | None]] = [
             ("waiting_examples", "Examples that wait", self._batcher.waiting)
         ]
