@@ -101,18 +101,7 @@ def test_a_second_publisher_is_refused_by_name_and_the_training_is_told_so(tmp_p
     assert (delivered.generation, delivered.epoch) == (1, -1)
 
 
-def test_another_model_does_not_take_a_place_over(tmp_path, target):
-    published = Published(tmp_path / "a")
-    deliver_all(tmp_path / "a", target)
-    record = dataclasses.replace(Published(tmp_path / "b", holder="b", rows=[1]).record, model="dcn")
-    records.write_record(tmp_path / "b", record)
-    with pytest.raises(UserError, match="a publication of the model 'deepfm'.*'dcn'.*delete its dir"):
-        deliver_all(tmp_path / "b", target)
-    assert "this is 'dcn'" in read_status(tmp_path / "b").problem
-    assert_there(tmp_path / "target", published)
-
-
-def test_a_model_with_other_inputs_replaces_one_only_if_that_is_asked_for(tmp_path, target, caplog):
+def test_another_model_is_refused_and_other_inputs_too_unless_asked_for(tmp_path, target, caplog):
     before = {"age": "number", "item": "text", "place": "text", "spare": "", "tags": "texts"}
     published = Published(tmp_path / "a", inputs=before)
     deliver_all(tmp_path / "a", target)
@@ -125,6 +114,10 @@ def test_a_model_with_other_inputs_replaces_one_only_if_that_is_asked_for(tmp_pa
     with pytest.raises(UserError, match=re.escape(f"{change}leave out 'spare'. Publish to another place, or with the")):
         deliver_all(tmp_path / "c", target)
     assert change in read_status(tmp_path / "c").problem
+    another = dataclasses.replace(replacing.record, model="dcn")
+    records.write_record(tmp_path / "c", another)
+    with pytest.raises(UserError, match="a publication of the model 'deepfm'.*'dcn'.*delete its directories"):
+        deliver_all(tmp_path / "c", target)
     assert_there(tmp_path / "target", published, generation=2)
     replacing = Published(tmp_path / "d", holder="d", rows=[1], inputs=other, change_inputs=True)
     deliver_all(tmp_path / "d", target)

@@ -194,30 +194,19 @@ def test_a_full_disk_is_said_and_nothing_is_lost(store, publish, caplog):
     assert spool.last.rows == 3 and len(published.state(spool.path)[0]["t"]) == 5
 
 
-def test_why_nothing_is_delivered_is_said_at_once_and_only_once(publish, caplog):
-    publisher, spool, _ = publish(delivers=False)
-    _published(publisher, spool, 1)
-    write_status(spool.path, DeliveryStatus(spool.last.generation, -1, problem="another training publishes there"))
-    _until(lambda: caplog.messages)
-    _published(publisher, spool, 2)
-    time.sleep(0.5)
-    assert caplog.text.count("there: not delivered: another training publishes there; the training continues") == 1
-
-
-def test_a_target_that_lost_its_rows_gets_all_of_them_anew(store, publish):
-    publisher, spool, _ = publish(delivers=False)
+def test_what_a_delivery_reports_is_said_once_and_a_lost_target_gets_all_rows(store, publish, caplog):
+    publisher, spool, _ = publish(delivers=False, is_stopping=lambda: True, grace_secs=1.2)
     _push(store, 1, 4, 0)
     _published(publisher, spool, 1)
-    write_status(spool.path, DeliveryStatus(spool.last.generation, -1, problem="lost", needs_base=True))
-    _offer(publisher, 2)
+    write_status(spool.path, DeliveryStatus(1, problem="another training publishes there"))
+    _until(lambda: caplog.messages)
+    _published(publisher, spool, 2)
+    assert caplog.text.count("there: not delivered: another training publishes there; the training continues") == 1
+    write_status(spool.path, DeliveryStatus(1, problem="lost", needs_base=True))
+    _offer(publisher, 3)
     _until(lambda: spool.last is not None and spool.last.generation == 2)
     assert (spool.last.kind, spool.last.rows) == ("base", 3)
     _until(lambda: [path.name for path in spool.path.glob("generation-*")] == ["generation-0000000002"])
-
-
-def test_an_end_that_is_not_delivered_is_said_within_a_part_of_the_grace(publish, caplog):
-    publisher, spool, _ = publish(delivers=False, is_stopping=lambda: True, grace_secs=1.2)
-    _published(publisher, spool, 1)
     publisher.finish(Session(9), 9)
     said = "the end of the training was not published to there within 0 s: step 9 is written, but not fully"
     assert said in caplog.text

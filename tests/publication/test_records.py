@@ -62,6 +62,8 @@ def test_only_directories_of_generations_are_counted_and_removed(tmp_path):
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
-    assert records.next_generation(tmp_path) == 4
+    assert (records.next_generation(tmp_path), records.find_current(tmp_path)) == (4, (0, []))
+    (tmp_path / names[0] / "base-0000000000.json").touch()
+    assert records.find_current(tmp_path) == (1, [("base", 0)])
     records.remove_generations_before(tmp_path, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])

@@ -11,21 +11,16 @@ import threading
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import flight
 
-from ctr_trainer.live.publication.raw_inputs import NUMBER, TEXTS, RawFeature, RawInputs
+from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.live.scoring import http_app, http_server
-from ctr_trainer.live.scoring.batcher import Batcher
-from ctr_trainer.live.scoring.examples import Examples
-from ctr_trainer.live.scoring.refusals import RequestRefused
-from ctr_trainer.live.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
-from tests.scoring.conftest import Client, exchanged, probabilities, running, until
+from tests.scoring.conftest import Client, Slow, exchanged, probabilities, running, until
 
 _SECONDS = 60
-_HALF = b'"\\ud800"'
 _PREDICT = f"POST /v1/models/{trained.NAME}:predict HTTP/1.1\r\nHost: localhost\r\n"
-_NUMBER = RawInputs((RawFeature("price", NUMBER),), frozenset())
 
 
 def _connected(port):
@@ -51,19 +46,16 @@ def _send_until_closed(connection, part, most):
     return sent, _read_all(connection)
 
 
-@pytest.mark.parametrize("name", ["user", "price", "tags", "topics"])
-@pytest.mark.parametrize("form", ["value", "list", "base64", "column", "feature"])
-def test_half_a_character_is_refused_wherever_it_stands(client, small_model, name, form):
-    instance = dict(small_model.instances[0])
-    values = {"value": "HALF", "list": ["HALF"], "base64": {"b64": "HALF"}, "column": "HALF", "feature": 1}
-    instance["HALF" if form == "feature" else name] = values[form]
-    columns = {key: [value] for key, value in instance.items()}
-    body = {"inputs": columns} if form == "column" else {"instances": [instance]}
-    status, answer, _ = client.ask(
-        f"/v1/models/{trained.NAME}:predict", json.dumps(body).encode().replace(b'"HALF"', _HALF)
-    )
-    assert status == 400 and "Traceback" not in str(answer), answer
-    answer["error"].encode()
+@pytest.mark.parametrize("value", ["HALF", ["HALF"], {"b64": "HALF"}], ids=["text", "list", "base64"])
+def test_half_a_character_is_refused_wherever_it_stands(client, small_model, value):
+    whole = small_model.instances[0]
+    instances = [{**whole, name: value} for name in ("user", "price", "tags", "topics")] + [{**whole, "HALF": value}]
+    columns = [{"inputs": {name: [value] for name, value in each.items()}} for each in instances]
+    for body in (*columns, *({"instances": [each]} for each in instances)):
+        text = json.dumps(body).encode().replace(b'"HALF"', b'"\\ud800"')
+        status, answer, _ = client.ask(f"/v1/models/{trained.NAME}:predict", text)
+        assert status == 400 and "Traceback" not in str(answer), answer
+        answer["error"].encode()
 
 
 @pytest.mark.parametrize(
@@ -205,67 +197,28 @@ def test_flight_refuses_what_decodes_to_too_much_and_shows_no_traceback(server, 
     assert exchanged(server, batch).num_rows == 2
 
 
-def _examples(count):
-    return Examples(_NUMBER, count, {"price": np.zeros(count, np.float32)})
-
-
-def _scored(examples):
-    return Scored({"p": np.zeros(examples.count)}, Freshness(1, 0, 0, 0.0), {})
-
-
-def test_an_exception_beside_the_model_does_not_end_the_scoring_thread():
-    failures = iter([RuntimeError("in on_batch"), None])
-
-    def on_batch(scored, examples, waited):
-        if (failure := next(failures)) is not None:
-            raise failure
-
-    batcher = Batcher(_scored, ScoreLimits(timeout_secs=_SECONDS), on_batch)
-    with pytest.raises(RequestRefused, match="the model failed: RuntimeError; the server's log says more"):
-        batcher.submit(_examples(1)).result(_SECONDS)
-    assert batcher.submit(_examples(2)).result(_SECONDS).outputs["p"].shape == (2,)
-    batcher.close()
-
-
-def test_what_is_cancelled_makes_room_in_the_queue_and_is_not_scored():
-    goes_on, began, counts = threading.Event(), threading.Event(), []
-
-    def score(examples):
-        counts.append(examples.count)
-        began.set()
-        assert goes_on.wait(_SECONDS)
-        return _scored(examples)
-
-    batcher = Batcher(score, ScoreLimits(max_queue=10, timeout_secs=_SECONDS))
-    first = batcher.submit(_examples(1))
-    assert began.wait(_SECONDS)
-    late = [batcher.submit(_examples(5)), batcher.submit(_examples(4))]
-    with pytest.raises(RequestRefused, match="9 examples wait; the limit is 10 examples"):
-        batcher.submit(_examples(7))
-    assert late[0].cancel() and late[1].cancel()
-    last = batcher.submit(_examples(7))
-    goes_on.set()
-    assert [each.result(_SECONDS).outputs["p"].shape for each in (first, last)] == [(1,), (7,)]
-    batcher.close()
-    assert counts == [1, 7]
-
-
-def test_a_batch_has_no_more_values_than_one_request_may_have():
-    inputs = RawInputs((RawFeature("tags", TEXTS),), frozenset())
-    short, long = (Examples(inputs, 1, {"tags": [[b"t"] * count]}) for count in (1, 50))
-    sizes, goes_on, began = [], threading.Event(), threading.Event()
-
-    def score(examples):
-        sizes.append(examples.count * sum(examples.widths))
-        began.set()
-        assert goes_on.wait(_SECONDS)
-        return _scored(examples)
-
-    batcher = Batcher(score, ScoreLimits(max_values=100, timeout_secs=60.0))
-    first = batcher.submit(short)
-    assert began.wait(_SECONDS)
-    futures = [batcher.submit(each) for each in (short, long, short, short)]
-    goes_on.set()
-    concurrent.futures.wait([first, *futures], _SECONDS)
-    batcher.close()
-    assert sizes == [1, 100, 2]
+def test_what_would_be_answered_too_late_gets_429_by_http_and_flight(publication, small_model):
+    goes_on, began = threading.Event(), threading.Event()
+    slow = dict(reader=lambda url: Slow(open_reader(url), goes_on, began), limits=ScoreLimits(timeout_secs=_SECONDS))
+    batch = pa.RecordBatch.from_pylist(small_model.instances[:1])
+    with (
+        running(publication, flight_port=0, **slow) as server,
+        concurrent.futures.ThreadPoolExecutor(1) as threads,
+        contextlib.closing(Client(server.port)) as client,
+        contextlib.closing(Client(server.port)) as other,
+    ):
+        server._batcher._seconds, server._batcher._answered = 100.0 * _SECONDS, 17.0
+        first = threads.submit(client.predict, instances=small_model.instances[:1])
+        try:
+            assert began.wait(_SECONDS)
+            status, answer, headers = other.predict(instances=small_model.instances[:1])
+            assert status == 429 and headers["Retry-After"] == "1" and "the answer would take" in answer["error"]
+            assert other.ask("/healthz")[0] == 200
+            with pytest.raises(flight.FlightUnavailableError, match="the answer would take"):
+                exchanged(server, batch)
+        finally:
+            goes_on.set()
+        assert first.result(_SECONDS)[0] == 200
+        assert other.predict(instances=small_model.instances[:1])[0] == 200
+        assert exchanged(server, batch).num_rows == 1
+        assert other.figures()['ctr_score_requests_total{status="429",transport="http"}'] == 1

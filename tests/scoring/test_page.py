@@ -77,9 +77,7 @@ def test_the_form_gives_predicts_number_its_freshness_and_its_latency(browser, s
     browser.find_element(By.ID, "predict").click()
     _until(browser, "status", "400, refused")
     assert "feature 'price': \"dear\" is not a number" in browser.find_element(By.ID, "answer").text
-
-
-def test_several_examples_are_predicted_and_fields_start_with_typical_values(browser, server, small_model):
+    # A second form has several examples, and its fields start with typical values.
     _open(browser, server)
     _until(browser, "name", trained.NAME)
     instances = small_model.instances
