@@ -77,21 +77,6 @@ def test_serves_over_tls_and_at_sigterm_answers_what_is_under_way(publication, s
         process.stderr.close()
 
 
-def test_what_a_killed_server_left_is_removed_by_the_next_and_nothing_else(publication, tmp_path, monkeypatch):
-    temporary = tmp_path / "temporary"
-    rows, others = f"ctr_trainer-{os.getuid()}-tmp-*/ctr_trainer-rows-*", temporary / "ctr_trainer-rows-of-others"
-    others.mkdir(parents=True)
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    left = []
-    for end in (signal.SIGKILL, signal.SIGTERM):
-        with serving(publication, tmp_path / "log") as server:
-            left.append([path.name for path in temporary.glob(rows)])
-            server.process.send_signal(end)
-            server.process.wait(_SECONDS)
-    assert len(left[0]) == 1 and len(left[1]) == 1 and left[0] != left[1]
-    assert sorted(path.name for path in temporary.rglob("*")) == [others.name]
-
-
 class _Sender(threading.Thread):
     """Sends one request after another on one connection, until the server accepts no connection.
 
@@ -130,10 +115,21 @@ class _Sender(threading.Thread):
         return response.headers.get("connection") != "close"
 
 
-def test_no_request_is_lost_when_a_server_under_load_ends(publication, small_model, tmp_path, warm_python):
+def test_a_killed_servers_files_go_and_no_request_is_lost_at_sigterm_under_load(
+    publication, small_model, tmp_path, warm_python, monkeypatch
+):
+    temporary = tmp_path / "temporary"
+    own, others = f"ctr_trainer-{os.getuid()}-tmp-*", temporary / "ctr_trainer-rows-of-others"
+    others.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with serving(publication, tmp_path / "log") as server:
+        server.process.kill()
+        server.process.wait(_SECONDS)
+    (left,) = temporary.glob(own)
     body = json.dumps({"instances": small_model.instances[:5]}).encode()
     # A loaded machine must not turn an answer into a timeout, which would count as lost.
     with serving(publication, tmp_path / "score.log", "--timeout_secs=60") as server:
+        assert not left.exists() and len(list(temporary.glob(own))) == 1
         senders = [_Sender(server.port, body, seed) for seed in range(4)]
         for sender in senders:
             sender.start()
@@ -144,6 +140,7 @@ def test_no_request_is_lost_when_a_server_under_load_ends(publication, small_mod
         assert server.process.wait(_SECONDS) == 0, (tmp_path / "score.log").read_text()
     assert [sender.lost for sender in senders] == [[]] * 4 and sum(sender.sent for sender in senders) > 4
     assert not any(sender.is_alive() for sender in senders)
+    assert list(temporary.rglob("*")) == [others]
 
 
 def test_an_answer_does_not_wait_for_the_clients_acknowledgement(server):

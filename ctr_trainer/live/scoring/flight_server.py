@@ -10,7 +10,6 @@ and decompresses them before they can be checked, does not limit connections, an
 import concurrent.futures
 import json
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +30,6 @@ from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.served_model import Scored
 from ctr_trainer.settings.command_flags import ScoreFlags
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
 _SERVICE = "arrow.flight.protocol.FlightService"
@@ -75,12 +73,10 @@ class FlightScorer:
         self, flags: ScoreFlags, live: LiveModel, batcher: Batcher, metrics: ScoreMetrics, security: ServerSecurity
     ) -> None:
         self._live, self._batcher, self._metrics, self._limits = live, batcher, metrics, flags.limits
-        self._token, self._seldom = security.token, Seldom(_log)
-        self._streams: dict[grpc.ServicerContext, float] = {}
-        self._lock = threading.Lock()
+        self._token = security.token
         self._server = grpc.server(
-            concurrent.futures.ThreadPoolExecutor(_MOST_STREAMS + 1, "flight"),
-            maximum_concurrent_rpcs=_MOST_STREAMS + 1,
+            concurrent.futures.ThreadPoolExecutor(_MOST_STREAMS, "flight"),
+            maximum_concurrent_rpcs=_MOST_STREAMS,  # Beyond it, grpc answers RESOURCE_EXHAUSTED.
             options=[
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", flags.limits.max_body_bytes + _MOST_METADATA_BYTES),
@@ -90,6 +86,7 @@ class FlightScorer:
                 ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
                 ("grpc.server_handshake_timeout_ms", 10_000),
                 ("grpc.max_connection_idle_ms", 300_000),
+                ("grpc.keepalive_time_ms", 60_000),  # Ends the streams of clients that no longer exist.
             ],
         )
         exchange = grpc.stream_stream_rpc_method_handler(
@@ -116,7 +113,7 @@ class FlightScorer:
     def stop(self, seconds: float) -> None:
         """Accepts no more streams, and aborts the streams that have not ended after this time."""
         ended = self._server.stop(seconds)
-        if not ended.wait(max(seconds - 0.1, 0)) and self._streams:
+        if not ended.wait(max(seconds - 0.1, 0)):
             _log.warning("streams of Arrow Flight that did not end within %g s are aborted", seconds)
         ended.wait(seconds + 10)
 
@@ -125,32 +122,16 @@ class FlightScorer:
             headers = dict(context.invocation_metadata())
             if refusal := token_refusal(str(headers.get("authorization", "")), self._token):
                 raise RequestRefused(refusal, status=401)
-            self._enter(context)
-            yield from self._answers(messages, context)
+            yield from self._answers(messages)
         except RequestRefused as error:
             context.abort(_STATUS.get(error.status, grpc.StatusCode.INVALID_ARGUMENT), str(error))
         except grpc.RpcError:
             return  # The client has disconnected.
-        finally:
-            with self._lock:
-                self._streams.pop(context, None)
 
-    def _enter(self, context: grpc.ServicerContext) -> None:
-        """Adds a stream. If there are too many, cancels the stream that has been silent for the longest time."""
-        with self._lock:
-            oldest = min(self._streams, key=self._streams.__getitem__) if len(self._streams) >= _MOST_STREAMS else None
-            self._streams[context] = time.monotonic()
-        if oldest is not None:
-            self._seldom.warning(
-                "over %d streams of Arrow Flight: the stream that has been silent for longest is closed", _MOST_STREAMS
-            )
-            oldest.cancel()
-
-    def _answers(self, messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+    def _answers(self, messages: Iterator[Any]) -> Iterator[Any]:
         name, has_begun = None, False
         arrow = ArrowMessages(self._limits.max_body_bytes, self._limits.max_values, LIMIT)
         for message in messages:
-            self._streams[context] = time.monotonic()
             if name is None:
                 name = message.descriptor.path[0] if message.descriptor.path else ""
             if not message.header:
