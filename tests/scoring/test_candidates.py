@@ -75,16 +75,12 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
     for given, offered, message in [
         (context, with_last(user="u1"), 'candidate 19: feature "user" is in the context as well'),
         (context, with_last(colour="red"), 'candidate 19: unknown feature "colour"; the model reads price, age'),
-        ({**context, "colour": "red"}, candidates, 'context: unknown feature "colour"'),
         (context, without, "candidate 0: feature 'item' is missing"),
         (context, with_last(item=1.5), "candidate 19, feature 'item': 1.5 is not a text"),
         ({**context, "tags": "t"}, candidates, "context, feature 'tags': \"t\" is not a list"),
-        ({**context, "tags": ["t"] * 1001}, candidates, "context, feature 'tags': 1001 values, above the 1000"),
         (context, [*candidates, 1], "candidate 20: 1 is not an object"),
         (context, [], '"candidates": expected a list'),
-        (context, None, '"candidates": expected a list'),
         ([], candidates, '"context": [] is not an object'),
-        (context, candidates * 52, "1040 candidates: expected 1 to 1024"),
     ]:
         status, answer, _ = client.predict(context=given, candidates=offered)
         assert status == 400 and message in answer["error"], answer
@@ -94,7 +90,6 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
     for given, message in [
         ({**context, "item": "i1"}, 'columns: feature "item" is in the context as well'),
         ({**context, "age": "x"}, "context, feature 'age': \"x\" is not a number"),
-        ({"user": "u1"}, "columns: feature 'age' is missing"),
     ]:
         with pytest.raises(pa.ArrowInvalid, match=message):
             exchanged(server, batch, context=given)

@@ -119,16 +119,14 @@ class DirectoryTarget:
 
         Both times are by the clock of the file system or store. The clock of this host may differ, or have jumped.
         """
-        latest = self._written_at(newest.generation, newest.kind, newest.epoch) - int(self._grace * 1e9)
+        _, written = records.record_path(self._url, newest.generation, newest.kind, newest.epoch).stamp()
         for generation, _ in reversed(records.list_generations(self._url)):
             for kind, epoch in reversed(records.list_records(self._url, generation)):
-                if kind == BASE and self._written_at(generation, kind, epoch) <= latest:
+                path = records.record_path(self._url, generation, kind, epoch)
+                if kind == BASE and path.stamp()[1] <= written - int(self._grace * 1e9):
                     records.remove_generations_before(self._url, generation)
                     records.remove_before(self._url, generation, kind, epoch)
                     return
-
-    def _written_at(self, generation: int, kind: str, epoch: int) -> int:
-        return (records.generation_path(self._url, generation) / f"{records.name_of(kind, epoch)}.json").stamp()[1]
 
 
 def _merged(

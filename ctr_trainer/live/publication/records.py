@@ -123,6 +123,10 @@ def generation_path(url: Place, generation: int) -> Path:
     return path_of(url) / f"generation-{generation:010d}"
 
 
+def record_path(url: Place, generation: int, kind: str, epoch: int) -> Path:
+    return generation_path(url, generation) / f"{name_of(kind, epoch)}.json"
+
+
 def find_current(url: Place) -> tuple[int, list[tuple[str, int]]]:
     """Returns the number of the current generation and its records, see `list_records`; (0, []) if there is none."""
     for number, _ in reversed(list_generations(url)):
@@ -151,13 +155,13 @@ def read_record(url: Place, generation: int, kind: str, epoch: int) -> Record:
     Raises:
       UserError: the record is missing, cut off or altered.
     """
-    path = generation_path(url, generation) / f"{name_of(kind, epoch)}.json"
+    path = record_path(url, generation, kind, epoch)
     return Record.from_dict(path.read_json(_CURE), path)
 
 
 def write_record(url: Place, record: Record) -> None:
     """Writes a record. All of its files must be written before."""
-    (generation_path(url, record.generation) / f"{record.name}.json").write_json(dataclasses.asdict(record))
+    record_path(url, record.generation, record.kind, record.epoch).write_json(dataclasses.asdict(record))
 
 
 def refuse_replacing(place: str, there: Record, comes: Record, marker: str) -> None:

@@ -106,10 +106,11 @@ class HttpApp:
             )
 
     async def _health(self, request: Request) -> Response:
-        wrong = self._live.what_is_wrong()
-        now = self._live.loaded.freshness.to_dict() if self._live.loaded else {}
-        problem = {"problem": self._live.problem} if self._live.problem else {}
-        return JSONResponse({"status": wrong or "ok", **problem, **now}, 503 if wrong else 200)
+        wrong, state = self._live.what_is_wrong(), dict[str, object]()
+        if self._live.loaded:
+            state = self._live.loaded.freshness.to_dict()
+            state |= {"problem": self._live.problem} if self._live.problem else {}
+        return JSONResponse({"status": wrong or "ok", **state}, 503 if wrong else 200)
 
     async def _models(self, request: Request) -> Response:
         """Returns the name of the model, for the page."""
