@@ -14,7 +14,7 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.live.publication.places import open_reader
-from ctr_trainer.live.scoring import http_app, http_server
+from ctr_trainer.live.scoring import flight_server, http_app, http_server
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
 from tests.scoring.conftest import Client, Slow, exchanged, probabilities, running, until
@@ -195,6 +195,26 @@ def test_flight_refuses_what_decodes_to_too_much_and_shows_no_traceback(server, 
     with pytest.raises(pa.ArrowInvalid, match="a limit that grows with max_examples"):
         exchanged(server, rows.set_column(batch.schema.names.index("tags"), "tags", tags))
     assert exchanged(server, batch).num_rows == 2
+
+
+def test_flight_refuses_a_stream_above_its_limit(publication, small_model, monkeypatch):
+    monkeypatch.setattr(flight_server, "_MOST_STREAMS", 1)
+    batch = pa.RecordBatch.from_pylist(small_model.instances[:1])
+    with running(publication, flight_port=0) as server:
+        with flight.connect(f"grpc://127.0.0.1:{server.flight_port}") as client:
+            writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(trained.NAME))
+            with writer:
+                writer.begin(batch.schema)
+                writer.write_batch(batch)
+                assert reader.read_chunk().data.num_rows == 1
+                with pytest.raises((pa.ArrowException, OSError), match="Concurrent RPC limit exceeded"):
+                    exchanged(server, batch)
+        until(lambda: _is_answered(server, batch), "the end of the first stream")
+
+
+def _is_answered(server, batch):
+    with contextlib.suppress(pa.ArrowException, OSError):
+        return exchanged(server, batch).num_rows == 1
 
 
 def test_what_would_be_answered_too_late_gets_429_by_http_and_flight(publication, small_model):
