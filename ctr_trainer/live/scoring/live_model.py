@@ -95,9 +95,9 @@ class LiveModel:
         try:
             self._load()
         except Exception as error:
-            is_known = isinstance(error, UserError)
-            self._problem = self.failure = error if is_known else UserError(f"the model cannot be loaded: {error}")
-            if not is_known:
+            failure = error if isinstance(error, UserError) else UserError(f"the model cannot be loaded: {error}")
+            self._problem = self.failure = failure
+            if failure is not error:
                 _log.exception("the model cannot be loaded")
             self._on_failure()
             return
@@ -109,8 +109,9 @@ class LiveModel:
         began, longest = time.monotonic(), self._flags.start_timeout
         while not self._ends.is_set():
             try:
-                self.loaded, self._problem = self._opened(), None
-                self._log_record(self.loaded)
+                model = self._opened()
+                self.loaded, self._problem = model, None
+                self._log_record(model)
                 return
             except UserError as error:
                 if time.monotonic() - began >= longest:
