@@ -219,3 +219,16 @@ def test_a_jump_of_the_clock_removes_nothing_that_is_read(tmp_path, monkeypatch,
     deliver_all(spool, target)
     target.tidy()
     assert len(list(url.glob("generation-*"))) == 1
+
+
+def test_what_precedes_an_old_base_goes_although_a_newer_base_is_young(tmp_path):
+    published = Published(tmp_path)
+    for key in (1, 2):
+        published.epoch([key])
+        published.base()
+    old = time.time() - 700
+    os.utime(tmp_path / "generation-0000000001" / "base-0000000001.json", (old, old))
+    with contextlib.closing(DirectoryTarget(tmp_path)) as target:
+        target.tidy()
+    assert records.list_records(tmp_path, 1) == [("base", 1), ("epoch", 2), ("base", 2)]
+    assert_there(tmp_path, published)
