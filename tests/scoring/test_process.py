@@ -116,7 +116,7 @@ class _Sender(threading.Thread):
 
 
 def test_a_killed_servers_files_go_and_no_request_is_lost_at_sigterm_under_load(
-    publication, small_model, tmp_path, warm_python, monkeypatch
+    publication, small_model, tmp_path, monkeypatch
 ):
     temporary = tmp_path / "temporary"
     own, others = f"ctr_trainer-{os.getuid()}-tmp-*", temporary / "ctr_trainer-rows-of-others"
