@@ -120,8 +120,8 @@ class DirectoryReader:
     def _after(self, state: _State, generation: int, names: list[tuple[str, int]]) -> _State:
         """Returns the newest state that can be read, or `state`; raises the error of a newer record otherwise."""
         # A place that was emptied and filled again may reuse the number of a generation.
-        newest, current = records.read_record(self._url, generation, *names[-1]), state.record
-        if (newest.generation, newest.holder) != (current.generation, current.holder):
+        found, served = records.read_record(self._url, generation, *names[-1]), state.record
+        if (found.generation, found.holder) != (served.generation, served.holder):
             _log.info("%s: generation %d is current: reading it", self._url, generation)
             return self._loaded(generation, names)
         changes = state.changes or self._empty(state.record, NewerRows)
