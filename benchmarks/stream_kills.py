@@ -222,7 +222,9 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
         values, ends = read_topic(proxy.address, records)
         names = [json.loads(value)[OWN] for value in values]
         print(f"{records} records to append, {len(names)} in the topic, {len(set(names))} of them distinct", flush=True)
-        until(lambda: saved(model_dir)[1] == ends, "the training of all records")
+        last = saved(model_dir)[0]
+        # A training that is stopped while it starts publishes nothing; the last kill may have come just before.
+        until(lambda: saved(model_dir)[0] > last and saved(model_dir)[1] == ends, "the training of all records")
         process.terminate()
         process.wait(WAIT_SECONDS)
         checkpoint = latest_checkpoint(model_dir)
