@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import optuna
 import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -19,11 +20,6 @@ from ctr_trainer.commands.studies.plan import TrialPlans, trial_flags
 from ctr_trainer.commands.studies.training import TrialTraining
 from ctr_trainer.models.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.system.messages.errors import UserError, masked
-
-try:
-    import optuna
-except ModuleNotFoundError as missing:
-    raise UserError("search needs the package optuna: pip install 'ctr_trainer[search]'") from missing
 
 DATABASE, TRIALS, MODEL = "search.db", "trials", "model"
 # After 2, 4, 8 ... evaluations, only the better half of the trials with as many evaluations continues. An earlier
