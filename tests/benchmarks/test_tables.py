@@ -103,7 +103,7 @@ def test_each_job_trains_on_as_many_examples(flags, expected):
     assert (job.steps, job.warmup) == expected and job.flags == flags
 
 
-def test_a_job_that_fails_is_named_and_not_run_again_and_each_round_has_its_seed(monkeypatch):
+def test_a_failed_job_is_named_and_not_repeated_and_rounds_have_seeds(monkeypatch):
     ran = []
 
     def run(self, *more):

@@ -22,7 +22,7 @@ from tests.service.proxy import CuttingProxy
 pytestmark = pytest.mark.integration
 
 
-def test_one_shard_by_socket_three_by_memory_and_a_local_store_give_the_same_rows(start, connect, monkeypatch):
+def test_one_shard_by_socket_three_by_memory_and_a_local_store_agree(start, connect, monkeypatch):
     monkeypatch.setattr(row_requests, "_LEAST_BYTES", 0)
     clients = [connect([service.address for service in start(shards)], by_socket=shards == 1) for shards in (1, 3)]
     rng = np.random.default_rng(0)

@@ -170,7 +170,7 @@ def test_lru_evicts_the_oldest_rows_and_lfu_the_least_trained():
     assert _keys(table) == [1, 3, 5]
 
 
-def test_rows_of_the_batch_are_not_evicted_and_keys_without_room_read_initial_rows():
+def test_rows_of_a_batch_stay_and_keys_without_room_read_initial_rows():
     table, keys = _table(max_rows=3), np.array([1, 2, 3, 4, 5])
     _train(table, [1, 2])
     rows = TableRows(table)
