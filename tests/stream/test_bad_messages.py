@@ -16,6 +16,7 @@ from ctr_trainer.live.stream.messages import MessageDecoder, rows_in
 from tests.stream.test_messages import TOML, arrow, example, keys_of, messages, row
 
 _SECONDS = 300
+_MUTATIONS = 1100  # Of these, 1,015 are of JSON and Arrow messages; the others are Examples.
 _HUGE = 2**53 + 1  # float64 does not represent it.
 
 
@@ -76,7 +77,7 @@ def _mutations(count):
 def fuzz(directory):
     """Decodes damaged messages, each alone and all together."""
     decoder, alone = _decoder(directory), _decoder(directory)
-    damaged, counts = list(_mutations(200)), collections.Counter()
+    damaged, counts = list(_mutations(_MUTATIONS)), collections.Counter()
     for first in range(0, len(damaged), 50):
         group = damaged[first : first + 50]
         together = decoder.decode(messages(row(0), *group, row(1)))
@@ -89,7 +90,7 @@ def fuzz(directory):
                 assert bool(found.bad) == (number in bad), value
             rows_in(value)
             counts["bad" if found.bad else "rows" if len(found.rows) else "empty"] += 1
-    assert sum(counts.values()) == 200 and counts["bad"] > 40 and counts["rows"] > 8, counts
+    assert sum(counts.values()) == _MUTATIONS and counts["bad"] > 200 and counts["rows"] > 40, counts
 
 
 def bombs(directory):
@@ -125,6 +126,16 @@ def test_hostile_messages_neither_end_the_process_nor_take_its_memory(tmp_path):
     code = f"import pathlib; from tests.stream import test_bad_messages as t; t.{call}"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=_SECONDS)
     assert found.returncode == 0, f"exit status {found.returncode}: {found.stderr[-3000:]}"
+
+
+def test_long_messages_are_parsed_in_parts(decoder, monkeypatch):
+    values = [row(number) for number in range(20)]
+    expected = users_of(decoder, *values)
+    monkeypatch.setattr("ctr_trainer.live.stream.json_messages._MOST_TOGETHER", 300)
+    assert users_of(decoder, *values) == expected
+    assert reasons(decoder, *values, b"{", *values, b"{").keys() == {20, 41}
+    (reason,) = reasons(decoder, row(0, clicked="u" * 3_000_000)).values()
+    assert "is not" in reason and len(reason) < 1000
 
 
 def test_two_columns_of_one_name_are_a_bad_record(decoder):

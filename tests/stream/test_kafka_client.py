@@ -1,9 +1,9 @@
 """What librdkafka reports reaches the user: refused certificates and users, and bad records that no topic takes."""
 
+import asyncio
 import contextlib
 import json
 import logging
-import socket
 import ssl
 import sys
 import threading
@@ -22,21 +22,33 @@ BAD = [{"user": "u"}, {"clicked": "many"}]
 
 
 @contextlib.contextmanager
-def _tls_server(path):
-    """Gives host:port of a server with the certificate in a directory, which ends a connection after the handshake."""
+def _tls_broker(path):
+    """Gives host:port of a broker behind TLS, with the certificate in a directory."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path / "server.pem", path / "server.key")
 
-    def accept():
+    async def pump(reader, writer):
         with contextlib.suppress(OSError):
-            while True:
-                connection, _ = server.accept()
-                with contextlib.suppress(OSError):
-                    context.wrap_socket(connection, server_side=True).close()
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
+    async def take(reader, writer):
+        inner, outer = await asyncio.open_connection(*broker.address.split(":"))
+        await asyncio.gather(pump(reader, outer), pump(inner, writer))
+
+    port, loop = brokers.free_port(), asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # Handshakes that fail are what is tested.
+    with brokers.tansu(advertised=f"127.0.0.1:{port}") as broker:
+        loop.run_until_complete(asyncio.start_server(take, "127.0.0.1", port, ssl=context))
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(30)
 
 
 def _config(tmp_path, settings):
@@ -49,6 +61,15 @@ def _open(address, config):
     return contextlib.closing(opener(StreamAddress.parse(f"kafka://{address}/clicks"), config, RedisFiles(), "group")())
 
 
+def test_a_broker_behind_tls_is_read_with_the_settings_of_kafka_config(tmp_path, spec):  # noqa: F811
+    security = {"security.protocol": "SSL", "ssl.ca.location": str(certificates.make(tmp_path) / "ca.pem")}
+    with _tls_broker(tmp_path) as address:
+        brokers.make_topic(address, "clicks", 1, security)
+        brokers.produce(address, "clicks", records(0, 40), settings=security)
+        workers = Workers(f"kafka://{address}/clicks", spec, 2, kafka_config=_config(tmp_path, security)).finish()
+        assert not workers.errors and workers.trained == list(range(40))
+
+
 @pytest.mark.parametrize("settings", ["other-ca", "user"])
 def test_a_refused_certificate_or_user_ends_the_start_and_names_the_setting(tmp_path, settings):
     if settings == "user":
@@ -56,8 +77,7 @@ def test_a_refused_certificate_or_user_ends_the_start_and_names_the_setting(tmp_
         security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
         security |= {"sasl.username": "ann", "sasl.password": "a password"}
     else:
-        brokers.require_kafka()
-        broker = _tls_server(certificates.make(tmp_path))
+        broker = _tls_broker(certificates.make(tmp_path))
         security = {"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "other-ca.pem")}
     with broker as started, _open(getattr(started, "address", started), _config(tmp_path, security)) as source:
         with pytest.raises(
@@ -117,6 +137,13 @@ def test_bad_records_reach_their_topic_before_a_position_is_saved(spec, tmp_path
                 found += [json.loads(message.value()) for message in consumer.consume(2, 30)]
     assert sorted((each["partition"], each["offset"]) for each in found) == [(0, "20"), (0, "21")]
     assert not [*tmp_path.glob("dead_letters.jsonl")]
+
+
+def test_a_bad_record_that_is_too_long_for_its_topic_is_kept_in_the_file(tmp_path):
+    with brokers.mock_cluster() as address:
+        _letters(address, tmp_path, "bad").write([{"offset": 1, "reason": "u" * 2_000_000}, {"offset": 2}])
+    (kept,) = (tmp_path / "dead_letters.jsonl").read_text().splitlines()
+    assert json.loads(kept)["offset"] == 1
 
 
 def test_bad_records_that_no_topic_takes_are_kept_in_the_file(spec, tmp_path, monkeypatch, caplog):  # noqa: F811

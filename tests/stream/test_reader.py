@@ -214,7 +214,10 @@ def test_where_to_begin_and_to_end(spec):
         assert other.finish().trained == list(range(60))
 
 
-def test_a_stream_that_is_not_the_one_of_the_checkpoint_is_refused(spec):
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_stream_that_is_not_the_one_of_the_checkpoint_is_refused(spec, has_id, monkeypatch):
+    if not has_id:
+        monkeypatch.setattr("ctr_trainer.live.stream.kafka.KafkaSource.identity", lambda source: "")
     with brokers.tansu() as broker:
         url = f"kafka://{broker.address}/clicks"
         brokers.make_topic(broker.address, "clicks", 2)
@@ -227,7 +230,8 @@ def test_a_stream_that_is_not_the_one_of_the_checkpoint_is_refused(spec):
             assert re.search(expected, error)
         first = Workers(url, spec, 2, batches=2).finish()
         again = Workers(url, spec, 2, batches=1, position=first.position).finish()
-        assert not again.errors and again.position.identity == first.position.identity != ""
+        assert not again.errors and again.position.identity == first.position.identity
+        assert len(again.position.marks) == 2 and bool(again.position.identity) == has_id
         brokers.delete_topic(broker.address, "clicks")
         brokers.make_topic(broker.address, "clicks", 2)
         brokers.produce(broker.address, "clicks", records(100, 200), 2)

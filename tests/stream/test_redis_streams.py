@@ -3,7 +3,9 @@
 import contextlib
 import importlib.util
 import json
+import socket
 import subprocess
+import time
 
 import pytest
 
@@ -105,15 +107,32 @@ def test_bad_entries_that_no_stream_takes_are_kept_in_the_file(tmp_path, caplog)
     assert "2 bad records did not reach bad and are kept in" in caplog.text
 
 
-def test_a_stream_that_was_made_anew_is_refused(server, spec):  # noqa: F811
+def test_a_stream_of_bad_entries_that_does_not_answer_is_tried_once_a_minute(tmp_path, monkeypatch):
+    monkeypatch.setattr("ctr_trainer.live.stream.redis_streams._SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = StreamAddress.parse(f"redis://127.0.0.1:{silent.getsockname()[1]}/orders?dead_letters=bad")
+        letters, since = dead_letters(url, "", RedisFiles(), str(tmp_path)), time.monotonic()
+        for number in range(20):
+            letters.write([{"offset": number}])
+        assert 0.5 <= time.monotonic() - since < 5
+    kept = [json.loads(line) for line in (tmp_path / "dead_letters.jsonl").read_text().splitlines()]
+    assert [each["offset"] for each in kept] == list(range(20))
+
+
+@pytest.mark.parametrize("ids", ["explicit", "automatic"])
+def test_a_stream_that_was_made_anew_is_refused(server, spec, ids):  # noqa: F811
     client, address = server
-    add(client, "anew", records(0, 30))
-    first = Workers(f"redis://{address}/anew", spec).finish()
+    key = f"anew-{ids}"
+    for number, record in enumerate(records(0, 30), 1):
+        client.xadd(key, {"value": json.dumps(record)}, id=f"{number}-0")
+    first = Workers(f"redis://{address}/{key}", spec).finish()
     assert first.trained == list(range(30))
-    client.delete("anew")
-    add(client, "anew", records(100, 160))
-    (error,) = Workers(f"redis://{address}/anew", spec, position=first.position).finish().errors
-    assert "or the stream was created again" in error and "partition 0" in error
+    client.delete(key)
+    for number, record in enumerate(records(100, 160), 1):
+        client.xadd(key, {"value": json.dumps(record)}, id=f"{number}-0" if ids == "explicit" else "*")
+    (error,) = Workers(f"redis://{address}/{key}", spec, position=first.position).finish().errors
+    assert "created again" in error and "partition 0" in error
+    assert ("another stream of this name" in error) == (ids == "explicit")
 
 
 def test_columns_of_entries_that_are_not_utf_8_are_bad_records(server, spec):  # noqa: F811

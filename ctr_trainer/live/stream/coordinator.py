@@ -201,6 +201,7 @@ class Coordinator:
             left=left,
             bad_rows=position.bad_rows + window.bad_before(batches),
             records=position.records + rows,
+            marks=window.marks(position.marks),
         )
 
     def _forget(self, count: int) -> None:

@@ -21,7 +21,7 @@ from ctr_trainer.data.typed import Use, is_list
 _SHOWN = 200  # Number of characters of a bad value in a message.
 # Limits of a message, before it is parsed: its bytes, its values, and how deep they are nested.
 _MOST_BYTES, _MOST_VALUES, _MOST_DEPTH = 4 << 20, 1 << 18, 100
-_MOST_TOGETHER = 1 << 30  # Number of bytes that are parsed together.
+_MOST_TOGETHER = 64 << 20  # Number of bytes that are parsed together.
 _EXACT = 2**53  # float64 represents all whole numbers up to this one.
 _MOST_DIGITS = 1000  # An integer of more digits is read as a text.
 _PARTS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
@@ -42,6 +42,12 @@ class JsonReader:
 
     def read(self, values: list[bytes]) -> Iterator[_Read]:
         """Yields (table, index of each row's JSON value, list of (index, reason) for bad values)."""
+        if len(values) > 1 and sum(map(len, values)) > _MOST_TOGETHER:
+            half = len(values) // 2
+            for first, part in ((0, values[:half]), (half, values[half:])):
+                for table, of, bad in self.read(part):
+                    yield table, of + first, [(at + first, reason) for at, reason in bad]
+            return
         wrong = _too_large(values)
         good = [number for number in range(len(values)) if number not in wrong]
         table = self._together([values[number] for number in good])
@@ -65,7 +71,7 @@ class JsonReader:
 
     def _together(self, values: list[bytes]) -> pa.Table | None:
         """Parses messages of `_schema` together; None if they have to be parsed one by one."""
-        if self._schema is None or sum(map(len, values)) > _MOST_TOGETHER:
+        if self._schema is None:
             return None
         start = b'{"%b":%%d,%%b' % self._mark.encode()
         numbered = b"\n".join([start % (n, each[1:]) for n, each in enumerate(values)])

@@ -1,6 +1,5 @@
 """Clients of librdkafka: their settings, their connection errors, and a topic for bad records."""
 
-import contextlib
 import functools
 import json
 from collections.abc import Callable
@@ -110,10 +109,12 @@ def letter_sender(topic: str, settings: dict[str, Any]) -> Callable[[Letters], t
             else:
                 why = error.str()
 
-        with contextlib.suppress(BufferError):  # The queue is full, because the brokers do not answer.
-            for number, letter in enumerate(letters):
-                value, to = json.dumps(letter).encode(), functools.partial(delivered, number)
+        for number, letter in enumerate(letters):
+            value, to = json.dumps(letter).encode(), functools.partial(delivered, number)
+            try:
                 producer.produce(topic, value, on_delivery=lambda error, _, to=to: to(error))
+            except (BufferError, confluent_kafka.KafkaException) as error:  # The queue is full, or the record too long.
+                why = str(error)
         if producer.flush(_LETTER_SECONDS):
             producer.purge()
         return [*left.values()], trouble.after(why)

@@ -28,7 +28,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.live.arrow_messages import ArrowMessages, BadArrow
 from ctr_trainer.live.stream.json_messages import JsonReader, text_of
 from ctr_trainer.live.stream.source import Message
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError, cut
 
 _FORMATS = "a JSON object, a serialized tf.train.Example or an Arrow IPC stream"
 # Limits of an Arrow message when it is decoded, 16 times the limits of a request to `score`; and of an Example.
@@ -163,7 +163,7 @@ class MessageDecoder:
         for row in found:
             at = row.line or 0
             good[at] = False
-            reason = f"column {row.column!r}: {row.value!r} is not {row.expected}"
+            reason = f"column {row.column!r}: {cut(repr(row.value))} is not {row.expected}"
             bad.append(BadMessage(int(raw.messages[at]), int(raw.places[at]), reason))
         encoded = Decoded(rows, raw.messages[good], raw.places[good])
         if self._late is not None:

@@ -22,6 +22,7 @@ class StreamPosition:
       bad_rows: number of rows so far that could not be trained on.
       records: number of examples so far that were trained on.
       identity: ID of the stream, see `StreamSource.identity`; "" if unknown.
+      marks: for each partition, as a text, the `Message.mark` of the last record that was read.
     """
 
     stream: str
@@ -31,6 +32,7 @@ class StreamPosition:
     bad_rows: int = 0
     records: int = 0
     identity: str = ""
+    marks: Mapping[str, list[int]] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the position as a dict. In JSON, its partitions become texts, and its ranges become lists."""
@@ -62,6 +64,7 @@ class Report:
       cuts: for each number of batches, from 0 on, the place of the next row.
       seconds: the newest event time; 0 without a record.
       watermarks: for each partition, the offset after its last record, if this worker has seen it.
+      marks: for each partition, as a text, the `Message.mark` of the last record that was read.
     """
 
     rows: int
@@ -69,6 +72,7 @@ class Report:
     bad: list[dict[str, Any]]
     seconds: float
     watermarks: dict[int, int]
+    marks: dict[str, list[int]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -95,6 +99,11 @@ class Window:
     def bad_rows(self) -> int:
         """Number of rows that cannot be trained on."""
         return sum(len(report.bad) for report in self.reports.values())
+
+    def marks(self, before: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        """Returns, for each partition, the mark of the last record that was read, also in earlier windows."""
+        found = [*before.items(), *(each for report in self.reports.values() for each in report.marks.items())]
+        return dict(sorted(found))  # The last mark of a partition has the highest offset.
 
     def steps(self, batch_size: int) -> int:
         """Returns the number of batches that every worker makes from the window."""

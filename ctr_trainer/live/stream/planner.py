@@ -11,9 +11,10 @@ from typing import TypeVar
 from ctr_trainer.live.stream.figures import Figures
 from ctr_trainer.live.stream.messages import rows_in
 from ctr_trainer.live.stream.plan import StreamPosition, Window, evenly, share_out
-from ctr_trainer.live.stream.source import Range, StreamSource, Unavailable
+from ctr_trainer.live.stream.source import Message, Range, StreamSource, Unavailable, other_text, reading
 from ctr_trainer.settings.training_configs import StreamConfig, seconds_of
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -75,8 +76,10 @@ class Planner:
         first = self._patiently(lambda: source.earliest(partitions))
         self._at_start = self._patiently(lambda: source.latest(partitions, exact=True))
         self._identity = position.identity if position else ""
-        self._refuse_other()
+        is_recognized = self._refuse_other()
         if position is not None:
+            for partition, mark in position.marks.items() if not is_recognized else ():
+                self._refuse_unlike(int(partition), mark, first)
             for places in (position.trained(), position.next):
                 self._refuse_lost({p: offset for p, offset in places.items() if p in partitions})
             gone = sorted(set(position.next) - set(partitions))
@@ -147,13 +150,17 @@ class Planner:
         counts = {} if self._first_rows else self._patiently(lambda: self._counts(ends, 1))
         partition = next((p for p, count in counts.items() if count), None)
         if partition is not None:
-            with contextlib.closing(self._open_source()) as source:
-                for messages in source.read(Range(partition, self._next[partition], ends[partition])):
-                    if messages:
-                        self._first_rows = rows_in(messages[0].value)
-                        break
-                    self._sleep(0.0)
+            record = self._first_record(Range(partition, self._next[partition], ends[partition]))
+            self._first_rows = rows_in(record.value) if record else 0
         return self._first_rows or 1
+
+    def _first_record(self, place: Range) -> Message | None:
+        with contextlib.closing(self._open_source()) as source:
+            for messages in reading(source, place, Seldom(_log)):
+                if messages:
+                    return messages[0]
+                self._sleep(0.0)
+        return None
 
     def _offsets_at(self, where: str) -> dict[int, int] | None:
         """Returns, for each partition, the offset of `latest` or of a time; None for anything else."""
@@ -201,16 +208,22 @@ class Planner:
             self._next = self._next | first
             self._partitions = [*self._partitions, *new]
 
-    def _refuse_other(self) -> None:
-        """Refuses a stream with another ID."""
+    def _refuse_other(self) -> bool:
+        """Refuses a stream with another ID. Returns whether it has the ID of the checkpoint."""
         found = self._patiently(self._source.identity)
         known, self._identity = self._identity, self._identity or found
         if known and found and known != found:
-            raise UserError(
-                f"{self._source.name}: its ID is {found}, and {known} was trained: {self._source.address} has another "
-                "stream of this name, which was created again. To train on it, set stream_from to the time to begin "
-                "at, 1970-01-01T00:00:00Z for the first record"
-            )
+            raise UserError(other_text(self._source, f"its ID is {found}, and {known} was trained"))
+        return known == found != ""
+
+    def _refuse_unlike(self, partition: int, mark: list[int], first: dict[int, int]) -> None:
+        """Refuses a stream that has another record in the place of a record that was read."""
+        offset = mark[0]
+        if partition in first and first[partition] <= offset < self._at_start[partition]:
+            record = self._first_record(Range(partition, offset, offset + 1))
+            if record is not None and record.mark != mark:
+                place = f"partition {partition}, offset {self._source.text(offset)}"
+                raise UserError(other_text(self._source, f"{place} is not the record that the training has read there"))
 
     def _refuse_lost(self, places: dict[int, int]) -> None:
         lost = self._patiently(lambda: self._source.lost(places))

@@ -19,13 +19,13 @@ from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.messages import MessageDecoder
 from ctr_trainer.live.stream.network import RemoteCoordinator
 from ctr_trainer.live.stream.plan import Cut, Report, StreamPosition
-from ctr_trainer.live.stream.source import Message, Range, StreamSource, uncollected
+from ctr_trainer.live.stream.source import Message, Range, StreamSource, reading, uncollected
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
 _SHOWN = 2000  # Number of bytes of the message in a dead letter.
-_WARN_SECONDS, _AHEAD_SECONDS = 15.0, 600.0
+_AHEAD_SECONDS = 600.0
 _READY = 2  # Number of windows that are decoded ahead of the training.
 
 
@@ -133,17 +133,9 @@ class StreamReader:
         """Returns (index of the range, message) for all messages of a share, in order; None if the reader is closed."""
         found = []
         for number, place in enumerate(share):
-            since = time.monotonic()
-            for messages in source.read(place):
+            for messages in reading(source, place, self._waiting):
                 if self._closing.is_set():
                     return None
-                waited = 0.0 if messages else time.monotonic() - since
-                since = time.monotonic() if messages else since
-                if waited > _WARN_SECONDS:
-                    self._waiting.warning(
-                        "waiting for records of %s, partition %d, from %s; %.0f s so far: %s",
-                        *(source.name, place.partition, source.address, waited, source.trouble or "no answer yet"),
-                    )
                 found += [(number, message) for message in messages]
         return found
 
@@ -176,7 +168,8 @@ class StreamReader:
             for each in bad
         ]
         seconds = self._event_seconds(source, [message for _, message in read])
-        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks())
+        marks = {str(partition): message.mark for partition, message in {m.partition: m for _, m in read}.items()}
+        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks(), marks)
 
     def _event_seconds(self, source: StreamSource, messages: list[Message]) -> float:
         """Returns the newest event time of messages that is not too far ahead of the clock; 0 without one."""

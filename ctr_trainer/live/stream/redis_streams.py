@@ -30,6 +30,8 @@ from ctr_trainer.system.messages.errors import UserError
 
 try:
     import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
 except ImportError as missing:
     raise UserError("redis:// needs the package redis: pip install 'ctr_trainer[publish]'") from missing
 
@@ -176,6 +178,7 @@ def connected(scheme: str, hosts: str, files: RedisFiles) -> Any:
         port=int(port),
         socket_timeout=_SECONDS,
         socket_connect_timeout=_SECONDS,
+        retry=Retry(NoBackoff(), 0),  # By default, a request to a server that does not answer takes minutes.
         **credentials_of(files),
         **(tls_of(scheme, files) if scheme == "rediss" else {}),  # Otherwise they are for a publication.
     )

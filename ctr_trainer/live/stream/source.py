@@ -7,13 +7,17 @@ import json
 import logging
 import os
 import pathlib
+import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from ctr_trainer.data.input_schemes import STREAMS
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
+_PAUSE_SECONDS, _WARN_SECONDS = 60.0, 15.0
 Letters = list[dict[str, object]]
 
 
@@ -45,6 +49,11 @@ class Message(NamedTuple):
     offset: int
     seconds: float
     value: bytes | None
+
+    @property
+    def mark(self) -> list[int]:
+        """The offset, the time in milliseconds, and the CRC-32 of the value, by which a stream is recognized."""
+        return [self.offset, round(self.seconds * 1000), zlib.crc32(self.value or b"")]
 
 
 class Range(NamedTuple):
@@ -127,6 +136,20 @@ class StreamSource(Protocol):
         """Closes the connections."""
 
 
+def reading(source: StreamSource, place: Range, log: Seldom) -> Iterator[list[Message]]:
+    """Yields what `source.read` yields, and logs what it waits for if no record arrives for 15 s."""
+    since = time.monotonic()
+    for messages in source.read(place):
+        yield messages
+        waited = 0.0 if messages else time.monotonic() - since
+        since = time.monotonic() if messages else since
+        if waited > _WARN_SECONDS:
+            log.warning(
+                "waiting for records of %s, partition %d, from %s; %.0f s so far: %s",
+                *(source.name, place.partition, source.address, waited, source.trouble or "no answer yet"),
+            )
+
+
 def lost_text(source: StreamSource, partition: int, wanted: int, first: int, lost: int | str) -> str:
     """Describes records that were removed before they were trained."""
     return (
@@ -134,6 +157,14 @@ def lost_text(source: StreamSource, partition: int, wanted: int, first: int, los
         f"first one that {source.address} still has is at offset {source.text(first)}, so {lost} records are lost, or "
         "the stream was created again. To continue without them, set stream_from to the time to begin at, "
         "1970-01-01T00:00:00Z for the first record"
+    )
+
+
+def other_text(source: StreamSource, found: str) -> str:
+    """Describes a stream that is not the one of the checkpoint."""
+    return (
+        f"{source.name}: {found}: {source.address} has another stream of this name, which was created again. To train "
+        "on it, set stream_from to the time to begin at, 1970-01-01T00:00:00Z for the first record"
     )
 
 
@@ -149,6 +180,8 @@ def cut_text(source: StreamSource, partition: int, wanted: int, last: int) -> st
 class DeadLetters:
     """Keeps the records that cannot be trained on: in a stream, in a file if this fails, or else only in the log.
 
+    Training waits for `send`. After a failure, the records of the next 60 s go to the file without another attempt.
+
     Args:
       path: a file, to which a JSON object per record is appended; None for no file.
       stream: name of a stream in messages; "" for no stream.
@@ -162,17 +195,24 @@ class DeadLetters:
         send: Callable[[Letters], tuple[Letters, str]] = lambda letters: (letters, ""),
     ) -> None:
         self._path, self._stream, self._send = pathlib.Path(path) if path else None, stream, send
+        self._failed, self._why = -_PAUSE_SECONDS, ""
 
     def write(self, letters: Letters) -> None:
         """Stores descriptions of records (stream, partition, offset, row, reason, value)."""
-        left, why = self._send(letters)
+        left = letters
+        if time.monotonic() - self._failed >= _PAUSE_SECONDS:
+            left, self._why = self._send(letters)
+            if left:
+                self._failed = time.monotonic()
         if left and self._path:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with open(self._path, "a", encoding="utf-8") as file:
                 file.writelines(json.dumps(letter) + "\n" for letter in left)
         if left and self._stream:
             kept = self._path or "the log"
-            _log.error("%d bad records did not reach %s and are kept in %s: %s", len(left), self._stream, kept, why)
+            _log.error(
+                "%d bad records did not reach %s and are kept in %s: %s", len(left), self._stream, kept, self._why
+            )
 
 
 @dataclasses.dataclass(frozen=True)
