@@ -100,9 +100,13 @@ def _interrupt(number: int, _: object) -> None:
 
 
 def _search(plans: "TrialPlans", flags: SearchFlags) -> None:
-    from ctr_trainer.commands.studies import results
-    from ctr_trainer.commands.studies.study import Search
-
+    try:
+        from ctr_trainer.commands.studies import results
+        from ctr_trainer.commands.studies.study import Search
+    except ModuleNotFoundError as missing:
+        if missing.name != "optuna":
+            raise
+        raise UserError("search needs the package optuna: pip install 'ctr_trainer[search]'") from missing
     results.refuse_others(flags.output)
     search = Search(plans, flags.output, flags.storage, minutes=flags.minutes, rows=flags.budget_rows)
     try:

@@ -191,7 +191,7 @@ def test_the_example_of_features_converts_and_reads_as_the_page_says(tmp_path, m
     (command,) = page.commands(text)
     monkeypatch.chdir(tmp_path)
     assert cli.main(command) == 0
-    assert "price_level  2 buckets, cut at 14" in capsys.readouterr().out
+    assert "price_level: 2 buckets, cut at 14" in capsys.readouterr().out
     spec = FeatureSpec.load(tmp_path / "shop.toml")
     assert [(label.name, label.weight) for label in spec.labels] == [("clicked", 1.0), ("bought", 0.5)]
     (batch,) = BatchReader(tmp_path / "shop", 4, shuffle=False, epochs=1)

@@ -7,16 +7,13 @@ import os
 import pathlib
 from typing import Any
 
+import optuna
+
 from ctr_trainer.commands.reports.comparison import format_table
 from ctr_trainer.commands.studies.plan import TrialPlans, found_flags
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.outputs import refuse_foreign_file
 from ctr_trainer.system.messages.errors import UserError
-
-try:
-    import optuna
-except ModuleNotFoundError as missing:
-    raise UserError("search needs the package optuna: pip install 'ctr_trainer[search]'") from missing
 
 FLAGS, TABLE = "best.flags", "trials.csv"
 _BEGINNINGS = {FLAGS: b"# Trial ", TABLE: b"trial,state,"}  # Of the files that `write` has written.

@@ -178,7 +178,7 @@ def test_new_rows_start_with_the_state_laid_out_segment_by_segment(optimizer, st
 
 
 def test_an_optimizer_is_one_that_the_flags_offer():
-    with pytest.raises(ValueError, match="table t: optimizer 'lamb' is not one of sgd, .*use adamw"):
+    with pytest.raises(ValueError, match="table t: optimizer 'lamb' is not one of sgd, .*adamw"):
         TableConfig("t", (2,), (0.1,), "lamb")
     assert tuple(ROW_OPTIMIZERS) == tuple(OPTIMIZERS)
 
