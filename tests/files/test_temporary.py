@@ -50,6 +50,18 @@ def test_the_directory_of_a_killed_process_goes_and_that_of_a_living_one_stays(t
     assert living.returncode == 0 and os.listdir(temporary) == []
 
 
+def test_a_directory_of_another_user_stays_whatever_its_name(temporary):
+    if os.getuid() != 0:
+        pytest.skip("only root can give a directory to another user")
+    with temporary_directory() as own:
+        other = temporary / os.path.basename(own).replace("tmp-", "tmp-of-another-")
+    other.mkdir()
+    (other / "file").touch()
+    os.chown(other, 12345, 12345)
+    with temporary_directory():
+        assert (other / "file").exists()
+
+
 @pytest.mark.parametrize("kind", ["link", "file", "open directory", "directory of another user"])
 def test_a_planted_directory_of_a_job_is_refused(store, tmp_path, kind):
     planted, victim = local_directory(URL), tmp_path / "victim"

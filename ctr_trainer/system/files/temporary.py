@@ -1,6 +1,7 @@
 """Directories for temporary files. No other user can reach them; after a kill, the next process removes them."""
 
 import contextlib
+import errno
 import fcntl
 import glob
 import os
@@ -50,11 +51,15 @@ def temporary_directory() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Locks a directory within the block. Raises BlockingIOError if it is locked, FileNotFoundError if it is gone."""
+    """Locks a directory of this user within the block.
+
+    Raises BlockingIOError if it is locked, FileNotFoundError if it is gone, PermissionError if it is another user's.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.stat(path)  # Another process may have removed it before this one got the lock.
+        if os.stat(path).st_uid != os.getuid():  # It may also be gone, if another process got the lock before.
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
         yield
     finally:
         os.close(handle)
