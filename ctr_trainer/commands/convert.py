@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.resources
+import math
 from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.commands.experiment.checks import require_files
@@ -91,10 +92,7 @@ def run(flags: ConvertFlags) -> None:
     spec = FeatureSpec.load(flags.feature_spec or _default_spec(flags.format))
     if flags.input and flags.engine == "local":
         require_files(flags.input)
-    from ctr_trainer.data.conversion.convert import (  # It imports TensorFlow, which takes seconds.
-        convert,
-        format_summary,
-    )
+    from ctr_trainer.data.conversion.convert import convert  # It imports TensorFlow, which takes seconds.
 
     if flags.encoding:
         if flags.format != "csv":
@@ -158,3 +156,39 @@ def _default_spec(format: str) -> str:
     if format not in _SPEC_OF_FORMAT:
         raise UserError(f"--feature_spec is missing: the package has no feature spec for format {format}")
     return str(importlib.resources.files("ctr_trainer.features") / "specs" / _SPEC_OF_FORMAT[format])
+
+
+def format_summary(summary: dict[str, Any]) -> str:
+    """Formats the result of `convert` as small tables: a line per part, then a line per feature of the first part."""
+    from ctr_trainer.commands.reports.comparison import format_table
+    from ctr_trainer.features.columns import BOUNDARIES
+
+    parts, lists = summary["parts"], summary["lists"]
+    part, info = next(iter(parts.items()))
+    several = len(info.label_means) > 1
+    tables = [[["part", "rows", *(f"{name if several else 'label'} mean" for name in info.label_means), "files"]]]
+    for name, each in parts.items():
+        means = (f"{mean:.4f}" for mean in each.label_means.values())
+        tables[0].append([name, f"{each.rows:,}", *means, str(len(each.files))])
+    if info.distinct:
+        counts = {**info.distinct, "total": sum(info.distinct.values())}
+        tables.append([["feature", f"distinct keys ({part})"], *([name, f"{n:,}"] for name, n in counts.items())])
+    if lists:
+        tables.append([["list", "mean length", "largest", "empty", "cut"]])
+        for name, s in lists.items():
+            tables[-1].append([name, f"{s['mean']:.2f}", f"{s['largest']:,}", f"{s['empty']:.1%}", f"{s['cut']:.1%}"])
+    moments = {name: fitted for name, fitted in info.statistics.items() if "mean" in fitted}
+    if moments:
+        tables.append([["feature", "present", "mean", "std", "min", "max"]])
+        for name, s in moments.items():
+            figures = (f"{s[key]:.5g}" for key in ("mean", "std", "min", "max"))
+            tables[-1].append([name, f"{s['count'] / max(info.rows, 1):.1%}", *figures])
+    lines = [f"{summary['output']}: {summary['seconds']:.1f} s, {summary['bad_rows']} bad rows left out"]
+    lines += [line for table in tables for line in format_table(table[0], table[1:])]
+    for name, fitted in info.statistics.items():
+        if BOUNDARIES in fitted:
+            cuts = [cut for cut in fitted[BOUNDARIES] if cut < fitted.get("max", math.inf)]
+            shown, what = ", ".join(f"{cut:.5g}" for cut in cuts), "pieces" if name in moments else "buckets"
+            lines.append(f"{name}: {len(cuts) + 1} {what}, cut at {shown}")
+    lines += [f"{name}: {value}" for name, value in info.extra.items()]
+    return "\n".join(lines)

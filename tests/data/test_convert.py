@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data.conversion.convert import format_summary
+from ctr_trainer.commands.convert import format_summary
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.observations import form
 from ctr_trainer.features.hashing import keys

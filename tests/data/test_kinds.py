@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ctr_trainer.commands.convert import format_summary
 from ctr_trainer.data.blocks import BadRows, Chunk
-from ctr_trainer.data.conversion.convert import convert, format_summary
+from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 import os
 import posixpath
 import sys
@@ -24,7 +23,6 @@ from ctr_trainer.data.dataset import DatasetInfo, Split
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import ConvertedData, Input, SourceFile, list_files, named
 from ctr_trainer.data.statistics import Statistics
-from ctr_trainer.features.columns import BOUNDARIES
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED, Unfinished, refuse_overlap
 from ctr_trainer.system.files.paths import Path, path_of
@@ -89,7 +87,7 @@ def convert(
       warns: whether to log a warning for each feature that leaks the label.
 
     Returns:
-      dict, for `format_summary`: `output`, `seconds`, `bad_rows`, `parts` (dict of part -> DatasetInfo; without a
+      dict: `output`, `seconds`, `bad_rows`, `parts` (dict of part -> DatasetInfo; without a
       split, the only part is `all`) and `lists` (see `Observations.lists`).
 
     Raises:
@@ -261,46 +259,3 @@ def _write(
         start += len(group)
         bar.update(len(group))
     return writers
-
-
-def format_summary(summary: dict[str, Any]) -> str:
-    """Formats the result of `convert` as small tables: a line per part, then a line per feature of the first part."""
-    parts, lists = summary["parts"], summary["lists"]
-    part, info = next(iter(parts.items()))
-    several = len(info.label_means) > 1
-    tables = [[["part", "rows", *(f"{name if several else 'label'} mean" for name in info.label_means), "files"]]]
-    for name, each in parts.items():
-        means = (f"{mean:.4f}" for mean in each.label_means.values())
-        tables[0].append([name, f"{each.rows:,}", *means, str(len(each.files))])
-    if info.distinct:
-        counts = {**info.distinct, "total": sum(info.distinct.values())}
-        tables.append([["feature", f"distinct keys ({part})"], *([name, f"{n:,}"] for name, n in counts.items())])
-    if lists:
-        tables.append([["list", "mean length", "largest", "empty", "cut"]])
-        for name, s in lists.items():
-            tables[-1].append([name, f"{s['mean']:.2f}", f"{s['largest']:,}", f"{s['empty']:.1%}", f"{s['cut']:.1%}"])
-    moments = {name: fitted for name, fitted in info.statistics.items() if "mean" in fitted}
-    if moments:
-        tables.append([["feature", "present", "mean", "std", "min", "max"]])
-        for name, s in moments.items():
-            figures = (f"{s[key]:.5g}" for key in ("mean", "std", "min", "max"))
-            tables[-1].append([name, f"{s['count'] / max(info.rows, 1):.1%}", *figures])
-    lines = [f"{summary['output']}: {summary['seconds']:.1f} s, {summary['bad_rows']} bad rows left out"]
-    lines += [line for table in tables for line in _aligned(table)]
-    for name, fitted in info.statistics.items():
-        if BOUNDARIES in fitted:
-            cuts = [cut for cut in fitted[BOUNDARIES] if cut < fitted.get("max", math.inf)]
-            shown, what = ", ".join(f"{cut:.5g}" for cut in cuts), "pieces" if name in moments else "buckets"
-            lines.append(f"{name}: {len(cuts) + 1} {what}, cut at {shown}")
-    lines += [f"{name}: {value}" for name, value in info.extra.items()]
-    return "\n".join(lines)
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    """Pads the cells of a table, the first column to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *others in rows:
-        numbers = (f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
-        lines.append("  ".join([first.ljust(widths[0]), *numbers]))
-    return lines
