@@ -23,7 +23,7 @@ class MemorySource:
       is_away: whether the brokers do not answer.
     """
 
-    name, address, trouble, its_id = "memory", "here", "", ""
+    name, address, trouble, its_id, has_gaps = "memory", "here", "", "", True
 
     def __init__(self, *counts):
         self.records = {partition: [b"{}"] * count for partition, count in enumerate(counts)}

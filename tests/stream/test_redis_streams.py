@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.opening import dead_letters, opener
 from ctr_trainer.live.stream.plan import StreamPosition
 from ctr_trainer.live.stream.source import StreamAddress
@@ -155,3 +156,18 @@ def test_entries_that_were_trimmed_before_they_were_trained_end_the_training(ser
     anew = StreamPosition.from_dict(first.position.to_dict())
     anew = Workers(url, spec, config=StreamConfig(start="1970-01-01", until="latest"), position=anew).finish()
     assert anew.trained == list(range(35, 40))
+
+
+def test_entries_trimmed_after_they_were_planned_end_the_training(server, spec, monkeypatch):  # noqa: F811
+    client, address = server
+    add(client, "brief", records(0, 40))
+    add_window = Coordinator._add
+
+    def trimmed(self, window):
+        client.xtrim("brief", maxlen=30, approximate=False)
+        add_window(self, window)
+
+    monkeypatch.setattr(Coordinator, "_add", trimmed)
+    workers = Workers(f"redis://{address}/brief", spec, 2).finish()
+    assert "redis stream brief: 10 of 32 records were removed before they were read" in workers.errors[0]
+    assert not workers.trained

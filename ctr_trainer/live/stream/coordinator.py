@@ -166,7 +166,14 @@ class Coordinator:
 
     def _release(self, number: int) -> None:
         """Schedules the training on a window that all workers have read."""
-        window = self._windows[number]
+        window, source = self._windows[number], self._source
+        gone = window.messages - sum(report.messages for report in window.reports.values())
+        if source and not source.has_gaps and gone > 0:
+            self._error = UserError(
+                f"{source.name}: {gone} of {window.messages} records were removed before they were read. Keep more "
+                "records in the stream, such as with a larger MAXLEN, and run the same command again"
+            )
+            return
         bad = [letter for rank in range(self._workers) for letter in window.reports[rank].bad]
         if bad:
             self._dead_letters.write(bad)

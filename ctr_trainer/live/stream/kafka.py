@@ -45,7 +45,7 @@ class KafkaSource:
     def __init__(self, address: StreamAddress, settings: dict[str, Any]) -> None:
         self.name, self.address, self._topic = f"kafka topic {address.name}", address.hosts, address.name
         self._settings, self._trouble = settings, Trouble()
-        self._has_answered = False
+        self._has_answered, self.has_gaps = False, True  # Markers of transactions, and what compaction removes.
         # By partition: the offset after the last received record, and the offset before which no record is needed.
         self._next: dict[int, int] = {}
         self._taken: dict[int, int] = {}

@@ -65,6 +65,7 @@ class Report:
       seconds: the newest event time; 0 without a record.
       watermarks: for each partition, the offset after its last record, if this worker has seen it.
       marks: for each partition, as a text, the `Message.mark` of the last record that was read.
+      messages: number of records that were read.
     """
 
     rows: int
@@ -73,6 +74,7 @@ class Report:
     seconds: float
     watermarks: dict[int, int]
     marks: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    messages: int = 0
 
 
 @dataclasses.dataclass

@@ -169,7 +169,7 @@ class StreamReader:
         ]
         seconds = self._event_seconds(source, [message for _, message in read])
         marks = {str(partition): message.mark for partition, message in {m.partition: m for _, m in read}.items()}
-        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks(), marks)
+        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks(), marks, len(read))
 
     def _event_seconds(self, source: StreamSource, messages: list[Message]) -> float:
         """Returns the newest event time of messages that is not too far ahead of the clock; 0 without one."""

@@ -46,6 +46,7 @@ class RedisSource:
         self.name, self.address, self._key = f"redis stream {address.name}", address.hosts, address.name
         self._group, self._client = group, connected(address.scheme, address.hosts, files)
         self._keys: dict[int, str] = {}
+        self.has_gaps = False
         self._has_answered, self.trouble = False, ""
 
     def partitions(self) -> list[int]:

@@ -77,10 +77,12 @@ class StreamSource(Protocol):
     Attributes:
       name: name of the stream in messages and in checkpoints, without hosts, such as `kafka topic clicks`.
       address: the hosts in the URL, for messages.
+      has_gaps: whether `count` is an upper bound, since offsets without a record count too.
     """
 
     name: str
     address: str
+    has_gaps: bool
 
     @property
     def trouble(self) -> str:
