@@ -118,6 +118,12 @@ class InitialRows:
         self.fill(keys, rows)
         return rows
 
+    def first_weights(self, keys: np.ndarray) -> np.ndarray:
+        """Returns float32[U], the first weight of each initial row of `keys`, int64[U], contiguous."""
+        first = np.empty((len(keys), 1), np.float32)
+        row_kernels.initialize(first, keys, self._seed, np.ones(1, np.int64), self._scales[:1], self._state[:0])
+        return first[:, 0]
+
     def fill(self, keys: np.ndarray, rows: np.ndarray) -> None:
         """Sets `rows`, float32[U, width], to the initial rows of `keys`, int64[U], contiguous."""
         row_kernels.initialize(rows, keys, self._seed, self._dims, self._scales, self._state)

@@ -1,6 +1,7 @@
 """Copies of a store's rows, and the state of each copy."""
 
 import numpy as np
+import numpy.typing as npt
 
 from ctr_trainer.embedding.memory.growable_array import GrowableArray, TableMemory, row_bytes
 from ctr_trainer.embedding.memory.memory_limits import memory_total
@@ -16,6 +17,25 @@ from ctr_trainer.embedding.worker.merging import RowFrequency, Shares
 KEPT_WINDOWS = 8
 # If there are fewer rows, no rows are dropped.
 _TIDY_ROWS = 1 << 16
+
+
+class KeptMessage:
+    """Arrays for the slots of a sync and the columns of its requests; all requests of a worker use the same memory.
+
+    With new memory, a request of 65,536 rows of 34 floats took 22 ms of CPU time instead of 1 ms. A request must have
+    ended before the next one is made.
+    """
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, np.ndarray] = {}
+
+    def column(self, name: str, dtype: npt.DTypeLike, count: int, width: int | None = None) -> np.ndarray:
+        """Returns an uninitialized array [count] or [count, width] for the column `name`, for example `keys`."""
+        shape = (count,) if width is None else (count, width)
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if name not in self._bytes or len(self._bytes[name]) < size:
+            self._bytes[name] = np.empty(size, np.uint8)
+        return self._bytes[name][:size].view(dtype).reshape(shape)
 
 
 class CopiedRows:
@@ -136,10 +156,10 @@ class CopiedRows:
         if self._has_base:
             self._frequency.begin_window()
 
-    def stepped(self) -> np.ndarray:
+    def stepped(self, message: KeptMessage) -> np.ndarray:
         """Returns int64[n], the slots of rows with a change to send; rows of only a concurrent step may be missing."""
         state = self._state.array[: len(self)]
-        slots = np.empty(np.count_nonzero(state & copied_row_kernels.STEPPED), np.int64)
+        slots = message.column("slots", np.int64, copied_row_kernels.count_stepped(state))
         return slots[: copied_row_kernels.find_stepped(state, slots)]
 
     def take_rows(self, slots: np.ndarray, window: int, keys: np.ndarray, rows: np.ndarray) -> None:

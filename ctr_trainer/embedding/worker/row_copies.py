@@ -15,7 +15,7 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.store.worker_rows import RowTotals, WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.embedding.worker.copied_rows import KEPT_WINDOWS, CopiedRows
+from ctr_trainer.embedding.worker.copied_rows import KEPT_WINDOWS, CopiedRows, KeptMessage
 from ctr_trainer.embedding.worker.merging import Shares
 from ctr_trainer.system.measuring.latency import Latency
 
@@ -114,7 +114,7 @@ class RowCopies(WorkerRows):
         self.lookup_latency = lookup_latency or Latency("OpsEmbeddingLookup")
         self.push_latency = push_latency or Latency("OpsPushGrad")
         self._store, self._worker, self._sequence = store, f"{worker}-{uuid.uuid4().hex}", 0
-        self._request_rows = min(_REQUEST_ROWS, wire.rows_a_page(config.width))
+        self._message, self._request_rows = KeptMessage(), min(_REQUEST_ROWS, wire.rows_a_page(config.width))
         store.create_table(config)
 
     def __len__(self) -> int:
@@ -190,7 +190,7 @@ class RowCopies(WorkerRows):
         if self.is_synced_here:
             with self._lock.alone():
                 self._copies.begin_window()
-            slots = self._copies.stepped()
+            slots = self._copies.stepped(self._message)
             for first in range(0, len(slots), self._request_rows):
                 self._sync_part(slots[first : first + self._request_rows], codec or self._codec)
 
@@ -264,7 +264,8 @@ class RowCopies(WorkerRows):
 
     def _put_part(self, slots: np.ndarray, codec: RowCodec) -> None:
         """Makes one request of a sync, which sends the rows at `slots`."""
-        keys, rows = np.empty(len(slots), np.int64), np.empty((len(slots), self.config.width), np.float32)
+        keys = self._message.column("keys", np.int64, len(slots))
+        rows = self._message.column("rows", np.float32, len(slots), self.config.width)
         # The lock is shared: other workers' lookups continue; their steps wait.
         for block in _blocks(len(slots), self._lock.shared()):
             self._copies.take_rows(slots[block], self._window, keys[block], rows[block])
@@ -275,9 +276,10 @@ class RowCopies(WorkerRows):
 
     def _merge_part(self, slots: np.ndarray, codec: RowCodec) -> None:
         """Makes one request of a sync, which sends the changes of the rows at `slots` and takes the answer."""
+        keys = self._message.column("keys", np.int64, len(slots))
+        known = self._message.column("versions", np.uint32, len(slots))
         dtype, columns = codec.schema(self.config.width)
-        keys, known = np.empty(len(slots), np.int64), np.empty(len(slots), np.uint32)
-        deltas = np.empty((len(slots), columns), dtype)
+        deltas = self._message.column("deltas", dtype, len(slots), columns)
         for block in _blocks(len(slots), self._lock.alone()):
             keys[block], known[block], deltas[block] = self._copies.take(slots[block], codec)
         self._sequence += 1
