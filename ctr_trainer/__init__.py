@@ -10,6 +10,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ctr_trainer.commands.click_classifier import ClickClassifier
+    from ctr_trainer.commands.click_model import ClickModel, load, train
     from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.estimator.estimator import Estimator
     from ctr_trainer.estimator.hooks.step_hook import StepHook
@@ -40,6 +42,8 @@ os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")
 __version__ = "0.2.0"
 __all__ = [
     "BatchReader",
+    "ClickClassifier",
+    "ClickModel",
     "DistributedOptimizer",
     "EmbeddingConfig",
     "Estimator",
@@ -58,16 +62,20 @@ __all__ = [
     "init",
     "install_log",
     "is_chief",
+    "load",
     "own_loop",
     "rank",
     "run_program",
     "size",
+    "train",
     "train_and_evaluate",
 ]
 
 # The module of each public name, as in the imports above; "module:name" if the module defines it under another name.
 _PLACES = {
     "BatchReader": "ctr_trainer.data.reader",
+    "ClickClassifier": "ctr_trainer.commands.click_classifier",
+    "ClickModel": "ctr_trainer.commands.click_model",
     "DistributedOptimizer": "ctr_trainer.ranks.distributed:optimizer",
     "EmbeddingConfig": "ctr_trainer.settings.embedding_config",
     "Estimator": "ctr_trainer.estimator.estimator",
@@ -86,10 +94,12 @@ _PLACES = {
     "init": "ctr_trainer.ranks.distributed",
     "install_log": "ctr_trainer.system.messages.log_lines:install",
     "is_chief": "ctr_trainer.ranks.distributed",
+    "load": "ctr_trainer.commands.click_model",
     "own_loop": "ctr_trainer.estimator.own_loop",
     "rank": "ctr_trainer.ranks.distributed",
     "run_program": "ctr_trainer.estimator.program",
     "size": "ctr_trainer.ranks.distributed",
+    "train": "ctr_trainer.commands.click_model",
     "train_and_evaluate": "ctr_trainer.estimator.train_and_evaluate",
 }
 
@@ -103,4 +113,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -120,7 +120,7 @@ def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")
     parsed = flags.parsed(command.GROUPS, values)
     if has_experiment:
-        leading.append(frozenset(flag for flag in {*values, *parsed} if "=" in flag or values[flag].present))
+        leading.append(flags.given(values, parsed))
     return parsed, [*leading, *(replaced(group(), parsed) for group in command.GROUPS)]
 
 

@@ -1,6 +1,7 @@
 """Evaluation, prediction and export of a trained model."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint import model_directory
-from ctr_trainer.checkpoint.checkpoint import Checkpoint
+from ctr_trainer.checkpoint.checkpoint import Checkpoint, list_checkpoints
 from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.embedding.service.local_service import LocalServices
@@ -20,6 +21,7 @@ from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.open_store import open_evaluation_store, restore_evaluated
+from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of
 from ctr_trainer.estimator.train_and_evaluate import EvaluationResult, refuse_unless_positive
@@ -28,6 +30,7 @@ from ctr_trainer.export import directory
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys, session_hooks
 from ctr_trainer.models.params import params_as_trained
+from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.training_configs import MetricsConfig
@@ -42,7 +45,8 @@ class TrainedModel(NamedArguments):
     programs for TensorFlow 1 expect.
 
     Args:
-      model_fn: f(features, labels, mode, params) -> `EstimatorSpec`. It may omit any argument except `features`, and
+      model_fn: the name of a model of this package, such as `deepfm`, or a function
+        f(features, labels, mode, params) -> `EstimatorSpec`. It may omit any argument except `features`, and
         may declare `config`. If the input is a `tf.data.Dataset`, `features` is a dict of tensors. If the input is a
         `BatchReader`, `features` is `features.tensors.Features`, and `labels` is float32[B], or a dict of
         name -> float32[B] if there are several labels. With several workers, the loss must be the mean over the batch's
@@ -50,9 +54,11 @@ class TrainedModel(NamedArguments):
       model_dir: directory of checkpoints, summaries and the feature spec: a path or a URL; None for
         `RunConfig.model_dir`. A rank that has neither takes the directory of rank 0 when it first trains, evaluates or
         predicts.
-      params: the `params` of `model_fn`; None for {}. The values of a dataclass or a dict that JSON can represent are
-        stored with each checkpoint, and a trained model refuses other values. The values that `ModelParams.may_change`
-        names may change; in params of another class, these are `learning_rate`, `dropout` and `batch_size`.
+      params: the `params` of `model_fn`; None for {}. For the name of a model, they are its `Params` or a dict of
+        them, by default with `TrainOp()` as `train_op_fn`. The values of a dataclass or a dict that JSON can represent
+        are stored with each checkpoint, and a trained model refuses other values. The values that
+        `ModelParams.may_change` names may change; in params of another class, these are `learning_rate`, `dropout` and
+        `batch_size`.
       config: `RunConfig`.
       name: the name of the model in checkpoints; None for the import path of `model_fn`.
       may_change: names of additional params that may change.
@@ -65,7 +71,7 @@ class TrainedModel(NamedArguments):
 
     def __init__(
         self,
-        model_fn: Callable[..., Any],
+        model_fn: Callable[..., Any] | str,
         model_dir: str | os.PathLike[str] | None = None,
         params: Any = None,
         config: RunConfig | None = None,
@@ -78,11 +84,22 @@ class TrainedModel(NamedArguments):
             params, config = config, params
         tf1.disable_eager_execution()
         distributed.watchdog()  # Calls `distributed.init` if it was not called.
+        if isinstance(model_fn, str):
+            found, name = find_model(model_fn), name or model_fn
+            params = found.params_class(**params or {}) if params is None or isinstance(params, Mapping) else params
+            if params.train_op_fn is None:
+                params = dataclasses.replace(params, train_op_fn=TrainOp())
+            model_fn = found.model_fn
         self._given_fn = model_fn
         self._configure(program.config_of(config or RunConfig(), model_dir))
         self.params = {} if params is None else params
         self._name, self._may_change, self._services = name, may_change, services
         self._warm_start, self.new_keys = warm_start_from, NewKeys()
+
+    def __repr__(self) -> str:
+        steps = [each.step for each in list_checkpoints(self.model_dir)] if self.model_dir else []
+        model = self._name or f"{self._given_fn.__module__}:{getattr(self._given_fn, '__name__', self._given_fn)}"
+        return f"Estimator({model!r}, model_dir={self.model_dir!r}, step={steps[-1] if steps else 0})"
 
     def _configure(self, config: RunConfig) -> None:
         self.config, self.model_fn = config, program.with_four_arguments(self._given_fn, config)

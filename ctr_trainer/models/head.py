@@ -126,7 +126,8 @@ def _spec(
     trained = loss if extra_loss is None else loss + extra_loss
     if late is not None and late.lateness_loss is not None:
         trained += late.lateness_loss
-    assert params.train_op_fn is not None
+    if params.train_op_fn is None:
+        raise UserError("params without train_op_fn cannot be trained: give train_op_fn=ctr_trainer.TrainOp()")
     train_op = params.train_op_fn(trained, features)
     return EstimatorSpec(mode, predictions, loss, train_op, training_hooks=[late.hook] if late else ())
 

@@ -74,7 +74,12 @@ def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> d
 
 
 def parse(groups: Iterable[type[Settings]], arguments: Iterable[str]) -> list[Any]:
-    """Returns an instance of each group, from flags as on a command line.
+    """Returns an instance of each group, from flags as on a command line; see `parse_given`."""
+    return parse_given(tuple(groups), arguments)[1]
+
+
+def parse_given(groups: Groups, arguments: Iterable[str]) -> tuple[frozenset[str], list[Any]]:
+    """Returns (the names of the given flags, an instance of each group), from flags as on a command line.
 
     Raises:
       UserError: a flag or a setting is refused, or an argument is no flag.
@@ -86,7 +91,13 @@ def parse(groups: Iterable[type[Settings]], arguments: Iterable[str]) -> list[An
         raise UserError(str(error)) from None
     if rest:
         raise UserError(f"expected flags, not {' '.join(rest)}")
-    return [replaced(group(), parsed([group], values)) for group in groups]
+    found = parsed(groups, values)
+    return given(values, found), [replaced(group(), found) for group in groups]
+
+
+def given(values: absl_flags.FlagValues, found: Iterable[str]) -> frozenset[str]:
+    """Returns the names of the given flags: those of `values` that are present, and `FLAG=name` of the keys `found`."""
+    return frozenset(flag for flag in {*values, *found} if "=" in flag or values[flag].present)
 
 
 def _value(flag: Flag, value: Any) -> Any:

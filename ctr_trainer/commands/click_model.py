@@ -1,0 +1,223 @@
+"""Trains and uses a model from Python: on a DataFrame, an Arrow table or files of raw data."""
+
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ctr_trainer.commands.experiment import flags
+from ctr_trainer.commands.experiment.checks import require_model
+from ctr_trainer.commands.experiment.experiment import ModelSettings
+from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.settings.by_flag import text_of
+from ctr_trainer.settings.command_flags import TrainedModelFlags
+from ctr_trainer.settings.training_configs import MetricsConfig
+from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.messages.errors import UserError
+
+# Fewer rows are all trained on, because a tenth of them would say little about when to stop.
+_HELD_OUT_ROWS = 10_000
+
+
+def train(
+    data: Any,
+    *,
+    label: str = "",
+    model: str = "",
+    model_dir: str | os.PathLike[str] | None = None,
+    eval_data: Any = None,
+    feature_spec: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> "ClickModel":
+    """Trains a model on raw data, with features and settings that are chosen from the data.
+
+    Args:
+      data: a DataFrame of pandas or another package with `to_arrow`, an Arrow table, or files: a path, pattern or URL,
+        or a list of them, of CSV, Parquet, TFRecords, libsvm or libffm. Also a directory that `convert` wrote.
+      label: column of the label; "" for the only column of two values that is named like a label.
+      model: name of a model, such as `dcn_v2` or `lr`; `python -m ctr_trainer train --help` lists them. "" is `deepfm`
+        or, for data of numbers alone, `tabm`.
+      model_dir: directory of the model, which must not contain a model yet; None for a temporary directory, which is
+        removed with the returned object.
+      eval_data: data in any form of `data`, which decides when to stop. None holds out a random tenth of files, and of
+        tables of 10,000 rows or more; if later clicks depend on earlier ones, give the newest rows.
+      feature_spec: TOML file of the features; None drafts it from the data, as `convert --infer` does.
+      settings: any flags of the command `train`, such as `epochs=3`, `hidden_units=(256, 128)` or
+        `embedding_optimizer_params={"initial_accumulator": 1e-3}`.
+
+    Raises:
+      UserError: the label cannot be found, a setting is refused, or `model_dir` contains a model.
+
+    Caveat: one process trains on all cores. For several workers, GPUs or streams, start the command under `horovodrun`.
+    """
+    from ctr_trainer.checkpoint.checkpoint import list_checkpoints
+    from ctr_trainer.commands import train as command
+
+    own = None if model_dir is not None else tempfile.TemporaryDirectory(prefix="ctr_trainer-")
+    directory = own.name if own else os.fspath(model_dir or "")
+    if list_checkpoints(directory):
+        raise UserError(f"model_dir={directory}: it contains a model; use load() for it, or choose another directory")
+    with tempfile.TemporaryDirectory(prefix="ctr_trainer-data-") as work:
+        paths = _converted(data, eval_data, label, feature_spec, pathlib.Path(work))
+        model = model or ("deepfm" if open_dataset(paths["train_data"]).spec.sparse else "tabm")
+        given, groups = _parsed({"model": model, "model_dir": directory, **paths, **settings})
+        command.run(given, *groups)
+    return ClickModel(directory, own)
+
+
+def load(model_dir: str | os.PathLike[str]) -> "ClickModel":
+    """Opens a trained model.
+
+    Raises:
+      UserError: there is no trained model in `model_dir`.
+    """
+    require_model(ModelSettings(model_dir=os.fspath(model_dir)))
+    return ClickModel(os.fspath(model_dir))
+
+
+class ClickModel:
+    """A trained model in a directory; `train` and `load` make it. Data are as in `train`, without a label to predict.
+
+    Attributes:
+      model_dir: the directory, which all commands take as --model_dir.
+    """
+
+    def __init__(self, model_dir: str, temporary: "tempfile.TemporaryDirectory[str] | None" = None) -> None:
+        self.model_dir, self._temporary = model_dir, temporary
+
+    def __repr__(self) -> str:
+        experiment, _, checkpoint = self._opened({})
+        return f"ClickModel(model={experiment.model.model!r}, model_dir={self.model_dir!r}, step={checkpoint.step})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._temporary:
+            raise TypeError("a model in a temporary directory cannot be pickled: train it with a model_dir")
+        return load, (self.model_dir,)
+
+    def predict(self, data: Any, **settings: Any) -> Any:
+        """Returns the probability of a click for each row, in order: a Series for a pandas DataFrame, else float32[n].
+
+        A model of several labels returns a dict of label -> float32[n]; a `model_fn` of your own, whose predictions
+        have no `probabilities`, a dict of all predictions.
+        """
+        with tempfile.TemporaryDirectory(prefix="ctr_trainer-data-") as work:
+            path = _files(data, pathlib.Path(work) / "data.parquet")
+            experiment, estimator, checkpoint = self._opened({"eval_data": path, **settings})
+            from ctr_trainer.commands.experiment.build import reader
+
+            batches = reader(experiment, path, once=True, labels=False)
+            found = estimator.predict(lambda: batches, checkpoint_path=checkpoint, yield_single_examples=False)
+            parts = list(found)
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+        scores = {label: values for name, values in columns.items() if (label := _label_of(name)) is not None}
+        if list(scores) != [""]:
+            return scores or columns
+        if _is_pandas(data):
+            return sys.modules["pandas"].Series(scores[""], index=data.index, name="probabilities")
+        return scores[""]
+
+    def evaluate(self, data: Any, **settings: Any) -> dict[str, Any]:
+        """Returns the metrics of labelled data: `auc`, `logloss`, `copc` and the others of the command `evaluate`."""
+        with tempfile.TemporaryDirectory(prefix="ctr_trainer-data-") as work:
+            path = _files(data, pathlib.Path(work) / "data.parquet")
+            experiment, estimator, checkpoint = self._opened({"eval_data": path, **settings})
+            from ctr_trainer.commands.experiment.build import reader
+
+            batches = reader(experiment, path, once=True)
+            return estimator.evaluate(lambda: batches, checkpoint_path=checkpoint, metrics=MetricsConfig())
+
+    def export(self, export_dir: str | os.PathLike[str]) -> str:
+        """Writes a SavedModel of stock operations that takes the features' raw values; returns its path."""
+        _, estimator, checkpoint = self._opened({})
+        return estimator.export_to(os.fspath(export_dir), checkpoint_path=checkpoint)
+
+    def _opened(self, settings: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """Returns (the experiment, the Estimator, its best or else last checkpoint) with settings by flag."""
+        from ctr_trainer.commands.experiment.build import open_trained
+        from ctr_trainer.ranks import distributed
+
+        given, (experiment, *_) = _parsed({"model_dir": self.model_dir, **settings})
+        distributed.init(experiment.workers.stall_timeout)
+        return open_trained(given, experiment, TrainedModelFlags().checkpoint)
+
+
+def _parsed(settings: Mapping[str, Any]) -> tuple[frozenset[str], list[Any]]:
+    """Returns (the given flags, an instance of each group of `train`), from settings by flag."""
+    arguments = []
+    for name, value in settings.items():
+        parts = value.items() if isinstance(value, Mapping) else [(None, value)]
+        arguments += [f"--{name}={f'{key}=' if key else ''}{text_of(name, part)}" for key, part in parts]
+    return flags.parse_given(flags.TRAINING, arguments)
+
+
+def _converted(
+    data: Any, eval_data: Any, label: str, feature_spec: str | os.PathLike[str] | None, work: pathlib.Path
+) -> dict[str, str]:
+    """Returns the flags of the data that `train` reads, after converting raw data in the directory `work`."""
+    path = _files(data, work / "train.parquet")
+    evaluated = {} if eval_data is None else {"eval_data": _files(eval_data, work / "eval.parquet")}
+    if (path_of(path) / FILE).exists():
+        if label or feature_spec:
+            raise UserError(f"data={path}: converted data has its label and its features; leave out what you gave")
+        return {"train_data": path, **evaluated}
+    from ctr_trainer.data.conversion.convert import convert
+    from ctr_trainer.data.conversion.infer import infer
+    from ctr_trainer.data.conversion.seen_format import seen_format
+    from ctr_trainer.data.source import list_files
+
+    files = path.split(",")
+    format, spec_file = seen_format(list_files(files)[0].path), os.fspath(feature_spec or work / "features.toml")
+    if feature_spec is None:
+        infer(files, spec_file, format=format, label=label or None)
+    elif label:
+        raise UserError("label: the feature spec names the label; leave it out")
+    holds_out = eval_data is None and _rows(data) >= _HELD_OUT_ROWS
+    split = "random:0.9,0.1" if holds_out else ""
+    convert(format, files, work / "converted", FeatureSpec.load(spec_file), split=split, progress=False)
+    if not holds_out:
+        return {"train_data": str(work / "converted"), **evaluated}
+    return {"train_data": str(work / "converted" / "train"), "eval_data": str(work / "converted" / "test")}
+
+
+def _files(data: Any, path: pathlib.Path) -> str:
+    """Returns the comma-separated paths of the data; a table is first written to `path`."""
+    if isinstance(data, str | os.PathLike):
+        return os.fspath(data)
+    if isinstance(data, Sequence):
+        return ",".join(os.fspath(each) for each in data)
+    table = as_table(data)
+    pq.write_table(table, path)
+    return str(path)
+
+
+def as_table(data: Any) -> pa.Table:
+    """Returns the Arrow table of a DataFrame, without dictionaries, which the readers of raw data do not take."""
+    if _is_pandas(data):
+        table = pa.Table.from_pandas(data, preserve_index=False)
+    elif isinstance(data, pa.Table) or hasattr(data, "__arrow_c_stream__"):
+        table = pa.table(data)
+    else:
+        raise UserError(f"data is {type(data).__name__}: give a DataFrame, an Arrow table, or paths of files")
+    fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def _label_of(prediction: str) -> str | None:
+    """Returns the label whose probabilities a prediction is, "" for the only label; None for another prediction."""
+    kind, _, label = prediction.partition("/")
+    return label if kind == "probabilities" else None
+
+
+def _is_pandas(data: Any) -> bool:
+    return hasattr(data, "iloc") and hasattr(data, "columns")
+
+
+def _rows(data: Any) -> float:
+    return len(data) if hasattr(data, "__arrow_c_stream__") or _is_pandas(data) else float("inf")

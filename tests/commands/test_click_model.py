@@ -1,0 +1,129 @@
+"""Training and using a model from Python, on tables in memory and on files."""
+
+import pickle
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import ctr_trainer as ctr
+from ctr_trainer import cli
+from ctr_trainer.models.registry import find_model
+from ctr_trainer.system.messages.errors import UserError
+from tests.docs.page import ROOT
+
+ROWS = 2_000
+
+
+def clicks(rows=ROWS, seed=0):
+    """Returns a table of clicks, which depend on the user and on the price."""
+    rng = np.random.default_rng(seed)
+    user, price = rng.integers(0, 30, rows), rng.integers(0, 1000, rows) / 10
+    clicked = rng.random(rows) < 1 / (1 + np.exp(2 - (user % 5) + price / 40))
+    users = pa.array([f"user {number}" for number in user]).dictionary_encode()
+    return pa.table({"user": users, "price": price, "clicked": clicked.astype(np.int8)})
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return ctr.train(clicks(), label="clicked", model_dir=tmp_path_factory.mktemp("python") / "model", epochs=20)
+
+
+def test_a_table_trains_a_model_that_predicts_evaluates_and_exports(model, tmp_path, capfd):
+    new = clicks(500, seed=1)
+    scores = model.predict(new.drop(["clicked"]))
+    assert scores.shape == (500,) and scores.dtype == np.float32
+    clicked = np.asarray(new["clicked"])
+    assert scores[clicked == 1].mean() > scores[clicked == 0].mean() + 0.1
+    found = model.evaluate(new)
+    assert found["auc"] > 0.7 and found["examples"] == 500
+    pq.write_table(new, tmp_path / "new.parquet")
+    opened = pickle.loads(pickle.dumps(ctr.load(model.model_dir)))
+    assert opened.evaluate(tmp_path / "new.parquet")["auc"] == found["auc"]
+    assert (opened.predict([tmp_path / "new.parquet"]) == scores).all()
+    assert re.fullmatch(r"ClickModel\(model='deepfm', model_dir='.*', step=\d+\)", repr(opened))
+    assert opened.export(tmp_path / "serving") == str(tmp_path / "serving")
+    assert (tmp_path / "serving" / "saved_model.pb").exists()
+    assert "tensorflow" not in capfd.readouterr().err
+
+
+def test_pandas_frames_give_a_series_with_their_index(model):
+    pd = pytest.importorskip("pandas", reason="no pandas: pip install pandas")
+    frame = clicks(50, seed=2).to_pandas().set_index(pd.RangeIndex(100, 150))
+    scores = model.predict(frame)
+    assert isinstance(scores, pd.Series) and list(scores.index) == list(range(100, 150))
+
+
+def test_numbers_alone_train_tabm_and_files_hold_out_a_tenth(tmp_path):
+    pq.write_table(clicks().select(["price", "clicked"]), tmp_path / "numbers.parquet")
+    model = ctr.train(tmp_path / "numbers.parquet", label="clicked", epochs=1)
+    assert "tabm" in repr(model)
+    with pytest.raises(TypeError, match="train it with a model_dir"):
+        pickle.dumps(model)
+
+
+def test_an_estimator_takes_the_name_of_a_model(tmp_path):
+    assert cli.main(["convert", "--format=synthetic", "--rows=1000", f"--output={tmp_path / 'data'}"]) == 0
+    estimator = ctr.Estimator("deepfm", tmp_path / "model", params={"hidden_units": (8,)})
+    estimator.train(lambda: ctr.BatchReader(tmp_path / "data" / "train", 64), max_steps=3)
+    assert repr(estimator) == f"Estimator('deepfm', model_dir='{tmp_path / 'model'}', step=3)"
+    (tmp_path / "clicks.csv").touch()
+    with pytest.raises(UserError, match="clicks.csv: it is a file; run `convert` first, or set feature_spec to read"):
+        ctr.BatchReader(tmp_path / "clicks.csv", 64)
+    with pytest.raises(UserError, match=r"give train_op_fn=ctr_trainer.TrainOp\(\)"):
+        params = find_model("deepfm").params_class()
+        estimator = ctr.Estimator(find_model("deepfm").model_fn, tmp_path / "other", params=params)
+        estimator.train(lambda: ctr.BatchReader(tmp_path / "data" / "train", 64), max_steps=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"label": "buys"}, "buys"),
+        ({"label": "clicked", "epoch": 3}, "epoch"),
+        ({"label": "clicked", "hidden_units": "many"}, "--hidden_units=many"),
+    ],
+)
+def test_wrong_arguments_are_named(given, message):
+    with pytest.raises(UserError, match=message):
+        ctr.train(clicks(100), **given)
+
+
+def test_a_directory_with_a_model_is_refused(model):
+    with pytest.raises(UserError, match=r"it contains a model; use load\(\)"):
+        ctr.train(clicks(100), label="clicked", model_dir=model.model_dir)
+    with pytest.raises(UserError, match="give a DataFrame, an Arrow table, or paths of files"):
+        model.predict(3)
+
+
+def test_a_classifier_works_in_scikit_learn(tmp_path):
+    selection = pytest.importorskip("sklearn.model_selection", reason="no scikit-learn: pip install scikit-learn")
+    pipeline = pytest.importorskip("sklearn.pipeline")
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    table = clicks()
+    X = np.stack([table["user"].combine_chunks().indices.to_numpy(), table["price"].to_numpy()], axis=1)
+    y = np.where(np.asarray(table["clicked"]) == 1, "yes", "no")
+    classifier = ctr.ClickClassifier(epochs=20, settings={"hidden_units": (16,)})
+    assert selection.cross_val_score(classifier, X, y, cv=2, scoring="roc_auc").min() > 0.6
+    steps = pipeline.make_pipeline(preprocessing.MinMaxScaler(), ctr.ClickClassifier(epochs=1, model="final_mlp"))
+    search = selection.GridSearchCV(steps, {"clickclassifier__batch_size": [64, 128]}, cv=2, scoring="neg_log_loss")
+    fitted = search.fit(X, y).best_estimator_[-1]
+    assert fitted.get_params()["batch_size"] in (64, 128) and list(fitted.classes_) == ["no", "yes"]
+    probabilities = search.predict_proba(X)
+    assert np.allclose(probabilities.sum(axis=1), 1)
+    assert (search.predict(X) == np.where(probabilities[:, 1] > 0.5, "yes", "no")).all()
+    with pytest.raises(ValueError, match="expected two classes"):
+        classifier.fit(X, X[:, 1])
+
+
+def test_the_page_on_python_runs(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "python.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("pandas", reason="no pandas: pip install pandas")
+    clicks().to_pandas().to_csv("clicks.csv", index=False)
+    clicks(300, seed=3).to_pandas().to_csv("tomorrow.csv", index=False)
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(block, {})
+    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
