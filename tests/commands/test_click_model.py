@@ -49,6 +49,18 @@ def test_a_table_trains_a_model_that_predicts_evaluates_and_exports(model, tmp_p
     assert "tensorflow" not in capfd.readouterr().err
 
 
+def test_importance_names_what_the_clicks_depend_on(model):
+    rng = np.random.default_rng(4)
+    new = clicks(1500, seed=4).append_column("noise", pa.array(rng.random(1500)))
+    found = model.importance(new, repeats=3, rows=1000)
+    assert [each["column"] for each in found] == ["user", "price"]
+    for each in found:
+        assert each["auc_drop"] > each["auc_drop_error"] > 0 and each["logloss_rise"] > each["logloss_rise_error"] > 0
+    assert found == model.importance(new, repeats=3, rows=1000)
+    with pytest.raises(UserError, match="repeats=1: expected at least 2"):
+        model.importance(new, repeats=1)
+
+
 def test_pandas_frames_give_a_series_with_their_index(model):
     pd = pytest.importorskip("pandas", reason="no pandas: pip install pandas")
     frame = clicks(50, seed=2).to_pandas().set_index(pd.RangeIndex(100, 150))
