@@ -1,7 +1,6 @@
 """Measures the loop from a click to the next request's score: broker, two workers, service, publisher and server.
 
     python benchmarks/click_to_score.py                        # all parts
-    python benchmarks/click_to_score.py --parts=file --records=200000 --rounds=3
     python benchmarks/click_to_score.py --parts=kills --kills=10 --kill_records=100000
 
 The last line is JSON. The values of a part that did not run or that failed are null; `failed` lists the failed parts.
@@ -15,11 +14,6 @@ PARTS = {
         "seconds from the append of a record with a new key until an answer shows that it was trained",
         ("click_to_score_p50_secs", "click_to_score_p99_secs", "marked_records", "records_per_sec"),
         later("stream_loop"),
-    ),
-    "file": Part(
-        "examples/s that one worker trains from the broker over examples/s from the same rows in Parquet",
-        ("stream_over_file", "stream_over_file_json", "stream_over_file_arrow"),
-        later("stream_loop", "measure_file"),
     ),
     "candidates": Part(
         "scores per second of requests with one context over those of expanded rows, see candidates.py",
@@ -58,8 +52,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rate", type=float, default=2000.0, help="records per second of the part loop")
     parser.add_argument("--seconds", type=float, default=120.0, help="time of the part loop with marked records")
     parser.add_argument("--publish_secs", type=float, default=2.0, help="publication period of the part loop")
-    parser.add_argument("--records", type=int, default=400_000, help="rows of the part file")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of the part file")
     parser.add_argument("--epochs", type=int, default=100, help="towers and epochs of rows of the part switches")
     parser.add_argument("--kills", type=int, default=100, help="kills of the part kills")
     parser.add_argument("--kill_secs", type=float, default=8.0, help="mean time between two kills of the part kills")

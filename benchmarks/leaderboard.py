@@ -21,11 +21,10 @@ import sys
 import tempfile
 from typing import Any, NamedTuple
 
-import accuracy_data
 import leaderboard_data
 import sides
-from accuracy_data import Parts, flags_of
 from leaderboard_data import load
+from sides import Parts
 
 _FIGURES = ("auc", "logloss", "gauc", "copc", "examples_per_sec", "core_seconds")
 _NOT_BARS = "These are not the leaderboard's files: the figures are not the leaderboard's."
@@ -49,7 +48,7 @@ def _training(flags: argparse.Namespace, model: str) -> Training:
     work, data = flags.work / flags.data, load(flags.data)
     leaderboard_data.check(data, flags.path, work, flags.any_files)
     parts = leaderboard_data.prepare(data, flags.path, work, model, flags.choose_on_test, flags.any_files)
-    given = [*flags_of(data.flagfile), *data.flags.get(model, ()), *flags.more]
+    given = [f"--flagfile={data.flagfile}", *data.flags.get(model, ()), *flags.more]
     return Training(parts, given, ("--group_by=group",) if data.group else ())
 
 
@@ -64,7 +63,7 @@ def _measured(flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
         parts, given, _ = trainings[model]
         given = [*given, f"--train_data={parts.train}", f"--eval_data={parts.valid}"]
         key = {"data": flags.data, "model": model, "seed": seed, "flags": given}
-        found[model].append(accuracy_data.once(flags.work / "results.jsonl", result, **key))
+        found[model].append(sides.once(flags.work / "results.jsonl", result, **key))
     return found
 
 
@@ -74,8 +73,8 @@ def _result(training: Training, model: str, seed: int, work: pathlib.Path, title
     own = f"--model={model}", f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0"
     with tempfile.TemporaryDirectory(prefix=f"{model}_", dir=work) as directory:
         model_dir = pathlib.Path(directory)
-        trained = accuracy_data.train(training.parts, model_dir, *training.flags, *own, shows_log=True)
-        tested = accuracy_data.test(model_dir, training.parts.test, "--checkpoint=best", *training.of_test)
+        trained = sides.train(training.parts, model_dir, *training.flags, *own, shows_log=True)
+        tested = sides.test(model_dir, training.parts.test, "--checkpoint=best", *training.of_test)
     return {name: value for name, value in (tested | trained).items() if name in _FIGURES}
 
 

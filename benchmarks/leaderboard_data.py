@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import tqdm
-from accuracy_data import Parts, once
-from sides import ROOT
+from sides import ROOT, Parts, once
 
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset

@@ -1,75 +1,232 @@
-"""Measures the quality of our models by the flagfiles of public data.
+"""Measures the quality of the defaults, from a raw file to the test score, next to what a person would use instead.
 
-    python benchmarks/model_quality.py --parts=best --data=adult --models=tabm --seeds=1,2,3
+    python benchmarks/model_quality.py --parts=tables --seeds=1,2,3
+    python benchmarks/model_quality.py --parts=tables --tables_dir=my_tables --data=churn
 
-docs/accuracy.md describes what each part compares. Results are kept below --work, and a run that has a result is not
-repeated. The last line is a JSON object. In it, a figure that was not measured is null, and `failed` lists the parts
-that failed.
+A TOML or JSON file below --tables_dir describes the table of its name:
+
+    file = "churn.csv"      # CSV or Parquet, next to the description, or a folder of such files
+    label = "Churn"         # column; without a header, the columns are c1, c2, ...
+    test = "test.csv"       # optional: the rows to test on; else 70% are trained on, 10% validate and 20% test
+    split = "random"        # or "time:COLUMN", by the order of a column
+
+Ours is `convert --infer` and `train`. The others are scikit-learn's logistic regression and LightGBM, on the same rows:
+pip install 'ctr_trainer[peers]'. Results are kept below --work, and a run that has a result is not repeated. The last
+line is a JSON object. In it, a figure that was not measured is null, and `failed` lists the parts that failed.
 """
 
 import argparse
 import functools
 import json
+import os
 import pathlib
 import statistics
 import tempfile
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import sides
-from accuracy_data import REAL_DATA, flagfile, flags_of, once, prepare, train_and_test
-from sides import Part
+from sides import Part, Parts, once, test, train
 
-# The data sets and models from whose flagfiles the part `best` chooses, by figure; see `flagfile`.
-BEST = {
-    "adult_best_auc": {"adult": ("dcn_v2", "deepfm", "lr", "tabm", "wide_deep"), "adult-pieces": ("tabm",)},
-    "movielens_history_best_auc": {"movielens-history": ("din", "onetrans"), "movielens-means": ("din",)},
+from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.data.conversion.csv_header import see_form
+from ctr_trainer.data.conversion.infer import infer
+from ctr_trainer.features.columns import Label
+from ctr_trainer.features.toml import tomllib
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REAL_DATA = pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", sides.ROOT.parent / "shared" / "data"))
+# The tables of --real_data, described as above.
+REAL = {
+    "adult": {"file": "adult/adult.data", "test": "adult/adult.test", "label": "c15"},
+    "criteo": {"file": "criteo/train_head.tsv", "label": "c1"},
 }
+C = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_MISSING = ("", "?", "NA", "N/A", "nan", "NaN", "NULL", "null", "None", "\\N")
+_RARE = 0.01  # The COPC of a decile with a smaller share of the clicks is not counted.
 
 
-def best(flags: argparse.Namespace) -> dict[str, float]:
-    """Returns, by figure, the mean test AUC of the flagfile with the best validation AUC; prints a line per data set.
+class Table(NamedTuple):
+    file: pathlib.Path
+    label: str
+    test: pathlib.Path | None = None
+    split: str = "random"
 
-    `--data=adult` selects both feature specs of Adult.
+
+def tables(flags: argparse.Namespace) -> dict[str, Any]:
+    """Returns the figures of the tables, means over the seeds; prints a line per table."""
+    try:
+        import lightgbm  # noqa: F401
+        import pandas  # noqa: F401, ICN001
+        import sklearn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"there is no {error.name}: pip install 'ctr_trainer[peers]'") from None
+    found = dict[str, dict[str, float]]()
+    for name, table in tables_of(flags).items():
+        run, file = functools.partial(compare, table), flags.work / "tables.jsonl"
+        runs = [once(file, functools.partial(run, seed), table=name, seed=seed) for seed in flags.seeds]
+        keys = [key for key in runs[0] if key not in ("table", "seed")]
+        found[name] = {key: round(statistics.mean(run[key] for run in runs), 4) for key in keys}
+        print(json.dumps({"table": name, **found[name]}), flush=True)
+    less = [each["ours"] - max(each["logistic"], each["lightgbm"]) for each in found.values()]
+    summary = {"mean": statistics.mean(less), "min": min(less)}
+    return {"tables": found, **{f"tables_minus_best_{key}": round(value, 4) for key, value in summary.items()}}
+
+
+def tables_of(flags: argparse.Namespace) -> dict[str, Table]:
+    """Returns the tables below --tables_dir, by default those of --real_data; --data chooses some by name."""
+    files = sorted(flags.tables_dir.rglob("*")) if flags.tables_dir else []
+    found = {file.stem: file for file in files if file.suffix in (".toml", ".json")} if flags.tables_dir else REAL
+    if unknown := {*flags.data} - {*found} or not found:
+        where = flags.tables_dir or flags.real_data
+        raise SystemExit(f"{where}: no description of a table {unknown or ''}; there are {[*found]}")
+    return {name: described(found[name], flags.real_data) for name in flags.data or found}
+
+
+def described(keys: pathlib.Path | Mapping[str, str], directory: pathlib.Path) -> Table:
+    """Returns the table that a file describes, or keys with paths relative to a directory."""
+    where = keys if isinstance(keys, pathlib.Path) else directory
+    try:
+        if isinstance(keys, pathlib.Path):
+            directory, text = keys.parent, keys.read_text(encoding="utf-8")
+            keys = (tomllib.loads if keys.suffix == ".toml" else json.loads)(text)
+        table = Table(**{key: directory / text if key in ("file", "test") else text for key, text in keys.items()})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SystemExit(f"{where}: {error}; --help says how to describe a table") from None
+    if missing := [path for path in (table.file, table.test) if path and not path.exists()]:
+        raise SystemExit(f"{where}: there is no {missing[0]}")
+    return table
+
+
+def compare(table: Table, seed: int) -> dict[str, float]:
+    """Returns the test AUC of each side, and `copc` and `worst_decile_copc` of ours, for the split of a seed."""
+    import pandas as pd
+
+    with tempfile.TemporaryDirectory(prefix="ctr_trainer_tables_") as directory:
+        work, parts = pathlib.Path(directory), split(table, seed)
+        paths = [work / name for name in ("train", "valid", "test")]
+        form = "csv" if all(map(pd.api.types.is_string_dtype, parts[0].dtypes)) else "parquet"
+        for rows, path in zip(parts, paths, strict=True):
+            rows.to_csv(f"{path}.csv", index=False) if form == "csv" else rows.to_parquet(f"{path}.parquet")
+        spec = infer(f"{paths[0]}.{form}", work / "spec.toml", label=table.label)
+        for path in paths:
+            convert(form, f"{path}.{form}", path, spec, progress=False)
+        train(Parts(*paths), work / "model", f"--seed={seed}")
+        ours = test(work / "model", work / "test", f"--output={work / 'metrics.json'}")
+        deciles = json.loads((work / "metrics.json").read_text())["reliability"]
+    y = [labels_of(rows[table.label], spec.label) for rows in parts]
+    least = _RARE * y[2].sum()
+    known = [each["copc"] for each in deciles if each["weight"] * each["real_mean"] > least]
+    worst = max(known, key=lambda copc: abs(np.log(copc)))
+    others = peers(*features(pd.concat(parts).drop(columns=table.label)), y, seed)
+    return {"ours": ours["auc"], **others, "copc": ours["copc"], "worst_decile_copc": worst}
+
+
+def split(table: Table, seed: int) -> "list[pd.DataFrame]":
+    """Returns the rows of the parts train, valid and test."""
+    rows, (kind, _, by) = read(table.file), table.split.partition(":")
+    wanted = {table.label, by} if kind == "time" else {table.label}
+    if (kind, bool(by)) not in (("random", False), ("time", True)) or not wanted <= {*rows}:
+        raise SystemExit(f"{table.file}, split {table.split!r}: needs {wanted}; the columns are {[*rows]}")
+    order = np.random.default_rng(seed).permutation(len(rows))
+    order = np.argsort(rows[by].astype(float), kind="stable") if by else order
+    cuts = [round(share * len(rows)) for share in ((0.9,) if table.test else (0.7, 0.8))]
+    return [rows.iloc[places] for places in np.split(order, cuts)] + ([read(table.test)] if table.test else [])
+
+
+def read(path: pathlib.Path) -> "pd.DataFrame":
+    """Returns the rows of a file or folder; columns of CSV are texts, without the period that ends adult.test's."""
+    import pandas as pd
+
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    if files[0].suffix == ".parquet":
+        return pd.concat(map(pd.read_parquet, files), ignore_index=True)
+    form, names = see_form(str(files[0]), "utf-8")
+    how = {"sep": form.delimiter, "names": names, "header": 0 if form.header else None, "skipinitialspace": True}
+    rows = pd.concat((pd.read_csv(file, dtype=str, keep_default_na=False, **how) for file in files), ignore_index=True)
+    return rows.apply(lambda values: values.str.rstrip("."))
+
+
+def labels_of(values: "pd.Series", label: Label) -> np.ndarray:
+    """Returns the labels as the inferred spec reads them, bool[n]."""
+    if label.positive is not None:
+        return (values == label.positive).to_numpy()
+    return values.astype(float).to_numpy() >= (1 if label.threshold is None else label.threshold)
+
+
+def features(rows: "pd.DataFrame") -> "tuple[pd.DataFrame, list[str]]":
+    """Returns (numbers, and all other columns as categories; the names of the categories and whole numbers)."""
+    import pandas as pd
+
+    found, discrete = {}, []
+    for name, values in rows.items():
+        try:
+            found[name] = pd.to_numeric(values.where(~values.isin(_MISSING))).astype(float)
+        except (TypeError, ValueError):
+            found[name] = values.astype(str).astype("category")
+        if found[name].dtype != float or not (found[name] % 1 > 0).any():
+            discrete.append(name)
+    return pd.DataFrame(found), discrete
+
+
+def peers(x: "pd.DataFrame", discrete: list[str], y: list[np.ndarray], seed: int) -> dict[str, float]:
+    """Returns the test AUC of each peer, in the variant of the best validation AUC.
+
+    Logistic regression takes scaled numbers, and texts and whole numbers one-hot, with the best C. LightGBM, stopped
+    early, takes whole numbers as numbers or as categories.
     """
-    found = dict[str, list[dict[str, float]]]()
-    for figure, data, known in [(figure, *each) for figure, data_sets in BEST.items() for each in data_sets.items()]:
-        models = [model for model in known if not flags.models or model in flags.models]
-        if not models or (flags.data and not {data, data.partition("-")[0]} & {*flags.data}):
-            continue
-        means = {model: _means(_trained(flags, data, flags_of(flagfile(data, model)))) for model in models}
-        print(json.dumps({"data": data, "means": means}), flush=True)
-        found.setdefault(figure, []).extend(means.values())
-    return {figure: max(means, key=lambda each: each["valid"])["auc"] for figure, means in found.items()}
+    from lightgbm import LGBMClassifier, early_stopping
+    from sklearn.compose import make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+    ends = np.cumsum([len(own) for own in y])
+    parts = [x.iloc[end - len(own) : end] for own, end in zip(y, ends, strict=True)]
 
-def _trained(flags: argparse.Namespace, data: str, given: list[str]) -> list[dict[str, Any]]:
-    """Returns the results of our runs by seed, which are kept in best.jsonl below --work."""
-    parts, key = prepare(data, flags.real_data, flags.work), {"side": "ours", "data": data, "flags": given}
-    run, file = functools.partial(train_and_test, parts), flags.work / "best.jsonl"
-    return [once(file, functools.partial(run, seed, *given), **key, seed=seed) for seed in flags.seeds]
+    def scores(model: Any, of: list[Any]) -> list[float]:
+        """Returns the AUC of the parts valid and test."""
+        return [float(roc_auc_score(y[part], model.predict_proba(of[part])[:, 1])) for part in (1, 2)]
 
-
-def _means(runs: list[dict[str, Any]]) -> dict[str, float]:
-    """Returns the means over the runs, and the `spread` of the test AUC, highest minus lowest."""
-    means = {name: statistics.mean(run[name] for run in runs) for name in ("valid", "auc", "logloss", "copc")}
-    means["spread"] = max(run["auc"] for run in runs) - min(run["auc"] for run in runs)
-    return {name: round(value, 6) for name, value in means.items()}
+    one_hot = OneHotEncoder(min_frequency=2, handle_unknown="infrequent_if_exist")
+    scaled = make_pipeline(SimpleImputer(), StandardScaler()), [*x.select_dtypes("number")]
+    encoder = make_column_transformer((one_hot, discrete), scaled).fit(parts[0])
+    encoded = [encoder.transform(part) for part in parts]
+    tried = {"logistic": [scores(LogisticRegression(C=c, max_iter=300).fit(encoded[0], y[0]), encoded) for c in C]}
+    tried["lightgbm"] = []
+    for texts in ([], discrete):
+        of = [part.astype({name: x[name].astype("category").dtype for name in texts}) for part in parts]
+        model = LGBMClassifier(n_estimators=3000, learning_rate=0.05, random_state=seed, n_jobs=2, verbose=-1)
+        stop = early_stopping(100, verbose=False)
+        model.fit(of[0], y[0], eval_set=[(of[1], y[1])], eval_metric="auc", callbacks=[stop])
+        tried["lightgbm"].append(scores(model, of))
+    return {name: max(found)[1] for name, found in tried.items()}
 
 
 PARTS = {
-    "best": Part("our best models with LightGBM and DIN", ("adult_best_auc", "movielens_history_best_auc"), best),
+    "tables": Part(
+        "our defaults with logistic regression and LightGBM",
+        ("tables", "tables_minus_best_mean", "tables_minus_best_min"),
+        tables,
+    ),
 }
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = sides.parser(__doc__)
     sides.add_parts(parser, PARTS, default=[*PARTS])
-    parser.add_argument("--models", type=sides.words, default=[], help="models of a part; all by default")
-    parser.add_argument("--data", type=sides.words, default=[], help="data sets of a part; all by default")
+    about = "directory of tables that are described; by default the tables of --real_data"
+    parser.add_argument("--tables_dir", type=pathlib.Path, help=about)
+    parser.add_argument("--data", type=sides.words, default=[], help="names of tables; all by default")
     parser.add_argument("--seeds", type=sides.integers, default=[1, 2, 3], help="seeds of each run; default 1,2,3")
-    parser.add_argument("--real_data", type=pathlib.Path, default=REAL_DATA, help="directory of movielens/ and adult/")
+    parser.add_argument("--real_data", type=pathlib.Path, default=REAL_DATA, help="directory of adult/ and criteo/")
     work = pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_accuracy"
-    parser.add_argument("--work", type=pathlib.Path, default=work, help="directory of converted data and results")
+    parser.add_argument("--work", type=pathlib.Path, default=work, help="directory of results")
     flags = parser.parse_args(arguments)
     flags.work.mkdir(parents=True, exist_ok=True)
     sides.run_parts(PARTS, flags)

@@ -1,4 +1,4 @@
-"""Code that benchmarks share: commands, waiting, the parts of a benchmark, and the sides of a comparison.
+"""Code that benchmarks share: commands, trainings, waiting, parts of a benchmark, and the sides of a comparison.
 
 Importing this module makes `tests` importable.
 """
@@ -101,6 +101,46 @@ def trained(command: Sequence[object], more: Mapping[str, str] | None = None) ->
     with tempfile.TemporaryDirectory() as model_dir:
         call([*command, f"--model_dir={model_dir}"], more)
         return summary(model_dir)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The paths of a data set's converted parts."""
+
+    train: pathlib.Path
+    valid: pathlib.Path
+    test: pathlib.Path
+
+
+def once(file: pathlib.Path, run: Callable[[], dict[str, Any]], /, **key: Any) -> dict[str, Any]:
+    """Returns the figures of a run with the values that identify it, from a file of JSON lines with one line per run.
+
+    If the file has no line with these values, `run` measures the figures, and a line is appended.
+    """
+    for line in map(json.loads, file.read_text().splitlines() if file.is_file() else []):
+        if all(line.get(name) == value for name, value in key.items()):
+            return line
+    found = key | run()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as out:
+        print(json.dumps(found), file=out)
+    return found
+
+
+def train(parts: Parts, model_dir: pathlib.Path, *flags: str, shows_log: bool = False) -> dict[str, float]:
+    """Runs `train` in a separate process; returns `examples_per_sec` and `core_seconds`, its CPU time."""
+    before = os.times()
+    data = f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={model_dir}"
+    call([*COMMAND, "train", *flags, *data], shows_log=shows_log)
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return {"examples_per_sec": summary(model_dir)["examples_per_sec"], "core_seconds": round(used, 1)}
+
+
+def test(model_dir: pathlib.Path, data: pathlib.Path, *flags: str) -> dict[str, float]:
+    """Returns the metrics of a part."""
+    given = f"--model_dir={model_dir}", f"--eval_data={data}", *flags
+    return last_json(call([*COMMAND, "evaluate", *given]))
 
 
 @contextlib.contextmanager

@@ -1,8 +1,7 @@
-"""The parts `loop` and `file` of `click_to_score.py`, and code that they share with the part `kills`."""
+"""The part `loop` of `click_to_score.py`, and code that it shares with the part `kills`."""
 
 import argparse
 import contextlib
-import functools
 import itertools
 import json
 import pathlib
@@ -13,8 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import sides
 
 from tests.scoring.conftest import Client
@@ -170,39 +167,3 @@ def shown(client: Client, rows: list[Row]) -> list[bool]:
         raise SystemExit(f"the server answered {status}: {body}")
     scores = np.array([each["probabilities"] for each in body["predictions"]])
     return (np.abs(scores[: len(rows)] - scores[len(rows) :]) > SHOWN).tolist()
-
-
-def measure_file(flags: argparse.Namespace) -> dict[str, Any]:
-    """Measures trainings on the same rows from the broker and from Parquet, in turn."""
-    table = pa.Table.from_pylist([*itertools.islice(clicks(seed=2), flags.records)])
-    messages = {"json": [json.dumps(row).encode() for row in table.to_pylist()], "arrow": []}
-    for at in range(0, len(table), 1024):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table.slice(at, 1024))
-        messages["arrow"].append(sink.getvalue().to_pybytes())
-    with tempfile.TemporaryDirectory() as directory:
-        file = pathlib.Path(directory) / "rows.parquet"
-        pq.write_table(table, file, row_group_size=50_000)
-        measured = {kind: functools.partial(_streamed, flags.records, records) for kind, records in messages.items()}
-        measured["file"] = functools.partial(_rate, flags.records, file)
-        rates = sides.in_turn(measured, flags.rounds)
-    found = {f"stream_over_file_{kind}": sides.ratio(rates, kind, "file") for kind in messages}
-    return {"stream_over_file": max(found.values()), **found}
-
-
-def _streamed(count: int, messages: list[bytes]) -> float:
-    """Returns the `_rate` of a training on the rows of these messages from a new broker."""
-    with brokers.tansu() as broker:
-        brokers.make_topic(broker.address, TOPIC, PARTITIONS)
-        brokers.produce(broker.address, TOPIC, messages, PARTITIONS)
-        topic = f"kafka://{broker.address}/{TOPIC}"
-        return _rate(count, topic, "--stream_from=earliest", "--stream_until=latest")
-
-
-def _rate(count: int, data: object, *flags: str) -> float:
-    """Returns the examples/s of one worker that trains on all rows."""
-    summary = sides.trained(training(data, "--batch_size=1024", "--recipe=none", *flags))
-    if summary["examples"] != count:
-        raise SystemExit(f"{summary['examples']} of {count} records were trained")
-    return summary["examples_per_sec"]
