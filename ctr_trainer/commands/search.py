@@ -55,7 +55,7 @@ EXAMPLES = (
     "python -m ctr_trainer search --flagfile=my.flags --minutes=60",
     "python -m ctr_trainer search --flagfile=my.flags --space=space.toml --budget_rows=50000000 --output=search_2",
     "python -m ctr_trainer search --flagfile=my.flags --storage=postgresql://db/searches    # on each host",
-    "python -m ctr_trainer train --flagfile=search/best.flags",
+    "python -m ctr_trainer train --flagfile=search/best.flags --model_dir=models/best",
 )
 
 if typing.TYPE_CHECKING:

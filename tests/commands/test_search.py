@@ -82,10 +82,13 @@ def test_the_first_trial_is_as_given_and_a_second_start_continues(tmp_path, data
     assert cli.main([*arguments, both]) == 0  # The budget is spent.
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["trials"] == 2
 
-    assert cli.main(["train", f"--flagfile={tmp_path / 'out' / 'best.flags'}"]) == 0
-    trained = json.loads((tmp_path / "out" / "model" / "evaluations.json").read_text())["best"]
     best = min(trials.values(), key=lambda trial: float(trial["logloss"]))
-    assert trained["value"] == pytest.approx(float(best["logloss"]), abs=1e-5)
+    flags = [f"--flagfile={tmp_path / 'out' / 'best.flags'}", f"--model_dir={tmp_path / 'first'}"]
+    assert cli.main(["train", *flags]) == 0
+    assert cli.main(["train", f"--model_dir={tmp_path / 'second'}", flags[0]]) == 0
+    for place in ("first", "second"):
+        trained = json.loads((tmp_path / place / "evaluations.json").read_text())["best"]
+        assert trained["value"] == pytest.approx(float(best["logloss"]), abs=1e-5)
     assert not (tmp_path / "never").exists()
 
 

@@ -141,10 +141,9 @@ def trial_flags(plan: TrialPlan, model_dir: str) -> list[str]:
     return _lines(texts | {"save_checkpoints_steps": "0", "summary_steps": "0", "model_dir": model_dir})
 
 
-def found_flags(plan: TrialPlan, model_dir: str) -> list[str]:
-    """Returns the lines of a flagfile with a trial's settings."""
-    texts = {name: text for name, text in plan.texts.items() if name != "resume_from"}
-    return _lines(texts | {"model_dir": model_dir})
+def found_flags(plan: TrialPlan) -> list[str]:
+    """Returns the lines of a flagfile with a trial's settings, for a training in any `model_dir`."""
+    return _lines({name: text for name, text in plan.texts.items() if name not in ("model_dir", "resume_from")})
 
 
 def _lines(texts: Mapping[str, str]) -> list[str]:

@@ -112,7 +112,7 @@ def _is_ours(path: LocalPath) -> bool:
     return path.read_bytes().startswith(_BEGINNINGS[path.name])
 
 
-def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_dir: str) -> Found:
+def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path) -> Found:
     """Writes the result files and returns the result of the search.
 
     Raises:
@@ -130,7 +130,7 @@ def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path, model_di
     refuse_others(output)
     title = f"# Trial {found.number} of `search`: {metric} {found.value:.6g} on the validation data."
     flagfile = LocalPath(output, FLAGS)
-    flagfile.write_text("\n".join([title, *found_flags(plan, model_dir)]) + "\n")
+    flagfile.write_text("\n".join([title, *found_flags(plan)]) + "\n")
     own = next((each for each in trials if each.user_attrs.get(OWN) and each.value is not None), None)
     states = [state(each) for each in trials]
     result = Found(

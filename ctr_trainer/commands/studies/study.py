@@ -21,7 +21,7 @@ from ctr_trainer.commands.studies.training import TrialTraining
 from ctr_trainer.models.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.system.messages.errors import UserError, masked
 
-DATABASE, TRIALS, MODEL = "search.db", "trials", "model"
+DATABASE, TRIALS = "search.db", "trials"
 # After 2, 4, 8 ... evaluations, only the better half of the trials with as many evaluations continues. An earlier
 # comparison, or one with the first trial, would stop trials that learn slowly and become good.
 _FIRST_RUNG, _REDUCTION = 2, 2
@@ -90,7 +90,7 @@ class Search:
 
     def write(self) -> results.Found:
         """Writes the result files, and returns the result so far; raises UserError if no trial was evaluated."""
-        return results.write(self._study, self._plans, self._output, str(self._output / MODEL))
+        return results.write(self._study, self._plans, self._output)
 
     def table(self) -> list[str]:
         """Returns a table of the best trials as lines."""
