@@ -12,7 +12,7 @@ from ctr_trainer.models.head import binary_head
 
 BYTES = ("user", "item", "place", "device")
 LISTS = (("tags", "|"), ("topics", "|"), ("words", " "), ("history", "|"))
-NUMBERS = (("price", "price"), ("age", "age"), ("price_level", "price"), ("age_group", "age"))
+NUMBERS = ("price", "age")
 
 
 def model_fn(features, labels, mode, params):
@@ -45,5 +45,5 @@ def examples(path, missing=None):
     found = [{name: row[name] for name in BYTES} for row in rows]
     for example, row in zip(found, rows, strict=True):
         example |= {name: row[name].split(separator) if row[name] else [] for name, separator in LISTS}
-        example |= {name: float(row[column]) if row[column] else missing for name, column in NUMBERS}
+        example |= {name: float(row[name]) if row[name] else missing for name in NUMBERS}
     return found

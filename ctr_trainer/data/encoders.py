@@ -13,11 +13,11 @@ from ctr_trainer.features.columns import Label, SparseFeature
 from ctr_trainer.features.hashing import keys
 
 _LABEL_CURE = "; if the column has other values, set `positive` or `threshold` in [label]"
-_OPENING, _CLOSING = r"^\s*[\[({]", r"[\])}]\s*$"
-_AROUND = r"^[\s'\"]+|[\s'\"]+$"
+OPENING, CLOSING = r"^\s*[\[({]", r"[\])}]\s*$"
+AROUND = r"^[\s'\"]+|[\s'\"]+$"
 # Matches a value that looks like several values: it begins with a bracket, ends with a closing bracket without an
 # opening one, or has blanks at an end or between numbers.
-_ODD = rf"{_OPENING}|^[^\[({{]*{_CLOSING}|^\s|\s$|^\S*\d(\s+\S*\d)+$"
+_ODD = rf"{OPENING}|^[^\[({{]*{CLOSING}|^\s|\s$|^\S*\d(\s+\S*\d)+$"
 _LOOKED_AT = 10_000  # Number of values per chunk that are matched with _ODD.
 
 
@@ -180,9 +180,9 @@ def split(texts: pa.Array, feature: SparseFeature) -> pa.ListArray:
     """Splits texts, an Array of bytes, at the feature's `separator`. Removes brackets if `feature.brackets` is set."""
     if not feature.brackets:
         return pc.split_pattern(texts, feature.separator)
-    bare = pc.replace_substring_regex(pc.replace_substring_regex(texts, _OPENING, ""), _CLOSING, "")
+    bare = pc.replace_substring_regex(pc.replace_substring_regex(texts, OPENING, ""), CLOSING, "")
     lists = pc.split_pattern(bare, feature.separator)
-    values = pc.replace_substring_regex(lists.flatten(), _AROUND, "")
+    values = pc.replace_substring_regex(lists.flatten(), AROUND, "")
     return pa.ListArray.from_arrays(lists.offsets, values)
 
 

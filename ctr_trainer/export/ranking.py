@@ -1,6 +1,6 @@
 """The signatures for ranking: one context with many candidates.
 
-A feature belongs to the context of a request if its input has one value, and to the candidates if it has n values. The
+A column belongs to the context of a request if its input has one value, and to the candidates if it has n values. The
 signature `ranking` computes n predictions, and looks up, pools and multiplies the context only once.
 """
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.export.exported_table import ExportedTable
-from ctr_trainer.export.raw_keys import RawKeys, flat_order, key_outputs
+from ctr_trainer.export.raw_keys import RawKeys, flat_order, key_outputs, numbers_of
 from ctr_trainer.export.signatures import SERVING, signature_defs
 from ctr_trainer.features.columns import SparseFeature, Statistics
 from ctr_trainer.features.ranked import RankedBlock, RankedColumns
@@ -44,7 +44,7 @@ class RankedFeatures(Features, abc.ABC):
         sizes = tf.stack(list(self._sizes.values()))
         count = tf.reduce_max(sizes)
         is_right = tf.reduce_all(tf.equal(sizes, 1) | tf.equal(sizes, count))
-        message = "a ranking request gives 1 value of a feature of the context, and one per candidate of the others"
+        message = "a ranking request gives 1 value of a column of the context, and one per candidate of the others"
         with tf.control_dependencies([tf1.Assert(is_right, [message, sizes])]):
             self._count = tf.identity(count)
         self._blocks: dict[str, RankedBlock] = {}
@@ -72,7 +72,7 @@ class RankedFeatures(Features, abc.ABC):
 
     def _dense_block(self) -> RankedBlock:
         # The transform costs little next to the first layer, so it is computed for each candidate.
-        values, sizes = self["dense"][..., None], tf.stack([self._sizes[feature.name] for feature in self.spec.dense])
+        values, sizes = self["dense"][..., None], tf.stack([self._sizes[feature.column] for feature in self.spec.dense])
         shared, own = self._split(tf.repeat(sizes, self.dense_widths))
         columns, count = tf.concat([shared, own], 0), sum(self.dense_widths)
         return RankedBlock(tf.gather(values[:1], shared, axis=1), tf.gather(values, own, axis=1), columns, count, 1)
@@ -87,7 +87,9 @@ class RankedFeatures(Features, abc.ABC):
         return tf.broadcast_to(value, tf.concat([[self._count], tf.shape(value)[1:]], 0))
 
     def _raw_dense(self) -> tf.Tensor:
-        return tf.stack([tf.ensure_shape(self._expanded(self.receivers[f.name]), [None]) for f in self.spec.dense], 1)
+        given, nulls = self.receivers, self.spec.csv.null_values
+        numbers = [self._expanded(numbers_of(given[f.column], nulls)) for f in self.spec.dense]
+        return tf.stack([tf.ensure_shape(each, [None]) for each in numbers], 1)
 
     def _segment(self, table: TableFeatures, kind: str, dim: int) -> tf.Tensor:
         return self._kept(table, kind, dim).expanded()
@@ -130,7 +132,7 @@ class RankedValues(RankedFeatures):
             order = [*flat_order(table.single), *table.bags]
             places = tf.constant([table.pooled.index(feature) for feature in order])
             # The rows are ordered by feature; feature i has `sizes[i]` rows.
-            rows, sizes = tf.concat(parts, 0), tf.stack([self._sizes[feature.name] for feature in order])
+            rows, sizes = tf.concat(parts, 0), tf.stack([self._sizes[feature.column] for feature in order])
             shared, own = self._split(sizes)
             starts = tf.cumsum(sizes, exclusive=True)
             of_candidates = tf.range(self._count)[:, None] + tf.gather(starts, own)[None]

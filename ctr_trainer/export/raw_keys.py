@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.data.encoders import AROUND, CLOSING, OPENING
+from ctr_trainer.export.raw_inputs import NUMBER, columns_of
 from ctr_trainer.features import hashing
 from ctr_trainer.features.columns import SparseFeature, Statistics
 from ctr_trainer.features.hashing import graph_keys
@@ -16,6 +18,7 @@ from ctr_trainer.features.times import graph_derived
 # Name of the signature, and kinds of its outputs; see `key_outputs`.
 SIGNATURE = "keys"
 KEYS, VALUES, SPLITS, WEIGHTS = "keys", "values", "splits", "weights"
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 class RawLists:
@@ -90,34 +93,42 @@ def _number(mask: tf.Tensor) -> tf.Tensor:
 
 
 class RawKeys:
-    """Inputs of the graph for the raw values of a spec's sparse features, and the keys of these values.
+    """Inputs of the graph for the raw values of a spec's columns, and the numbers and keys that features make of them.
 
     Attributes:
-      receivers: the placeholders of the requested features, by name.
+      receivers: the placeholders of the requested columns, by name.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None) -> None:
         self.receivers: dict[str, tf.Tensor] = {}
         self._null_values = spec.csv.null_values
+        self._columns = columns_of(spec)
         self._buckets = hashing.buckets_of(spec, statistics)
         self._lists: dict[str, RawLists] = {}
 
-    def receiver(self, name: str, kind: tf.DType, shape: list[int | None]) -> tf.Tensor:
+    def receiver(self, name: str) -> tf.Tensor:
+        """Returns the input of a column: float32[B], string[B] or string[B, N]."""
         if name not in self.receivers:
-            self.receivers[name] = tf1.placeholder(kind, shape, operation_name(name))
+            column = self._columns[name]
+            dtype = tf.float32 if column.kind == NUMBER else tf.string
+            self.receivers[name] = tf1.placeholder(dtype, [None] * (1 + column.is_list), operation_name(name))
         return self.receivers[name]
+
+    def numbers(self, name: str) -> tf.Tensor:
+        """Returns float32[B], the numbers of a column; NaN for a missing one, and for a text that is no number."""
+        return numbers_of(self.receiver(name), self._null_values)
 
     def singles(self, features: Sequence[SparseFeature]) -> tf.Tensor:
         """Returns int64[B, F], the keys of single-valued features."""
         texts = [feature for feature in features if not feature.is_bucketised]
         parts = []
         if texts:
-            values = [self.receiver(feature.name, tf.string, [None]) for feature in texts]
+            values = [self.receiver(feature.column) for feature in texts]
             parts.append(_keys_of_texts(texts, values, self._null_values))
         for feature in features:
             if feature.is_bucketised:
-                values = self.receiver(feature.name, tf.float32, [None])
-                parts.append(self._buckets[feature.name].graph_keys(values)[:, None])
+                numbers = self.numbers(feature.column)
+                parts.append(self._buckets[feature.name].graph_keys(numbers)[:, None])
         if len(parts) == 1:
             return parts[0]
         places = {feature.name: place for place, feature in enumerate(sorted(features, key=lambda f: f.is_bucketised))}
@@ -128,7 +139,7 @@ class RawKeys:
         plain = [feature for feature in flat_order(features) if is_plain(feature)]
         parts = []
         if plain:
-            values = [self.receiver(feature.name, tf.string, [None]) for feature in plain]
+            values = [self.receiver(feature.column) for feature in plain]
             owners = tf.repeat(tf.range(len(plain)), tf.stack([tf.shape(each)[0] for each in values]))
             parts.append(_keys_of_owners(plain, _without(self._null_values, tf.concat(values, 0)), owners))
         parts += [self.singles([feature])[:, 0] for feature in flat_order(features)[len(plain) :]]
@@ -136,9 +147,27 @@ class RawKeys:
 
     def lists(self, feature: SparseFeature) -> RawLists:
         if feature.name not in self._lists:
-            raw = self.receiver(feature.name, tf.string, [None, None])
+            raw = self.receiver(feature.column)
+            raw = _split(raw, feature) if raw.shape.rank == 1 else raw
             self._lists[feature.name] = RawLists(feature, raw, self._null_values)
         return self._lists[feature.name]
+
+
+def numbers_of(values: tf.Tensor, null_values: Collection[str]) -> tf.Tensor:
+    """Returns float32 numbers. A text in `null_values`, or one that is not a finite number, becomes NaN."""
+    if values.dtype != tf.string:
+        return values
+    good = tf.strings.regex_full_match(_without(null_values, values), _NUMBER)
+    numbers = tf.strings.to_number(tf.where(good, values, tf.fill(tf.shape(values), "0")))
+    return tf.where(good & tf.math.is_finite(numbers), numbers, tf.fill(tf.shape(numbers), float("nan")))
+
+
+def _split(texts: tf.Tensor, feature: SparseFeature) -> tf.Tensor:
+    """Splits string[B] into string[B, N] as `encoders.split` does, padded with ""."""
+    if feature.brackets:
+        texts = tf.strings.regex_replace(tf.strings.regex_replace(texts, OPENING, ""), CLOSING, "")
+    values = tf.strings.split(texts, feature.separator).to_tensor("")
+    return tf.strings.regex_replace(values, AROUND, "") if feature.brackets else values
 
 
 def is_plain(feature: SparseFeature) -> bool:

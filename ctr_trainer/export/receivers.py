@@ -15,8 +15,8 @@ from ctr_trainer.features.tensors import EMBEDDING, MASK, SEQUENCE, Features, op
 class ExportedFeatures(Features):
     """Features that the graph makes from raw values.
 
-    Each feature that the model reads has an input (`receivers`) of the same name. docs/features.md lists the dtypes and
-    shapes of the inputs under "What an exported graph takes".
+    Each column that the features of the model read has an input (`receivers`) of the same name. docs/features.md lists
+    the dtypes and shapes of the inputs under "What an exported graph takes".
 
     A key that training never saw gets zeros, as in `Estimator.predict`.
     """
@@ -29,11 +29,11 @@ class ExportedFeatures(Features):
 
     @property
     def receivers(self) -> dict[str, tf.Tensor]:
-        """The placeholder of each feature that the model has read so far, by the feature's name."""
+        """The placeholder of each column that the model has read so far, by the column's name."""
         return self._raw.receivers
 
     def _raw_dense(self) -> tf.Tensor:
-        return tf.stack([self._raw.receiver(feature.name, tf.float32, [None]) for feature in self.spec.dense], 1)
+        return tf.stack([self._raw.numbers(feature.column) for feature in self.spec.dense], 1)
 
     def _segment(self, table: TableFeatures, kind: str, dim: int) -> tf.Tensor:
         start = 0 if kind == EMBEDDING else self._tables[table.name].linear_start
@@ -66,7 +66,7 @@ class RowInputs(Features):
 
     | input | tensor |
     |---|---|
-    | `<dense feature>` | float32[B], NaN for a missing value |
+    | the column of a dense feature | float32[B], NaN for a missing value; or string[B], see `raw_inputs.RawColumn` |
     | `embedding/dim16` | float32[B, F, 16], the vector of a feature's key; for a bag, the pooled vector |
     | `linear/dim16` | float32[B, F, 1], the linear weights in the same order |
     | `sequence/<name>` | float32[B, max_length, dim], the vectors in order, then zeros |
@@ -80,7 +80,8 @@ class RowInputs(Features):
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None) -> None:
         super().__init__(spec, statistics)
-        self.receivers: dict[str, tf.Tensor] = {}
+        self._raw = RawKeys(spec, statistics)
+        self.receivers = self._raw.receivers
 
     def _receiver(self, name: str, shape: list[int | None]) -> tf.Tensor:
         if name not in self.receivers:
@@ -88,7 +89,7 @@ class RowInputs(Features):
         return self.receivers[name]
 
     def _raw_dense(self) -> tf.Tensor:
-        return tf.stack([self._receiver(feature.name, []) for feature in self.spec.dense], 1)
+        return tf.stack([self._raw.numbers(feature.column) for feature in self.spec.dense], 1)
 
     def _segment(self, table: TableFeatures, kind: str, dim: int) -> tf.Tensor:
         return self._receiver(f"{kind}/{table.name}", [len(table.pooled), dim])

@@ -57,7 +57,7 @@ def export_saved_model(
 ) -> str:
     """Writes the SavedModel. An earlier export at `path` is replaced once the new one is complete.
 
-    The signature `serving_default` takes the raw values of the features that the model reads (see
+    The signature `serving_default` takes the raw values of the columns that the model reads (see
     `receivers.ExportedFeatures`) and returns the model's predictions. If `rows` is `none`, it takes rows instead of
     sparse features (see `RowInputs`), and the signature `keys` turns raw values into the keys of these rows (see
     `raw_keys.key_outputs`). The signature `ranking` scores one context with many candidates, see `ranking`.
@@ -94,7 +94,7 @@ def export_saved_model(
                 _build(draft, session, signatures, saver)
             if trained_features is not None:
                 spec, statistics = trained_features
-                spec = spec if rows == "none" else _of_features(spec, receivers)
+                spec = spec if rows == "none" else _of_columns(spec, receivers)
                 write_spec(draft, spec, statistics, local.model.get(NEW_KEYS, {}))
             if own_inputs:
                 write_warmup(draft, signatures)
@@ -151,9 +151,9 @@ def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
     return FeatureSpec.from_dict(json.loads(file.read_text()), str(file))
 
 
-def _of_features(spec: FeatureSpec, names: Collection[str]) -> FeatureSpec:
-    """Returns the spec with only the named features, so that an evaluation of the export reads no others."""
-    dense, sparse = (f for f in spec.dense if f.name in names), (f for f in spec.sparse if f.name in names)
+def _of_columns(spec: FeatureSpec, names: Collection[str]) -> FeatureSpec:
+    """Returns the spec with the features of the named columns, so that an evaluation of the export reads no others."""
+    dense, sparse = (f for f in spec.dense if f.column in names), (f for f in spec.sparse if f.column in names)
     return dataclasses.replace(spec, dense=tuple(dense), sparse=tuple(sparse), limits=())
 
 

@@ -21,6 +21,7 @@ from ctr_trainer.data.source import list_files
 from ctr_trainer.data.typed import is_list
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.export.exported_table import row_numbers
+from ctr_trainer.export.raw_inputs import NUMBER, columns_of
 from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import FORM, NEW_KEYS, SparseFeature
 from ctr_trainer.features.hashing import keys
@@ -40,7 +41,7 @@ class RawExamples:
     """`B` examples.
 
     Attributes:
-      inputs: dict of feature name -> float32[B], string[B] or string[B, N], see `receivers.ExportedFeatures`.
+      inputs: dict of column name -> float32[B], string[B] or string[B, N], see `receivers.ExportedFeatures`.
       labels: dict of label name ("" if the spec has one label) -> float32[B].
       weights: float32[B], the weights of the examples.
       groups: int64[B], the group of each example; None without groups.
@@ -90,16 +91,16 @@ def read_raw(
 
 
 def _examples(spec: FeatureSpec, raw: pa.Table, encoded: pa.Table, group_by: str) -> RawExamples:
-    names = [*(f.name for f in spec.dense), *(f.name for f in spec.bucketised)]
-    inputs = {name: encoded[name].to_numpy() for name in names}
-    for feature in spec.sparse:
-        if feature.is_bucketised:
-            continue
-        values = raw[feature.column].to_pylist()
-        if feature.combiner is None:
-            inputs[feature.name] = np.array([_bytes(value) for value in values], object)
+    readers = {f.column: f for f in spec.dense} | {f.column: f for f in spec.sparse}
+    inputs = {}
+    for name, column in columns_of(spec).items():
+        feature = readers[name]
+        if column.kind == NUMBER:
+            inputs[name] = encoded[feature.name].to_numpy()
+        elif isinstance(feature, SparseFeature) and column.is_list:
+            inputs[name] = _lists(raw[name].to_pylist(), feature)
         else:
-            inputs[feature.name] = _lists(values, feature)
+            inputs[name] = np.array([_bytes(value) for value in raw[name].to_pylist()], object)
     labels = {name: encoded[name].to_numpy() for name in label_columns(spec)}
     labels = {"" if len(labels) == 1 else name.partition(":")[2]: values for name, values in labels.items()}
     weights = encoded[WEIGHT].to_numpy() if spec.weight else np.ones(len(encoded), np.float32)
@@ -126,6 +127,8 @@ def _lists(values: Sequence[Any], feature: SparseFeature) -> np.ndarray:
 def _bytes(value: Any) -> bytes:
     if value is None:
         return b""
+    if isinstance(value, float):
+        return np.format_float_positional(value, trim="-").encode()
     return value if isinstance(value, bytes) else str(value).encode()
 
 
@@ -164,6 +167,9 @@ def evaluate_saved_model(
         if not outputs:
             raise UserError(f"{path}: the model has no output `logits`; its outputs are {', '.join(signature.outputs)}")
         about: dict[str, Any] = {"saved_model": os.path.abspath(path)}
+        columns = {f.name: f.column for f in spec.sparse}
+        if others := sorted(signature.inputs.keys() - columns_of(spec).keys()):
+            raise UserError(f"{path}: its input {others[0]!r} is not a column of its feature spec: export it again")
         if (step := tf1.train.get_global_step()) is not None:
             about["global_step"] = int(session.run(step))
         metrics = EvaluationMetrics(list(outputs), bool(config.group_by))
@@ -171,7 +177,7 @@ def evaluate_saved_model(
         given, numbers = _row_numbers(spec)
         new_keys = NewKeys(numbers, warns=distributed.is_chief())
         new_keys.in_training = load_figure(path, NEW_KEYS)
-        new_keys.forms = lambda name: (form(batch.inputs[name].ravel().tolist()), forms.get(name, ""))
+        new_keys.forms = lambda name: (form(batch.inputs[columns[name]].ravel().tolist()), forms.get(name, ""))
         batches = read_raw(format, files, spec, batch_size, config.group_by, max_bad_rows)
         hidden = not (distributed.is_chief() and sys.stderr.isatty())
         for number, batch in enumerate(tqdm.tqdm(batches, desc="evaluating", unit=" batches", disable=hidden)):

@@ -25,7 +25,7 @@ from tests import small
 tf1 = tf.compat.v1
 REQUEST = {name: [name] for name in ("user", "item", "place", "device")}
 REQUEST |= {name: [[name, "b"]] for name in ("tags", "topics", "words")}
-REQUEST |= {name: [1.0] for name in ("price", "age", "price_level", "age_group")}
+REQUEST |= {name: [1.0] for name in ("price", "age")}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Features whose raw values an export has to read itself: times, lists in brackets, numbers in pieces, ranked too."""
+"""Raw columns that an export reads itself: times, numbers, and texts of several features, ranked too."""
 
 import contextlib
 
@@ -10,6 +10,7 @@ from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.export.raw_inputs import columns_of
 from ctr_trainer.export.receivers import ExportedFeatures, RowInputs
 from ctr_trainer.export.saved_model_evaluation import read_raw
 from ctr_trainer.features.spec import FeatureSpec
@@ -17,6 +18,7 @@ from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.models.layers.inputs import all_field_embeddings
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
+from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1
 ROWS = 300
@@ -25,12 +27,19 @@ SPEC = FeatureSpec.from_dict(
         "name": "raw",
         "label": {"column": "y"},
         "csv": {"null_values": ["", "-"]},
+        "dense": [{"name": "amount", "column": "count", "transform": "log1p", "default": 7.0}],
         "sparse": [
             {"name": "hour", "column": "at", "dim": 2, "derive": "hour"},
             {"name": "weekday", "column": "at", "dim": 2, "derive": "weekday", "missing": "zero"},
             {"name": "weekend", "column": "at", "dim": 2, "derive": "weekend"},
             {"name": "level", "column": "count", "dim": 2, "derive": "log_squared"},
+            {"name": "count_id", "column": "count", "dim": 2},
             {"name": "tags", "dim": 2, "combiner": "sum", "brackets": True},
+            {"name": "whole", "column": "kinds", "dim": 2},
+            {"name": "kinds", "dim": 2, "combiner": "mean"},
+            {"name": "parts", "column": "kinds", "dim": 2, "combiner": "sqrtn", "separator": "-", "max_length": 2},
+            {"name": "set", "column": "listed", "dim": 2, "combiner": "sum", "brackets": True},
+            {"name": "listed", "dim": 2},
         ],
     }
 )
@@ -66,7 +75,7 @@ def _run(session, signature, inputs):
 def _served(path, spec, model, train_op, epochs):
     """Trains a model on a converted CSV file, exports it, and asserts that the export gives `predict`'s numbers.
 
-    Yields (session, signatures of the export, raw values of the file by feature, the probabilities).
+    Yields (session, signatures of the export, raw values of the file by column, the probabilities).
     """
     distributed.init()
     found, data = find_model(model), path.parent / "data"
@@ -86,17 +95,33 @@ def _served(path, spec, model, train_op, epochs):
         yield session, signatures, raw.inputs, expected
 
 
-def test_an_export_gives_predicts_numbers_of_raw_times_and_lists(tmp_path):
+def test_an_export_takes_each_raw_column_once_and_gives_predicts_numbers(tmp_path):
     rng, lines = np.random.default_rng(0), []
     for i in range(ROWS):
         day, hour = int(rng.integers(1, 29)), int(rng.integers(0, 24))
         tags = [f"t{tag}" for tag in rng.integers(0, 9, rng.integers(0, 4))]
         at = FORMS[i % 5].format(day=day, hour=hour)
-        lines.append(f'{hour // 12 ^ (day % 7 > 4)},{at},{COUNTS[i % 6]},"{tags}"\n')
-    (tmp_path / "a.csv").write_text("y,at,count,tags\n" + "".join(lines))
-    with _served(tmp_path / "a.csv", SPEC, "lr", TrainOp("adagrad", 0.1, 0.5), epochs=3) as (_, _, raw, expected):
+        kinds = ("a|b-c", "-", "", "b", "a-a|c-b|d")[i % 5]
+        lines.append(f'{hour // 12 ^ (day % 7 > 4)},{at},{COUNTS[i % 6]},"{tags}",{kinds},"{tags[:2]}"\n')
+    (tmp_path / "a.csv").write_text("y,at,count,tags,kinds,listed\n" + "".join(lines))
+    with _served(tmp_path / "a.csv", SPEC, "deepfm", TrainOp("adagrad", 0.1, 0.5), epochs=3) as found:
+        session, signatures, raw, expected = found
+        assert set(raw) == {"at", "count", "tags", "kinds", "listed"} == signatures["serving_default"].inputs.keys()
         assert "".join(sorted({value.decode() for value in raw["tags"].ravel()})) == "t0t1t2t3t4t5t6t7t8"
         assert expected.std() > 0.02
+        for context in ({"at", "kinds"}, {"count", "listed", "tags"}):
+            ranked = {name: values[:1] if name in context else values[:9] for name, values in raw.items()}
+            expanded = {name: np.repeat(values, 9 // len(values), 0) for name, values in ranked.items()}
+            wanted = _run(session, signatures["serving_default"], expanded)
+            np.testing.assert_allclose(_run(session, signatures["ranking"], ranked), wanted, atol=1e-6, rtol=0)
+
+
+def test_a_column_of_weights_that_another_feature_reads_whole_is_refused():
+    sparse = [{"name": "topics", "dim": 2, "combiner": "sum", "weight_separator": ":"}]
+    sparse.append({"name": "whole", "column": "topics", "dim": 2})
+    spec = FeatureSpec.from_dict({"name": "s", "label": {"column": "y"}, "sparse": sparse})
+    with pytest.raises(UserError, match="column 'topics': topics, whole read it, and not all as weighted values"):
+        columns_of(spec)
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ def test_an_export_gives_predicts_numbers_and_asks_for_what_the_model_reads(trai
         assert ("history" in asked) == (name == "history")
         assert set(load_figure(path, TYPICAL)) == {"place", "device"}
         spec = load_spec(path)
-        assert sorted(f.name for f in (*spec.dense, *spec.sparse)) == sorted(asked)
+        assert {f.column for f in (*spec.dense, *spec.sparse)} == asked.keys()
 
 
 class _Fed(tf.compat.v1.train.SessionRunHook):

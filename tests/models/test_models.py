@@ -32,8 +32,8 @@ tf1 = tf.compat.v1
 RELATIVE_TOLERANCE = 1e-5
 COUNT = 7  # Candidates of a ranking request.
 SPLITS = {
-    "most": ("user", "place", "device", "price", "age", "age_group", "tags", "words", "history"),
-    "few": ("item", "price_level", "topics"),
+    "most": ("user", "place", "device", "age", "tags", "words", "history"),
+    "few": ("item", "price", "topics"),
     "none": (),
 }
 
@@ -119,16 +119,16 @@ def _labels(data):
 
 
 def _raw_values(data):
-    """Returns the data set's raw values as inputs of an exported graph, by feature."""
+    """Returns the data set's raw values as inputs of an exported graph, by column."""
     spec, rows, values = open_dataset(data).spec, _rows(data), {}
-    for feature in (*spec.dense, *spec.bucketised):
-        values[feature.name] = np.float32([row[feature.column] or "nan" for row in rows])
+    for feature in spec.dense:
+        values[feature.column] = np.float32([row[feature.column] or "nan" for row in rows])
     for feature in spec.sparse:
         texts = [row[feature.column] for row in rows]
         if feature.combiner is not None:
             lists = [text.split(feature.separator) if text else [] for text in texts]
             texts = [each + [""] * (max(map(len, lists)) - len(each)) for each in lists]
-        values.setdefault(feature.name, np.array(texts))
+        values.setdefault(feature.column, np.array(texts))
     return values
 
 

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from ctr_trainer.live.publication.raw_inputs import NUMBER, TEXTS, RawFeature, RawInputs
+from ctr_trainer.export.raw_inputs import NUMBER, TEXTS, RawColumn, RawInputs
 from ctr_trainer.live.scoring import batcher as batcher_module
 from ctr_trainer.live.scoring.batcher import Batcher
 from ctr_trainer.live.scoring.examples import Examples
@@ -17,7 +17,7 @@ from ctr_trainer.live.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
 
 _SECONDS = 60
-_NUMBER = RawInputs((RawFeature("price", NUMBER),), frozenset())
+_NUMBER = RawInputs((RawColumn("price", NUMBER),), frozenset())
 
 
 def _examples(count):
@@ -66,7 +66,7 @@ def test_what_is_cancelled_makes_room_in_the_queue_and_is_not_scored():
 
 
 def test_a_batch_has_no_more_values_than_one_request_may_have():
-    inputs = RawInputs((RawFeature("tags", TEXTS),), frozenset())
+    inputs = RawInputs((RawColumn("tags", TEXTS),), frozenset())
     short, long = (Examples(inputs, 1, {"tags": [[b"t"] * count]}) for count in (1, 50))
     sizes, goes_on, began = [], threading.Event(), threading.Event()
 

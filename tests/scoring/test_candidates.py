@@ -17,7 +17,7 @@ from ctr_trainer.live.scoring.refusals import RequestRefused
 from tests.scoring import trained
 from tests.scoring.conftest import Client, exchanged, probabilities, running
 
-_CONTEXT = ("user", "place", "device", "age", "age_group", "tags", "words", "topics", "history")
+_CONTEXT = ("user", "place", "device", "age", "tags", "words", "topics", "history")
 
 
 @pytest.fixture
@@ -73,11 +73,11 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
 
     without = [{name: value for name, value in each.items() if name != "item"} for each in candidates]
     for given, offered, message in [
-        (context, with_last(user="u1"), 'candidate 19: feature "user" is in the context as well'),
-        (context, with_last(colour="red"), 'candidate 19: unknown feature "colour"; the model reads price, age'),
-        (context, without, "candidate 0: feature 'item' is missing"),
-        (context, with_last(item=1.5), "candidate 19, feature 'item': 1.5 is not a text"),
-        ({**context, "tags": "t"}, candidates, "context, feature 'tags': \"t\" is not a list"),
+        (context, with_last(user="u1"), 'candidate 19: column "user" is in the context as well'),
+        (context, with_last(colour="red"), 'candidate 19: unknown column "colour"; the model reads price, age'),
+        (context, without, "candidate 0: column 'item' is missing"),
+        (context, with_last(item=1.5), "candidate 19, column 'item': 1.5 is not a text"),
+        ({**context, "tags": "t"}, candidates, "context, column 'tags': \"t\" is not a list"),
         (context, [*candidates, 1], "candidate 20: 1 is not an object"),
         (context, [], '"candidates": expected a list'),
         ([], candidates, '"context": [] is not an object'),
@@ -88,8 +88,8 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
     assert status == 400 and "one of three forms" in answer["error"]
     batch = pa.RecordBatch.from_pylist(candidates)
     for given, message in [
-        ({**context, "item": "i1"}, 'columns: feature "item" is in the context as well'),
-        ({**context, "age": "x"}, "context, feature 'age': \"x\" is not a number"),
+        ({**context, "item": "i1"}, 'columns: column "item" is in the context as well'),
+        ({**context, "age": "x"}, "context, column 'age': \"x\" is not a number"),
     ]:
         with pytest.raises(pa.ArrowInvalid, match=message):
             exchanged(server, batch, context=given)

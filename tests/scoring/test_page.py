@@ -76,7 +76,7 @@ def test_the_form_gives_predicts_number_its_freshness_and_its_latency(browser, s
     price.send_keys("dear")
     browser.find_element(By.ID, "predict").click()
     _until(browser, "status", "400, refused")
-    assert "feature 'price': \"dear\" is not a number" in browser.find_element(By.ID, "answer").text
+    assert "column 'price': \"dear\" is not a number" in browser.find_element(By.ID, "answer").text
     # A second form has several examples, and its fields start with typical values.
     _open(browser, server)
     _until(browser, "name", trained.NAME)

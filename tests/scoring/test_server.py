@@ -67,7 +67,7 @@ def test_flight_names_what_is_wrong_with_a_batch(server, small_model):
     batch = pa.table(_columns(small_model.instances[:2])).to_batches()[0]
     with pytest.raises(pa.ArrowInvalid, match="column 'price': type string: expected a number"):
         exchanged(server, batch.set_column(batch.schema.names.index("price"), "price", pa.array(["1", "2"])))
-    with pytest.raises(pa.ArrowInvalid, match="feature 'user' is missing"):
+    with pytest.raises(pa.ArrowInvalid, match="column 'user' is missing"):
         exchanged(server, batch.drop_columns(["user"]))
     with pytest.raises(pa.ArrowKeyError, match="no model 'other'; this server has 'small'"):
         exchanged(server, batch, "other")
@@ -76,20 +76,20 @@ def test_flight_names_what_is_wrong_with_a_batch(server, small_model):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("user", 1.5, "example 1, feature 'user': 1.5 is not a text, an integer, or null"),
-        ("user", ["u1"], "feature 'user': [\"u1\"] is not a text"),
-        ("user", True, "feature 'user': true is not a text"),
+        ("user", 1.5, "example 1, column 'user': 1.5 is not a text, an integer, or null"),
+        ("user", ["u1"], "column 'user': [\"u1\"] is not a text"),
+        ("user", True, "column 'user': true is not a text"),
         ("user", {"b64": "!"}, "is not base64"),
-        ("price", "12", "feature 'price': \"12\" is not a number"),
-        ("price", 1e39, "feature 'price': 1e+39 is not a number"),
+        ("price", "12", "column 'price': \"12\" is not a number"),
+        ("price", 1e39, "column 'price': 1e+39 is not a number"),
         ("price", 10**400, "is not a number"),
-        ("age_group", True, "feature 'age_group': true is not a number"),
-        ("tags", "t1", "feature 'tags': \"t1\" is not a list of texts"),
-        ("tags", [1.5], "feature 'tags': [1.5] is not a list of texts"),
-        ("tags", ["t"] * 1001, "feature 'tags': 1001 values, above the 1000 of max_list_length"),
-        ("topics", ["p1:half"], "feature 'topics': \"p1:half\" is not a text whose weight is a number"),
+        ("age", True, "column 'age': true is not a number"),
+        ("tags", "t1", "column 'tags': \"t1\" is not a list of texts"),
+        ("tags", [1.5], "column 'tags': [1.5] is not a list of texts"),
+        ("tags", ["t"] * 1001, "column 'tags': 1001 values, above the 1000 of max_list_length"),
+        ("topics", ["p1:half"], "column 'topics': \"p1:half\" is not a text whose weight is a number"),
         ("topics", ["p1:1e999"], "is not a text whose weight is a number"),
-        ("colour", "red", 'unknown feature "colour"; the model reads price, age, user'),
+        ("colour", "red", 'unknown column "colour"; the model reads price, age, user'),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_by_the_name_of_its_feature(client, small_model, name, value, message):
@@ -108,11 +108,11 @@ def test_what_is_no_request_is_refused(client, small_model):
         ({"instances": [], "inputs": {}}, "one of three forms"),
         ({"instances": []}, "expected a list of examples"),
         ({"instances": [1]}, "example 0: 1 is not an object"),
-        ({"instances": [without]}, "example 0: feature 'item' is missing: expected a text"),
+        ({"instances": [without]}, "example 0: column 'item' is missing: expected a text"),
         ({"instances": [instance] * 1025}, "1025 examples: expected 1 to 1024"),
         ({"inputs": [1]}, '"inputs": expected the columns'),
-        ({"inputs": {**_columns([instance]), "item": []}}, "feature 'item': [] is not a list with one value"),
-        ({"inputs": {**_columns([instance]), "item": ["a", "b"]}}, "feature 'item': 2 values, and 'price' has 1"),
+        ({"inputs": {**_columns([instance]), "item": []}}, "column 'item': [] is not a list with one value"),
+        ({"inputs": {**_columns([instance]), "item": ["a", "b"]}}, "column 'item': 2 values, and 'price' has 1"),
         ({"instances": [instance], "signature_name": "keys"}, "the only signature is 'serving_default'"),
     ]:
         status, answer, _ = client.ask(_PREDICT, body)
@@ -126,7 +126,7 @@ def test_says_its_state_what_it_takes_and_what_it_did(client, small_model):
     assert answer["model_version_status"][0]["version"] == "0"
     assert answer["model_version_status"][0]["state"] == "AVAILABLE"
     _, answer, _ = client.ask(f"/v1/models/{trained.NAME}/metadata")
-    kinds = {each["name"]: each["kind"] for each in answer["features"]}
+    kinds = {each["name"]: each["kind"] for each in answer["columns"]}
     assert (kinds["price"], kinds["user"], kinds["tags"], kinds["topics"]) == (
         "number", "text", "texts", "weighted texts",
     )  # fmt: skip

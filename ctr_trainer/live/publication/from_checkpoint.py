@@ -18,8 +18,8 @@ from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
 from ctr_trainer.embedding.store.store import FileEntry
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.estimator.trained_model import TrainedModel
+from ctr_trainer.export.raw_inputs import inputs_of
 from ctr_trainer.export.saved_model import load_spec
-from ctr_trainer.live.publication.raw_inputs import inputs_of
 from ctr_trainer.live.publication.records import Place, Record
 from ctr_trainer.live.publication.spool import Spool
 from ctr_trainer.settings.training_configs import PublishConfig

@@ -12,10 +12,10 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.export import saved_model
+from ctr_trainer.export.raw_inputs import inputs_of
 from ctr_trainer.export.saved_model import TrainedFeatures
 from ctr_trainer.live.publication.delivery import DeliverySupervisor, start_delivery
 from ctr_trainer.live.publication.publisher import Publisher
-from ctr_trainer.live.publication.raw_inputs import inputs_of
 from ctr_trainer.live.publication.spool import DIRECTORY, Spool
 from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed

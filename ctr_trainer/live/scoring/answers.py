@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ctr_trainer.export.raw_inputs import NUMBER
 from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.request_forms import SIGNATURE
 from ctr_trainer.live.scoring.served_model import ServedModel
@@ -50,25 +51,27 @@ def _text(value: bytes) -> str | dict[str, str]:
 def metadata(name: str, model: ServedModel) -> dict[str, Any]:
     """Returns the `metadata` of TensorFlow Serving's REST API, and the values that the page shows."""
     tower, now = model.tower, model.freshness
-    features = [
+    typical = {f.column: tower.typical[f.name] for f in tower.spec.sparse if f.name in tower.typical}
+    columns = [
         {
-            "name": f.name,
-            "kind": f.kind,
-            "expected": f.expected,
-            "separator": f.separator or "",
-            "typical": tower.typical.get(f.name),
+            "name": each.name,
+            "kind": each.kind,
+            "expected": each.expected,
+            "separator": each.separator or "",
+            "typical": typical.get(each.name),
         }
-        for f in tower.inputs.features
+        for each in tower.inputs.columns
     ]
     inputs = {
-        f.name: _tensor("DT_FLOAT" if f.kind == "number" else "DT_STRING", f.is_list) for f in tower.inputs.features
+        each.name: _tensor("DT_FLOAT" if each.kind == NUMBER else "DT_STRING", each.is_list)
+        for each in tower.inputs.columns
     }
     outputs = {each: _tensor("DT_FLOAT", False) for each in tower.outputs}
     signature = {"inputs": inputs, "outputs": outputs, "method_name": "tensorflow/serving/predict"}
     return {
         "model_spec": {"name": name, "signature_name": "", "version": str(now.epoch)},
         "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}},
-        "features": features,
+        "columns": columns,
         "outputs": list(tower.outputs),
         "freshness": now.to_dict(),
     }

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.live.publication.raw_inputs import NUMBER, RawFeature, RawInputs
+from ctr_trainer.export.raw_inputs import DIGITS, NUMBER, RawColumn, RawInputs
 from ctr_trainer.live.scoring.refusals import RequestRefused, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
@@ -31,8 +31,8 @@ class Examples:
     """Examples with checked raw values.
 
     Attributes:
-      inputs: the features against which the values were checked.
-      context: names of the features whose column has a single value, which all examples share.
+      inputs: the columns against which the values were checked.
+      context: names of the columns with a single value, which all examples share.
     """
 
     inputs: RawInputs
@@ -42,9 +42,9 @@ class Examples:
 
     @classmethod
     def missing(cls, inputs: RawInputs, count: int, has_context: bool = False) -> "Examples":
-        """Returns examples whose values are all missing. The context, if any, has all features except the first."""
-        context = frozenset(f.name for f in inputs.features[1:]) if has_context else frozenset()
-        lengths = {f: 1 if f.name in context else count for f in inputs.features}
+        """Returns examples whose values are all missing. The context, if any, has all columns except the first."""
+        context = frozenset(f.name for f in inputs.columns[1:]) if has_context else frozenset()
+        lengths = {f: 1 if f.name in context else count for f in inputs.columns}
         return cls(inputs, count, {f.name: column_of(f, [None] * n, 0, "{}") for f, n in lengths.items()}, context)
 
     @classmethod
@@ -53,9 +53,9 @@ class Examples:
         if len(parts) == 1:
             return parts[0]
         columns: dict[str, Column] = {}
-        for feature in parts[0].inputs.features:
-            values = [part.columns[feature.name] for part in parts]
-            columns[feature.name] = list(itertools.chain(*values)) if feature.is_list else np.concatenate(values)
+        for raw in parts[0].inputs.columns:
+            values = [part.columns[raw.name] for part in parts]
+            columns[raw.name] = list(itertools.chain(*values)) if raw.is_list else np.concatenate(values)
         return cls(parts[0].inputs, sum(part.count for part in parts), columns)
 
     def may_join(self, other: "Examples") -> bool:
@@ -72,8 +72,11 @@ class Examples:
 
     @functools.cached_property
     def widths(self) -> tuple[int, ...]:
-        """The number of values per example of each feature in `arrays`; for lists, the length of the longest list."""
-        return tuple(max(map(len, self.columns[f.name]), default=0) if f.is_list else 1 for f in self.inputs.features)
+        """The number of values per example of each column in `arrays`; for lists, the length of the longest list.
+
+        A text that the graph splits counts as its longest list.
+        """
+        return tuple(_width(each, self.columns[each.name]) for each in self.inputs.columns)
 
     @property
     def values(self) -> int:
@@ -81,15 +84,15 @@ class Examples:
         return self.count * sum(self.widths)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the inputs of an exported graph by feature name: float32[B], string[B] or string[B, N].
+        """Returns the inputs of an exported graph by column name: float32[B], string[B] or string[B, N].
 
-        B is 1 for a feature of the context.
+        B is 1 for a column of the context.
         """
-        return {f.name: _array(self.columns[f.name]) for f in self.inputs.features}
+        return {f.name: _array(self.columns[f.name]) for f in self.inputs.columns}
 
 
-def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: str) -> Column:
-    """Converts the JSON values of a feature.
+def column_of(raw: RawColumn, values: Sequence[Any], most: int, where: str) -> Column:
+    """Converts the JSON values of a column.
 
     Args:
       most: the largest number of values in a list.
@@ -98,20 +101,27 @@ def column_of(feature: RawFeature, values: Sequence[Any], most: int, where: str)
     Raises:
       RequestRefused: a value is wrong.
     """
-    if feature.kind == NUMBER:
+    if raw.kind == NUMBER:
         for place, value in enumerate(values):
             if value is not None and (type(value) not in (float, int) or not _fits(value)):
-                raise _refusal(feature, value, where.format(place))
+                raise _refusal(raw, value, where.format(place))
         return np.array([math.nan if value is None else value for value in values], np.float32)
-    if feature.is_list:
-        return [_list(feature, value, most, where.format(place)) for place, value in enumerate(values)]
+    if raw.is_list:
+        return [_list(raw, value, most, where.format(place)) for place, value in enumerate(values)]
     found = np.empty(len(values), object)
     try:
         found[:] = list(map(str.encode, values))  # Nearly all columns contain only strings.
     except (TypeError, UnicodeEncodeError):
         for place, value in enumerate(values):
-            found[place] = _bytes(feature, value, value, where.format(place))
+            found[place] = _bytes(raw, value, value, where.format(place))
     return found
+
+
+def _width(raw: RawColumn, values: Column) -> int:
+    if raw.is_list:
+        return max(map(len, values), default=0)
+    counts = (max((text.count(each.encode()) for text in values), default=0) for each in raw.splits)
+    return 1 + sum(counts)
 
 
 def _array(column: Column) -> np.ndarray:
@@ -125,42 +135,40 @@ def _array(column: Column) -> np.ndarray:
     return out
 
 
-def of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits, where: str) -> Column:
-    """Converts the Arrow column of a feature, see `request_forms.of_flight`. For `where`, see `column_of`."""
-    if feature.kind != NUMBER:
+def of_arrow(raw: RawColumn, column: pa.Array, limits: ScoreLimits, where: str) -> Column:
+    """Converts the Arrow array of a column, see `request_forms.of_flight`. For `where`, see `column_of`."""
+    if raw.kind != NUMBER:
         try:
-            return column_of(feature, column.to_pylist(), limits.max_list_length, where)
+            return column_of(raw, column.to_pylist(), limits.max_list_length, where)
         except (ValueError, OverflowError) as error:  # A text that is not UTF-8, or a time that Python does not have.
-            raise RequestRefused(f"column {feature.name!r}: {error}: expected {feature.expected}") from None
+            raise RequestRefused(f"column {raw.name!r}: {error}: expected {raw.expected}") from None
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-        raise RequestRefused(f"column {feature.name!r}: type {kind}: expected {feature.expected}")
+        raise RequestRefused(f"column {raw.name!r}: type {kind}: expected {raw.expected}")
     values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
     if np.isinf(values).any():
-        raise _refusal(feature, "inf", where.format(int(np.isinf(values).argmax())))
+        raise _refusal(raw, "inf", where.format(int(np.isinf(values).argmax())))
     return values
 
 
-def _refusal(feature: RawFeature, value: object, where: str, expected: str | None = None) -> RequestRefused:
-    return RequestRefused(f"{where}, feature {feature.name!r}: {shown(value)} is not {expected or feature.expected}")
+def _refusal(raw: RawColumn, value: object, where: str, expected: str | None = None) -> RequestRefused:
+    return RequestRefused(f"{where}, column {raw.name!r}: {shown(value)} is not {expected or raw.expected}")
 
 
-def _list(feature: RawFeature, value: Any, most: int, where: str) -> list[bytes]:
-    """Converts a list of texts, or null. If the feature has weights, checks that each is a number."""
+def _list(raw: RawColumn, value: Any, most: int, where: str) -> list[bytes]:
+    """Converts a list of texts, or null. If the column has weights, checks that each is a number."""
     if value is None:
         return []
     if not isinstance(value, list):
-        raise _refusal(feature, value, where)
+        raise _refusal(raw, value, where)
     if len(value) > most:
-        raise RequestRefused(
-            f"{where}, feature {feature.name!r}: {len(value)} values, above the {most} of max_list_length"
-        )
-    found = [_bytes(feature, each, value, where) for each in value]
-    if feature.separator is not None:
+        raise RequestRefused(f"{where}, column {raw.name!r}: {len(value)} values, above the {most} of max_list_length")
+    found = [_bytes(raw, each, value, where) for each in value]
+    if raw.separator is not None:
         for each in found:
-            _, has_weight, weight = each.rpartition(feature.separator.encode())
+            _, has_weight, weight = each.rpartition(raw.separator.encode())
             if has_weight and not (_WEIGHT.fullmatch(weight) and _fits(float(weight))):
-                raise _refusal(feature, each.decode(errors="replace"), where, "a text whose weight is a number")
+                raise _refusal(raw, each.decode(errors="replace"), where, "a text whose weight is a number")
     return found
 
 
@@ -171,7 +179,7 @@ def _fits(value: float) -> bool:
         return False
 
 
-def _bytes(feature: RawFeature, value: object, whole: object, where: str) -> bytes:
+def _bytes(raw: RawColumn, value: object, whole: object, where: str) -> bytes:
     """Converts a text, which is `whole` or a part of it; messages show `whole`."""
     if value is None:
         return b""
@@ -181,12 +189,14 @@ def _bytes(feature: RawFeature, value: object, whole: object, where: str) -> byt
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise _refusal(feature, whole, where, "a text of whole characters") from None
+            raise _refusal(raw, whole, where, "a text of whole characters") from None
+    if raw.kind == DIGITS and isinstance(value, float) and _fits(value):
+        return b"" if math.isnan(value) else np.format_float_positional(value, trim="-").encode()
     if type(value) is int:
         return str(value).encode()
     if isinstance(value, dict) and value.keys() == {"b64"}:
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise _refusal(feature, value, where, "base64") from None
-    raise _refusal(feature, whole, where)
+            raise _refusal(raw, value, where, "base64") from None
+    raise _refusal(raw, whole, where)

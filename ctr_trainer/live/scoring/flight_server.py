@@ -1,7 +1,7 @@
 """The server for Arrow Flight. It answers each batch of raw values in a stream with a batch of predictions.
 
 docs/serving.md has a client. The app_metadata of an answer is the JSON of `Freshness.to_dict`. To rank candidates for
-one context, a batch has the features of the candidates, and the app_metadata `{"context": {"user": "u1"}}`.
+one context, a batch has the columns of the candidates, and the app_metadata `{"context": {"user": "u1"}}`.
 
 The server implements only the call DoExchange of Flight, with grpcio. pyarrow's own server accepts messages of any size
 and decompresses them before they can be checked, does not limit connections, and sends tracebacks to clients.

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ctr_trainer.embedding.service.security import is_loopback, token_refusal
-from ctr_trainer.live.publication.raw_inputs import RawInputs
+from ctr_trainer.export.raw_inputs import RawInputs
 from ctr_trainer.live.scoring import answers, request_forms
 from ctr_trainer.live.scoring.batcher import Batcher, not_in_time
 from ctr_trainer.live.scoring.examples import LIMIT, Examples

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 
-from ctr_trainer.live.publication.raw_inputs import NUMBER, RawInputs
+from ctr_trainer.export.raw_inputs import NUMBER, RawInputs
 from ctr_trainer.live.scoring.examples import LIMIT, Examples, column_of, of_arrow
 from ctr_trainer.live.scoring.refusals import RequestRefused, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
@@ -31,67 +31,67 @@ def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Exampl
 
 
 def of_rows(inputs: RawInputs, rows: object, limits: ScoreLimits, context: Mapping | None = None) -> Examples:
-    """Returns the examples of a list with one {feature: value} per example, or per candidate of a context.
+    """Returns the examples of a list with one {column: value} per example, or per candidate of a context.
 
-    The limits apply to the candidates with all features of the context.
+    The limits apply to the candidates with all columns of the context.
 
     Args:
-      context: {feature: value} of the features that all candidates share; None if the rows are no candidates.
+      context: {column: value} of the columns that all candidates share; None if the rows are no candidates.
 
     Raises:
-      RequestRefused: a feature is unknown, missing or in the context as well, a value is wrong, or there are too many
+      RequestRefused: a column is unknown, missing or in the context as well, a value is wrong, or there are too many
         values.
     """
     key, what = ("instances", "example") if context is None else (_CANDIDATES, _CANDIDATE)
     shared, where = context or {}, f"{what} {{}}"
     if not isinstance(rows, list) or not rows:
-        raise RequestRefused(f'"{key}": expected a list of {what}s, as [{{"feature": value, ...}}]')
+        raise RequestRefused(f'"{key}": expected a list of {what}s, as [{{"column": value, ...}}]')
     _check_count(len(rows), limits, what)
     _check_names(inputs, shared, (_object(each, f"{what} {place}") for place, each in enumerate(rows)), where)
-    own = [f for f in inputs.features if f.name not in shared]
+    own = [f for f in inputs.columns if f.name not in shared]
     columns = {f.name: column_of(f, [each[f.name] for each in rows], limits.max_list_length, where) for f in own}
     return _examples(inputs, len(rows), shared, columns, limits)
 
 
 def _of_columns(inputs: RawInputs, columns: object, limits: ScoreLimits) -> Examples:
-    """Returns the examples of {feature: list with one value per example}."""
+    """Returns the examples of {column: list with one value per example}."""
     if not isinstance(columns, dict):
-        raise RequestRefused('"inputs": expected the columns, as {"feature": [value, ...], ...}')
+        raise RequestRefused('"inputs": expected the columns, as {"column": [value, ...], ...}')
     _check_names(inputs, (), [columns], '"inputs"')
-    first = inputs.features[0].name if inputs.features else ""
-    for feature in inputs.features:
-        values = columns[feature.name]
+    first = inputs.columns[0].name if inputs.columns else ""
+    for raw in inputs.columns:
+        values = columns[raw.name]
         if not isinstance(values, list) or not values:
-            raise RequestRefused(f"feature {feature.name!r}: {shown(values)} is not a list with one value per example")
+            raise RequestRefused(f"column {raw.name!r}: {shown(values)} is not a list with one value per example")
         if len(values) != len(columns[first]):
             raise RequestRefused(
-                f"feature {feature.name!r}: {len(values)} values, and {first!r} has {len(columns[first])}: expected "
+                f"column {raw.name!r}: {len(values)} values, and {first!r} has {len(columns[first])}: expected "
                 "one value per example"
             )
-    count = len(columns[first]) if inputs.features else 0
+    count = len(columns[first]) if inputs.columns else 0
     _check_count(count, limits, "example")
-    made = {f.name: column_of(f, columns[f.name], limits.max_list_length, "example {}") for f in inputs.features}
+    made = {f.name: column_of(f, columns[f.name], limits.max_list_length, "example {}") for f in inputs.columns}
     return _examples(inputs, count, {}, made, limits)
 
 
 def of_flight(inputs: RawInputs, batch: pa.RecordBatch, metadata: bytes, limits: ScoreLimits) -> Examples:
-    """Returns the examples, or the candidates, in a RecordBatch with one column per feature.
+    """Returns the examples, or the candidates, in a RecordBatch with the columns of the examples.
 
     Numbers may have any numeric type. Texts are strings, binaries or integers, plain or dictionary-encoded, and lists
     are lists of texts. A null is a missing value.
 
     Args:
-      metadata: b"", or for candidates the JSON `{"context": {feature: value}}`.
+      metadata: b"", or for candidates the JSON `{"context": {column: value}}`.
     """
     context, what = dict[str, object](), "example"
     if metadata:
         found = _parsed(metadata, limits, "app_metadata")
         if found.keys() != {_CONTEXT}:
-            raise RequestRefused('app_metadata is not {"context": {"feature": value, ...}}')
+            raise RequestRefused('app_metadata is not {"context": {"column": value, ...}}')
         context, what = _object(found[_CONTEXT], '"context"'), _CANDIDATE
     _check_names(inputs, context, [dict.fromkeys(batch.schema.names)], "columns")
     _check_count(len(batch), limits, what)
-    own = [f for f in inputs.features if f.name not in context]
+    own = [f for f in inputs.columns if f.name not in context]
     columns = {f.name: of_arrow(f, batch[f.name], limits, f"{what} {{}}") for f in own}
     return _examples(inputs, len(batch), context, columns, limits)
 
@@ -114,7 +114,7 @@ def _parsed(body: bytes, limits: ScoreLimits, what: str) -> dict:
 
 def _object(value: object, where: str) -> dict:
     if not isinstance(value, dict):
-        raise RequestRefused(f'{where}: {shown(value)} is not an object, as {{"feature": value, ...}}')
+        raise RequestRefused(f'{where}: {shown(value)} is not an object, as {{"column": value, ...}}')
     return value
 
 
@@ -125,7 +125,7 @@ def _check_count(count: int, limits: ScoreLimits, what: str) -> None:
 
 
 def _check_names(inputs: RawInputs, context: Collection[str], rows: Iterable[Mapping], where: str) -> None:
-    """Refuses an unknown feature, and a row that lacks a feature or repeats a feature of the context."""
+    """Refuses an unknown column, and a row that lacks a column or repeats a column of the context."""
     _check_known(inputs, context, _CONTEXT)
     right: object = None  # The names of the last row. In most requests, all rows have the same names.
     for place, row in enumerate(rows):
@@ -134,31 +134,29 @@ def _check_names(inputs: RawInputs, context: Collection[str], rows: Iterable[Map
             continue
         both = next((name for name in names if name in context), None)
         if both is not None:
-            raise RequestRefused(
-                f"{where.format(place)}: feature {shown(both)} is in the context as well: give it once"
-            )
+            raise RequestRefused(f"{where.format(place)}: column {shown(both)} is in the context as well: give it once")
         _check_known(inputs, names, where.format(place))
-        missing = next((f for f in inputs.features if f.name not in names and f.name not in context), None)
+        missing = next((f for f in inputs.columns if f.name not in names and f.name not in context), None)
         if missing is not None:
             raise RequestRefused(
-                f"{where.format(place)}: feature {missing.name!r} is missing: expected {missing.expected}"
+                f"{where.format(place)}: column {missing.name!r} is missing: expected {missing.expected}"
             )
         right = names
 
 
 def _check_known(inputs: RawInputs, names: Collection[str], where: str) -> None:
-    known = {feature.name for feature in inputs.features}
+    known = {raw.name for raw in inputs.columns}
     unknown = next((name for name in names if name not in known and name not in inputs.ignored), None)
     if unknown is not None:
-        reads = ", ".join(feature.name for feature in inputs.features) or "no feature"
-        raise RequestRefused(f"{where}: unknown feature {shown(unknown)}; the model reads {reads}")
+        reads = ", ".join(raw.name for raw in inputs.columns) or "no column"
+        raise RequestRefused(f"{where}: unknown column {shown(unknown)}; the model reads {reads}")
 
 
 def _examples(
     inputs: RawInputs, count: int, context: Mapping[str, object], columns: dict, limits: ScoreLimits
 ) -> Examples:
     size = 0
-    shared = [f for f in inputs.features if f.name in context]
+    shared = [f for f in inputs.columns if f.name in context]
     for f in shared:
         column = columns[f.name] = column_of(f, [context[f.name]], limits.max_list_length, _CONTEXT)
         if f.kind != NUMBER:
@@ -172,7 +170,7 @@ def _examples(
     examples = Examples(inputs, count, columns, frozenset(f.name for f in shared))
     if examples.values > limits.max_values:
         raise RequestRefused(
-            f"{count} examples have {examples.values} values, with each list padded to the longest of its feature, "
+            f"{count} examples have {examples.values} values, with each list padded to the longest of its column, "
             f"over {limits.max_values}, {LIMIT}: send fewer examples at a time, or shorter lists",
             status=413,
         )

@@ -110,7 +110,7 @@ class ServedModel:
         """Returns the predictions of examples.
 
         Raises:
-          RequestRefused: the rows cannot be read now, or the model's features changed after the examples were checked.
+          RequestRefused: the rows cannot be read now, or the model's columns changed after the examples were checked.
         """
         ahead: RowsAhead | None = None
         for _ in range(_MOST_TRIES):
@@ -120,7 +120,7 @@ class ServedModel:
                 with self._gate.batch():
                     if examples.inputs != self.tower.inputs:
                         raise RequestRefused(
-                            "the model was replaced by one with other features: send the request again", status=503
+                            "the model was replaced by one with other columns: send the request again", status=503
                         )
                     return self._score(examples)
             except RowsAhead as error:
@@ -173,14 +173,15 @@ class ServedModel:
 
     def _count_of_keys(self) -> NewKeys:
         new_keys, forms = NewKeys(f.name for f in self.tower.spec.sparse), self.tower.forms
-        new_keys.forms = lambda name: (form(self._arrays[name].ravel().tolist()), forms.get(name, ""))
+        columns = {f.name: f.column for f in self.tower.spec.sparse}
+        new_keys.forms = lambda name: (form(self._arrays[columns[name]].ravel().tolist()), forms.get(name, ""))
         return new_keys
 
     def _score(self, examples: Examples) -> Scored:
         freshness, times, tower = self.freshness, [time.perf_counter()], self.tower
         is_ranked = bool(examples.context)
         # The signature `ranking` derives the number of candidates from the candidates' features: it needs at least one.
-        if is_ranked and (not tower.ranks or len(examples.context) == len(examples.inputs.features)):
+        if is_ranked and (not tower.ranks or len(examples.context) == len(examples.inputs.columns)):
             examples, is_ranked = examples.expanded(), False
         self._arrays = arrays = examples.arrays()
         keys = tower.keys(arrays, is_ranked)

@@ -15,13 +15,13 @@ from tensorflow.core.protobuf import config_pb2
 from ctr_trainer.embedding.index.key_kernels import DistinctKeys
 from ctr_trainer.embedding.worker.lookup import Bag, Lookup
 from ctr_trainer.export.ranking import CANDIDATES, COLUMNS, CONTEXT, RANKING, RANKING_KEYS
+from ctr_trainer.export.raw_inputs import RawInputs
 from ctr_trainer.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS, flat_order
 from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import FORM, NEW_KEYS, TYPICAL, SparseFeature
 from ctr_trainer.features.host_function import calling_thread_config
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
-from ctr_trainer.live.publication.raw_inputs import RawInputs
 from ctr_trainer.system.messages.errors import UserError, reason
 
 _SECONDS = 60
@@ -81,7 +81,7 @@ def look_up(
     Args:
       names: names of the inputs of `serving_default`, see `export.receivers.RowInputs`.
       keys: the outputs of the signature `keys`, or of `ranking_keys` with a context; see `raw_keys.key_outputs`.
-      context: names of the features that all examples share. If there are any, the inputs are those of the signature
+      context: names of the columns that all examples share. If there are any, the inputs are those of the signature
         `ranking`, see `export.ranking.RankedRows`.
 
     Returns:
@@ -140,7 +140,7 @@ def _list(keys: Arrays, feature: SparseFeature) -> tuple[np.ndarray, np.ndarray]
 def _of_side(table: TableFeatures, context: Collection[str], is_context: bool) -> TableFeatures:
     """Returns the features of a table that belong to the context, or else those that belong to the candidates."""
     parts = (table.single, table.bags, table.sequences)
-    single, bags, lists = (tuple(f for f in part if (f.name in context) == is_context) for part in parts)
+    single, bags, lists = (tuple(f for f in part if (f.column in context) == is_context) for part in parts)
     return dataclasses.replace(table, single=single, bags=bags, sequences=lists)
 
 
@@ -150,7 +150,7 @@ def _singles(
     """Returns int64[size, F], the keys of the single-valued features of one side."""
     found, start = {}, 0
     for f in flat_order(table.single) if features.single else ():
-        length = 1 if f.name in context else count
+        length = 1 if f.column in context else count
         found[f.name] = keys[f"{KEYS}/{table.name}"][start : start + length]
         start += length
     columns = [found[f.name] for f in features.single]
@@ -177,7 +177,7 @@ class Tower:
         that TensorFlow does not plan the graph again. Otherwise, the spare tower is closed.
 
     Attributes:
-      inputs: the features that the signatures take.
+      inputs: the columns that the signatures take.
       rows: names of the inputs that contain rows, see `export.receivers.RowInputs`.
       outputs: names of the predictions.
       is_planned: whether TensorFlow has planned the signatures, because an earlier tower has used the session.
@@ -219,7 +219,10 @@ class Tower:
         if self.rows and self._keys is None:
             raise UserError(f"{path}: it takes rows, and has no signature {SIGNATURE!r}: publish the model again")
         dense = [name for name in self._tower.inputs if name not in self.rows]
-        self.inputs = RawInputs.of(self.spec, {*dense, *(self._keys.inputs if self._keys else ())})
+        names = {*dense, *(self._keys.inputs if self._keys else ())}
+        self.inputs = RawInputs.of(self.spec, names)
+        if others := sorted(names - {column.name for column in self.inputs.columns}):
+            raise UserError(f"{path}: its input {others[0]!r} is not a column of its feature spec: publish it again")
         self.outputs = tuple(sorted(self._tower.outputs))
         self._dense = dense
         self.typical, self.forms, self.new_keys = (load_figure(path, figure) for figure in (TYPICAL, FORM, NEW_KEYS))
