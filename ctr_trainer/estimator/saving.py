@@ -120,12 +120,15 @@ class Saving:
             directory = stack.enter_context(path_of(path).filled_locally())
             self._saver.save(session, str(directory / checkpoints.DENSE), write_meta_graph=False)
             position = self._feed.position_after(step - self._job.start)
-            finish = self._store.begin_save(path, step, base.snapshot if base else None)
+            by_key = self._job.config.deterministic
+            finish = self._store.begin_save(path, step, base.snapshot if base else None, by_key)
+            # A row that changed before it was written would have another place in the file.
+            written = finish() if by_key else None
             dense = stack.pop_all()
 
         def write() -> None:
             with _naming(path), dense:
-                files = finish()
+                files = finish() if written is None else written
             with _naming(path):
                 tables = retention.extend(path, files, base)
                 self._check_lock()  # Writing may have taken minutes, in which another job may have taken the lock.

@@ -133,8 +133,10 @@ class ServiceClient(Store):
     def advance(self, step: int) -> None:
         self._on_all(lambda shard: shard.action("advance", {"step": step}))
 
-    def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
-        body = {"path": _absolute(path), "step": step, "since": since, "snapshot": uuid.uuid4().hex}
+    def begin_save(
+        self, path: AnyPath, step: int, since: str | None = None, by_key: bool = False
+    ) -> Callable[[], list[FileEntry]]:
+        body = {"path": _absolute(path), "step": step, "since": since, "snapshot": uuid.uuid4().hex, "by_key": by_key}
         begun = self._on_all(lambda shard: shard.begin_save(body))
 
         def finish() -> list[FileEntry]:
@@ -150,7 +152,7 @@ class ServiceClient(Store):
 
         if since is not None and any(captured is None for captured, _ in begun):
             finish()
-            return self.begin_save(path, step)  # If one shard writes all rows, all shards must.
+            return self.begin_save(path, step, by_key=by_key)  # If one shard writes all rows, all shards must.
         return finish
 
     def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:

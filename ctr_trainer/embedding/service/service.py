@@ -199,7 +199,7 @@ class Service(flight.FlightServerBase):
         """Yields two results, see `LocalStore.saving`. Rows may change after the first result."""
         with _typed_errors():
             path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
-            saving = self._store.saving(path, int(body["step"]), since, identity)
+            saving = self._store.saving(path, int(body["step"]), since, identity, bool(body.get("by_key")))
             with contextlib.closing(saving):
                 yield flight.Result(wire.to_json(next(saving)))
                 yield flight.Result(wire.to_json(self._file_threads.submit(next, saving).result()))

@@ -134,12 +134,19 @@ class LocalStore(Store):
                 with table.lock.alone():
                     stop = table.expire(stop)
 
-    def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
-        *_, files = self.saving(path, step, since)
+    def begin_save(
+        self, path: AnyPath, step: int, since: str | None = None, by_key: bool = False
+    ) -> Callable[[], list[FileEntry]]:
+        *_, files = self.saving(path, step, since, by_key=by_key)
         return lambda: files
 
     def saving(
-        self, path: AnyPath, step: int, since: str | None = None, identity: str | None = None
+        self,
+        path: AnyPath,
+        step: int,
+        since: str | None = None,
+        identity: str | None = None,
+        by_key: bool = False,
     ) -> Generator[Any, None, None]:
         """Yields the delta's base (None for a full snapshot) once all rows are captured, then the result of `save`.
 
@@ -156,7 +163,7 @@ class LocalStore(Store):
                 directory.mkdir(parents=True, exist_ok=True)
                 for _, table in sorted(self.tables.items()):
                     with table.lock.alone():
-                        captures.append((table, _changes(table).begin(table, full=since is None)))
+                        captures.append((table, _changes(table).begin(table, since is None, by_key)))
                 yield since
                 files = []
                 for table, capture in captures:

@@ -99,8 +99,12 @@ class Store(abc.ABC):
         return self.begin_save(path, step, since)()
 
     @abc.abstractmethod
-    def begin_save(self, path: AnyPath, step: int, since: str | None = None) -> Callable[[], list[FileEntry]]:
+    def begin_save(
+        self, path: AnyPath, step: int, since: str | None = None, by_key: bool = False
+    ) -> Callable[[], list[FileEntry]]:
         """Captures the state of all rows, which may then change, and returns a function that completes `save`.
+
+        With `by_key`, the files have the rows in the order of their keys, except for rows that change meanwhile.
 
         The function waits until all files are written; any thread may call it. A store in this process writes the rows
         before this returns, because training changes its rows without a lock.

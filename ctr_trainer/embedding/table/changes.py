@@ -96,11 +96,11 @@ class Changes(RowWatcher):
         self._take(table, full=False)
         self._removed.clear()
 
-    def begin(self, table: WatchedTable, full: bool) -> Capture:
-        """Begins a snapshot of the current table: all rows if `full`, else the changed rows."""
+    def begin(self, table: WatchedTable, full: bool, by_key: bool = False) -> Capture:
+        """Begins a snapshot of the current table: all rows if `full`, else the changed rows; see `Capture`."""
         self._take(table, full)
         removed = self._removed.take()
-        self._capture = Capture(table, self._taken, removed[:0] if full else removed, table.config.width)
+        self._capture = Capture(table, self._taken, removed[:0] if full else removed, table.config.width, by_key)
         return self._capture
 
     def end(self) -> None:
@@ -181,15 +181,26 @@ class Capture:
         an epoch are ascending, and no key is both in a block and in them.
     """
 
-    def __init__(self, table: WatchedTable, taken: Bits, removed: np.ndarray, columns: int) -> None:
-        """Reads the first `columns` floats of the rows `taken`, from which the table removes each removed row."""
+    def __init__(
+        self, table: WatchedTable, taken: Bits, removed: np.ndarray, columns: int, by_key: bool = False
+    ) -> None:
+        """Reads the first `columns` floats of the rows `taken`, from which the table removes each removed row.
+
+        With `by_key`, the rows that do not change meanwhile come in the order of their keys. This takes 24 bytes of
+        memory per row.
+        """
         self.config, self.counts, self.removed = table.config, table.admission_counts(), removed
         self._taken, self._columns, self._cursor = taken, columns, 0
         self._kept: list[Block] = []
+        self._order: np.ndarray | None = None  # The slots that were not read yet, by key.
+        if by_key:
+            slots, _ = taken.next(0, len(table.keys))
+            self._order = slots[np.argsort(table.keys[slots])]
 
     def keep(self, table: WatchedTable, slots: np.ndarray) -> None:
         """Copies those rows at `slots` that were not read yet. Call it under the table's lock."""
-        slots = slots[self._taken.among(slots) & (slots >= self._cursor)]
+        slots = slots[self._taken.among(slots)]
+        slots = slots if self._order is not None else slots[slots >= self._cursor]
         if len(slots):
             self._kept.append(self._copy(table, slots))
             self._taken.remove(slots)
@@ -204,10 +215,15 @@ class Capture:
             return self._kept.pop()
         most = max(min(_BLOCK_BYTES // (self._columns * 4 + 8), _BLOCK_ROWS), 1)
         while True:
-            slots, self._cursor = self._taken.next(self._cursor, most)
+            if self._order is None:
+                slots, self._cursor = self._taken.next(self._cursor, most)
+            else:
+                slots, self._order = self._order[:most], self._order[most:]
             if not len(slots):
                 return None
-            slots = slots[table.keys[slots] != 0]
+            slots = slots[(table.keys[slots] != 0) & self._taken.among(slots)]
+            if self._order is not None:
+                self._taken.remove(slots)
             if len(slots):
                 return self._copy(table, slots)
 

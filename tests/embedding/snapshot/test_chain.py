@@ -145,7 +145,24 @@ def test_a_delta_has_the_changed_rows_and_the_removed_keys(tmp_path):
     assert sorted(keys.tolist()) == [2, 4, 8]
 
 
-def test_rows_that_change_while_they_are_saved_are_saved_as_they_were(tmp_path, monkeypatch):
+def test_by_key_the_order_in_which_rows_were_created_changes_no_byte_of_the_files(tmp_path):
+    found, keys = [], np.random.default_rng(0).permutation(np.arange(-50_000, 50_000))
+    for number, own in enumerate((keys[keys != 0], np.sort(keys[keys != 0])[::-1])):
+        store = _pushed(own)
+        store.tables["bounded"].find_or_create(own[own > 49_992])
+        store.tables["t"].remove(np.arange(1, 100))
+        files = store.begin_save(tmp_path / str(number), 1, by_key=True)()
+        _pushed(own[np.abs(own) > 49_000], store=store, sequence=2)
+        files += store.begin_save(tmp_path / str(number), 2, files[-1]["snapshot"], by_key=True)()
+        assert _files_rows(tmp_path / str(number), files) == _rows(store)
+        found.append(
+            {each["file"]: (each["rows"], (tmp_path / str(number) / each["file"]).read_bytes()) for each in files}
+        )
+    assert found[0] == found[1] and len(found[0]) == 6
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_rows_that_change_while_they_are_saved_are_saved_as_they_were(tmp_path, monkeypatch, by_key):
     monkeypatch.setattr(changes, "_BLOCK_BYTES", 1)  # A block is one row.
     store = _pushed([1, 2, 3])
     before = _rows(store)
@@ -163,9 +180,9 @@ def test_rows_that_change_while_they_are_saved_are_saved_as_they_were(tmp_path, 
         return read(capture, table)
 
     monkeypatch.setattr(changes.Capture, "read", change_and_read)
-    base = store.save(tmp_path, 1)
+    base = store.begin_save(tmp_path, 1, by_key=by_key)()
     assert _files_rows(tmp_path, base) == before
-    delta = store.save(tmp_path, 2, base[-1]["snapshot"])
+    delta = store.begin_save(tmp_path, 2, base[-1]["snapshot"], by_key)()
     assert _files_rows(tmp_path, base + delta) == _rows(store) != before
 
 
