@@ -176,7 +176,8 @@ class ClickModel:
             spec = found[0]
             if len(spec.labels) > 1:
                 raise UserError(f"importance is of one label; the model has {', '.join(x.name for x in spec.labels)}")
-            columns = sorted({feature.column for feature in (*spec.dense, *spec.sparse)} & {*table.column_names})
+            read = {*(each.column for each in spec.dense), *(each.column for each in spec.sparse)}
+            columns = sorted(read & {*table.column_names})
 
             def labels_of(path: str) -> tuple[np.ndarray, np.ndarray]:
                 batches = [*reader(experiment, path, once=True)]
