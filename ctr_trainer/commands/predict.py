@@ -13,6 +13,7 @@ from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.files.paths import Path, path_of
+from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import tensorflow_import
 
 GROUPS = (Experiment, TrainedModelFlags)
@@ -35,6 +36,8 @@ def run(given: frozenset[str], experiment: Experiment, use: TrainedModelFlags) -
     data = experiment.data
     require(data, "eval_data")
     require(use, "output")
+    if path_of(use.output).suffix != ".parquet":
+        raise UserError(f"--output={use.output}: predict writes Parquet; name a FILE.parquet")
     require_model(experiment.model)
     require_data(data.eval_data, experiment)
 

@@ -8,8 +8,8 @@ from ctr_trainer.settings.command_flags import ScoreFlags
 GROUPS = (ScoreFlags,)
 EXAMPLES = (
     "python -m ctr_trainer score --model=models/ctr/publication",
-    "python -m ctr_trainer score --model=s3://bucket/ctr --port=8080 --flight_port=8081 --max_age_secs=600",
-    "python -m ctr_trainer score --model=/shared/ctr --bind=0.0.0.0 --token_file=token --tls_cert=cert.pem "
+    "python -m ctr_trainer score --model=s3://bucket/ctr --bind=127.0.0.1:8090 --flight_port=8081 --max_age_secs=600",
+    "python -m ctr_trainer score --model=/shared/ctr --bind=0.0.0.0:8080 --token_file=token --tls_cert=cert.pem "
     "--tls_key=key.pem",
 )
 

@@ -119,7 +119,7 @@ class EvaluatedTraining:
                 if stop:
                     waited, name = _waits(self._history, self._spec)[-1], self._spec.best_metric
                     _log.info("stopping at step %d: %d evaluations without an improvement of %s", step, waited, name)
-            if self._plateau and self._falls != fallen:
+            if self._plateau and self._falls != fallen and not stop:
                 factor = self._plateau.set(session, self._falls)
                 text = "evaluation at step %d: no improvement; learning rates fall to %g of their full value"
                 _log.info(text, step, factor)

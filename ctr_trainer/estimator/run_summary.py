@@ -150,8 +150,8 @@ def lines(result: TrainResult) -> list[str]:
 
     auc = ", ".join(f"{name} {value:.4f}" for name, value in result.training_auc.items())
     said = [
-        "trained {steps} steps on {workers} workers: {examples} examples in {seconds:.1f} s, {examples_per_sec:.1f} "
-        "examples/sec together".format(**result)
+        "trained {steps} steps on {workers} worker{s}: {examples} examples in {seconds:.1f} s, {examples_per_sec:.1f} "
+        "examples/sec together".format(**result, s="s" * (result["workers"] > 1))
         + (f"; training {auc}" if auc else ""),
         ("a worker's time, mean over the ranks: " if result["workers"] > 1 else "its time: ")
         + ", ".join(

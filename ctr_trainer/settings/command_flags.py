@@ -141,9 +141,11 @@ class ScoreFlags(Settings, title="Score"):
     )
     name: str = setting("", "name of the model in the URLs of the server; if not given, the name in the publication")
     bind: str = setting(
-        "127.0.0.1", "address to listen on; an address other than loopback requires --token_file", "address"
+        "127.0.0.1:8080",
+        "address to listen on, as host:port; port 0 picks a free port, and a host other than loopback requires "
+        "--token_file",
+        "address",
     )
-    port: int = setting(8080, "port of HTTP; 0 picks a free port", "port", minimum=0, maximum=65535)
     flight_port: int = setting(
         -1,
         "port of Arrow Flight, for large batches; 0 picks a free port, -1 serves none",

@@ -258,7 +258,7 @@ def test_predictions_are_calibrated_for_the_kept_share_of_negatives(tmp_path, da
     assert cli.main(["evaluate", flagfile]) == 0
     mean = json.loads(capsys.readouterr().out.splitlines()[-1])["prob_mean"]
     assert mean == pytest.approx((1 / (1 + np.exp(-calibrated))).mean(), abs=1e-6)
-    for command in (["evaluate"], ["predict", "--output=x"], ["export", f"--export_dir={tmp_path / 'x'}"]):
+    for command in (["evaluate"], ["predict", "--output=x.parquet"], ["export", f"--export_dir={tmp_path / 'x'}"]):
         assert cli.main([*command, flagfile, "--negative_sampling=0.2"]) == 1
         error = capsys.readouterr().err
         assert "negative_sampling=0.2: " in error

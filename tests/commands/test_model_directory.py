@@ -103,7 +103,7 @@ def test_a_training_goes_on_as_the_model_that_it_began_as(data, tmp_path):
 )
 def test_another_model_is_refused_by_the_name_of_the_setting(din, capsys, tmp_path, command, given, trained):
     text = {"--nobatch_norm": "--batch_norm=false"}.get(given, given)
-    others = {"predict": f"--output={tmp_path / 'p'}", "export": f"--export_dir={tmp_path / 'e'}"}
+    others = {"predict": f"--output={tmp_path / 'p.parquet'}", "export": f"--export_dir={tmp_path / 'e'}"}
     assert cli.main([command, *din, given, *filter(None, [others.get(command)])]) == 1
     error = capsys.readouterr().err
     directory = din[2].partition("=")[2]

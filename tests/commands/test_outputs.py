@@ -33,6 +33,8 @@ def test_labels_stand_beside_the_predictions_and_only_ours_are_replaced(director
     assert "p.parquet: exists already and was not written by `predict`" in capsys.readouterr().err
     assert pq.read_table(output).column_names == ["mine"]
     output.unlink()
+    assert run("predict", directory, f"--output={tmp_path / 'p.csv'}") == 1
+    assert "p.csv: predict writes Parquet; name a FILE.parquet" in capsys.readouterr().err
     for _ in range(2):
         assert run("predict", directory, f"--output={output}") == 0
     table = pq.read_table(output)
@@ -41,7 +43,7 @@ def test_labels_stand_beside_the_predictions_and_only_ours_are_replaced(director
         assert table[f"label/{name}"].to_pylist() == expected[f"label:{name}"].to_pylist()
         assert f"probabilities/{name}" in table.column_names
     assert list(tmp_path.iterdir()) == [output]
-    for bad, why in ((directory / "data" / "p.parquet", "is inside the input"), (tmp_path, "is a directory")):
+    for bad, why in ((directory / "data" / "p.parquet", "is inside the input"), (tmp_path, "predict writes Parquet")):
         assert run("predict", directory, f"--output={bad}") == 1
         assert why in capsys.readouterr().err
 

@@ -122,7 +122,7 @@ def test_it_converts_trains_evaluates_predicts_exports_publishes_and_scores(run)
     output, errors = process.communicate(timeout=_SECONDS)
     assert process.returncode == 0, output + errors
     assert '"auc": ' in output
-    address = ("--port=0", "--port_file=port", "--timeout_secs=60")
+    address = ("--bind=127.0.0.1:0", "--port_file=port", "--timeout_secs=60")
     server = run("ctr-trainer", "score", "--model=publication", "--name=clicks", *address)
     try:
         lines = []

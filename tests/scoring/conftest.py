@@ -82,7 +82,9 @@ def publication(small_model, tmp_path_factory):
 def running(url, wait=True, reader=open_reader, **flags):
     """Runs a `ScoreServer` in a thread of this process until the end of the block."""
     limits = ScoreLimits(timeout_secs=_SECONDS)
-    settings = dict(model=str(url), port=0, refresh_secs=0.05, start_timeout=_SECONDS, limits=limits) | flags
+    settings = (
+        dict(model=str(url), bind="127.0.0.1:0", refresh_secs=0.05, start_timeout=_SECONDS, limits=limits) | flags
+    )
     server = ScoreServer(ScoreFlags(**settings), lambda: reader(str(url)))
     thread = threading.Thread(target=server.run, name="server")
     thread.start()

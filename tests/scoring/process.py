@@ -30,7 +30,16 @@ class Server:
 @contextlib.contextmanager
 def serving(url: str | pathlib.Path, log: pathlib.Path, *flags: str) -> Iterator[Server]:
     """Yields a server that has loaded a publication; ends it after the block."""
-    command = [sys.executable, "-m", "ctr_trainer", "score", f"--model={url}", "--port=0", "--flight_port=0", *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "ctr_trainer",
+        "score",
+        f"--model={url}",
+        "--bind=127.0.0.1:0",
+        "--flight_port=0",
+        *flags,
+    ]
     with open(log, "w") as out:
         process = subprocess.Popen(command, stderr=out, stdin=subprocess.DEVNULL, cwd=ROOT)
     try:

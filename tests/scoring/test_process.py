@@ -30,7 +30,15 @@ pytestmark = pytest.mark.integration
 def test_serves_over_tls_and_at_sigterm_answers_what_is_under_way(publication, small_model, tmp_path):
     pem, port_file = certificates.make(tmp_path), tmp_path / "port"
     score = [
-        *(sys.executable, "-m", "ctr_trainer", "score", f"--model={publication}", "--port=0", "--flight_port=0"),
+        *(
+            sys.executable,
+            "-m",
+            "ctr_trainer",
+            "score",
+            f"--model={publication}",
+            "--bind=127.0.0.1:0",
+            "--flight_port=0",
+        ),
         *(f"--tls_cert={pem / 'server.pem'}", f"--tls_key={pem / 'server.key'}", f"--port_file={port_file}"),
         f"--timeout_secs={_SECONDS}",
     ]
@@ -149,13 +157,15 @@ def test_an_answer_does_not_wait_for_the_clients_acknowledgement(server):
 
 
 def test_a_publication_that_does_not_come_ends_the_command_by_its_name(tmp_path, capsys):
-    status = cli.main(["score", f"--model={tmp_path / 'none'}", "--port=0", "--start_timeout=0.1"])
+    status = cli.main(["score", f"--model={tmp_path / 'none'}", "--bind=127.0.0.1:0", "--start_timeout=0.1"])
     said = capsys.readouterr().err
     assert status == 1 and "there is no publication" in said and "waited 0.1 s, start_timeout" in said
 
 
 def test_a_port_that_is_taken_and_an_open_door_are_refused(tmp_path, capsys, server):
-    assert cli.main(["score", f"--model={tmp_path}", f"--port={server.port}"]) == 1
-    assert f"--port={server.port}: Address already in use; name a free one" in capsys.readouterr().err
-    assert cli.main(["score", f"--model={tmp_path}", "--bind=0.0.0.0"]) == 1
+    assert cli.main(["score", f"--model={tmp_path}", f"--bind=127.0.0.1:{server.port}"]) == 1
+    assert f"--bind=127.0.0.1:{server.port}: Address already in use; name a free port" in capsys.readouterr().err
+    assert cli.main(["score", f"--model={tmp_path}", "--bind=0.0.0.0:0"]) == 1
     assert "bind=0.0.0.0 lets other machines connect" in capsys.readouterr().err
+    assert cli.main(["score", f"--model={tmp_path}", "--bind=127.0.0.1"]) == 1
+    assert "bind=127.0.0.1: expected host:port" in capsys.readouterr().err

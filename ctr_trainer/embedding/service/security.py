@@ -221,3 +221,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def split_address(bind: str) -> tuple[str, int]:
+    """Returns (host, port) of an address to listen on."""
+    host, colon, port = bind.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"bind={bind}: expected host:port, as 127.0.0.1:0")
+    return host, int(port)

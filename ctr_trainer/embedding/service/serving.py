@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
 from ctr_trainer.embedding.memory.memory_limits import MemoryWatch
-from ctr_trainer.embedding.service.security import ServerSecurity
+from ctr_trainer.embedding.service.security import ServerSecurity, split_address
 from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import path_of
@@ -53,7 +53,7 @@ def serve(
     Raises UserError if the address cannot be bound, or if it needs a token.
     """
     log_lines.install(log_lines.installed_form())
-    host, port = _split(bind)
+    host, port = split_address(bind)
     security.refuse_open_door(host)
     stop = threading.Event()
     with child.handling_signals(signal.SIG_IGN if exit_with_stdin else lambda *_: stop.set()):
@@ -96,10 +96,3 @@ def serve(
 def _log_status(service: Service) -> None:
     for line in service.metrics.status_lines():
         _log.info(line)
-
-
-def _split(bind: str) -> tuple[str, int]:
-    host, colon, port = bind.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise UserError(f"bind={bind}: expected host:port, as 127.0.0.1:0")
-    return host, int(port)

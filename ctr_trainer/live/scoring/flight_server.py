@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-from ctr_trainer.embedding.service.security import ServerSecurity, token_refusal
+from ctr_trainer.embedding.service.security import ServerSecurity, split_address, token_refusal
 from ctr_trainer.live.arrow_messages import ArrowMessages, BadArrow, TooMuchArrow
 from ctr_trainer.live.scoring import request_forms
 from ctr_trainer.live.scoring.batcher import Batcher, not_in_time
@@ -95,7 +95,7 @@ class FlightScorer:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(_SERVICE, {"DoExchange": exchange}),)
         )
-        address = f"{flags.bind}:{flags.flight_port}"
+        address = f"{split_address(flags.bind)[0]}:{flags.flight_port}"
         try:
             if security.cert:
                 credentials = grpc.ssl_server_credentials(

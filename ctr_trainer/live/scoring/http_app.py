@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ctr_trainer.embedding.service.security import is_loopback, token_refusal
+from ctr_trainer.embedding.service.security import is_loopback, split_address, token_refusal
 from ctr_trainer.export.raw_inputs import RawInputs
 from ctr_trainer.live.scoring import answers, request_forms
 from ctr_trainer.live.scoring.batcher import Batcher, not_in_time
@@ -57,7 +57,7 @@ class HttpApp:
     ) -> None:
         self._live, self._batcher, self._metrics = live, batcher, metrics
         self._limits, self._token = flags.limits, token
-        self._own_hosts = _LOOPBACK if is_loopback(flags.bind) and token is None else ()
+        self._own_hosts = _LOOPBACK if is_loopback(split_address(flags.bind)[0]) and token is None else ()
         self.is_ending = False
         self._held_bytes, self._seldom = 0, Seldom(_log)
         page = pathlib.Path(__file__).with_name("page.html").read_text(encoding="utf-8")

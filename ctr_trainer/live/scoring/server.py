@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ctr_trainer.embedding.service.security import ServerSecurity
+from ctr_trainer.embedding.service.security import ServerSecurity, split_address
 from ctr_trainer.live.publication.places import RowReader, open_reader
 from ctr_trainer.live.scoring.batcher import Batcher
 from ctr_trainer.live.scoring.flight_server import FlightScorer
@@ -40,7 +40,8 @@ class ScoreServer:
 
     def __init__(self, flags: ScoreFlags, open_reader: Callable[[], RowReader]) -> None:
         security = ServerSecurity.read(flags.token_file, flags.tls_cert, flags.tls_key, flags.tls_client_ca)
-        security.refuse_open_door(flags.bind)
+        host, _ = split_address(flags.bind)
+        security.refuse_open_door(host)
         metrics = ScoreMetrics()
         metrics.registry.register(self)
         with contextlib.ExitStack() as stack:
@@ -109,26 +110,27 @@ def serve(flags: ScoreFlags) -> None:
     server = ScoreServer(flags, lambda: open_reader(flags.model, flags.redis, flags.cache_rows))
     # While uvicorn runs, it has its own handlers; when it ends, it raises the signal again.
     with child.handling_signals(lambda *_: server.stop()):
-        scheme = "https" if flags.tls_cert else "http"
-        _log.info("scoring server on %s://%s:%d, try it there by hand", scheme, flags.bind, server.port)
+        scheme, (host, _) = "https" if flags.tls_cert else "http", split_address(flags.bind)
+        _log.info("scoring server on %s://%s:%d, try it there by hand", scheme, host, server.port)
         if server.flight_port:
-            _log.info("Arrow Flight on %s:%d", flags.bind, server.flight_port)
+            _log.info("Arrow Flight on %s:%d", host, server.flight_port)
         if flags.port_file:
-            LocalPath(flags.port_file).write_text(f"{flags.bind}:{server.port}")
+            LocalPath(flags.port_file).write_text(f"{host}:{server.port}")
         server.run()
         _log.info("scoring server on port %d has ended", server.port)
 
 
 def _listen(flags: ScoreFlags) -> socket.socket:
-    family = socket.AF_INET6 if ":" in flags.bind else socket.AF_INET
+    host, port = split_address(flags.bind)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio disables Nagle's algorithm only for sockets with this protocol. With the algorithm, an answer would take
     # 40 ms, because the server sends it in two writes.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((flags.bind.strip("[]"), flags.port))
+        listening.bind((host.strip("[]"), port))
         listening.listen()
     except OSError as error:
         listening.close()
-        raise flags.refused("{bind}, {port}: {why}; name a free one", why=os.strerror(error.errno or 0)) from None
+        raise flags.refused("{bind}: {why}; name a free port", why=os.strerror(error.errno or 0)) from None
     return listening
