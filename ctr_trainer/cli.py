@@ -141,9 +141,11 @@ def _print_help(name: str, command: types.ModuleType, arguments: list[str]) -> i
     lines += [f"  {example}" for example in command.EXAMPLES]
     if hasattr(command, "ACTIONS"):
         lines += ["", "Actions:", *(f"  {action:<26}{text}" for action, text in command.ACTIONS.items())]
+    recipe = "data" if name == "train" else "none"  # Other commands use no recipe for settings of their own.
     for title, group in shown.items():
         lines += ["", f"{title}:"]
-        lines += [f"  --{each.name:<31}{flags.help_text(each)}; default {flags.default_text(each)}" for each in group]
+        texts = [(each.name, flags.help_text(each), flags.default_text(each, recipe)) for each in group]
+        lines += [f"  --{flag:<31}{text}; default {default}" for flag, text, default in texts]
     lines += ["", "  --flagfile=FILE                more flags, one a line, from a file"]
     if hasattr(command, "TAKES"):
         lines += ["", "A flagfile of `train` may be given; what only training uses is ignored."]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ctr_trainer import __version__
+from ctr_trainer.commands.experiment import recipes
 from ctr_trainer.commands.experiment.checks import check_training, require_data, require_files
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.flags import TRAINING
@@ -77,8 +78,9 @@ def run(
     require(data, "train_data")
     require(model, "model_dir")
     require_known(model.model)
-    check_training(experiment, evaluation)
-    if evaluation.evaluates:
+    supposed = recipes.supposed(given, experiment, evaluation)
+    check_training(*supposed)
+    if supposed[1].evaluates:
         require(data, "eval_data")
     require_data(data.train_data, experiment)
     if data.eval_data:
@@ -112,10 +114,12 @@ def _train(
     def eval_input_fn() -> Any:
         return build.reader(experiment, data.eval_data, once=True)  # With the settings at the call.
 
-    build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Raises errors early.
+    _, supposed = recipes.supposed(given, experiment, evaluation)
+    build.make_eval_spec(supposed, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Raises errors early.
     tuning = build.start_workers(experiment)
-    chosen, about_chosen = data_recipe.decide(given, experiment)
+    chosen, about_chosen = data_recipe.decide(given, experiment, evaluation)
     experiment, evaluation = replaced(experiment, chosen), replaced(evaluation, chosen)
+    check_training(experiment, evaluation)
     experiment = build.with_label_rates(as_trained(given, experiment))
     eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))
     estimator = build.make_estimator(experiment, services)

@@ -1,7 +1,7 @@
-"""Finds what is most likely to make a run faster, from the time that each phase of the run took."""
+"""Finds what is most likely to make a run faster, from the time of each phase, or a model better, from evaluations."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ctr_trainer.system.measuring.clock import PHASES, TITLES
 from ctr_trainer.system.processes import hardware
 
 _FEWEST_STEPS = 100
+_WORTH = 0.002  # A smaller relative change of the validation loss is within the noise of an evaluation.
 _LEAST = 0.10  # A phase with a smaller share of the training time is not worth a change.
 
 
@@ -81,6 +82,26 @@ def advise(
         why = "the dense tower takes it; DeepFM was 1.1 to 1.25 times as fast: benchmarks/settings.py measures it here"
         return Finding(tower, "--mixed_precision=bfloat16", why)
     return None
+
+
+def about_quality(evaluations: Sequence[Mapping[str, Any]], keeps_best: bool) -> str:
+    """Returns a line of advice on a model, from all its evaluations in ascending order; "" if they show no problem.
+
+    `keeps_best` says whether the best checkpoint is kept.
+    """
+    name = "logloss" if evaluations and "logloss" in evaluations[0] else "loss"
+    losses = [(each[name], each["step"]) for each in evaluations if np.isfinite(each.get(name, np.nan))]
+    if len(losses) < 2:
+        return "evaluated once: more epochs, with an evaluation after each, show whether it improves" if losses else ""
+    (best, at), (last, end), before = min(losses), losses[-1], min(losses[:-1])[0]
+    title = "validation log loss" if name == "logloss" else "validation loss"
+    if last > best * (1 + _WORTH):
+        remedy = "raise --embedding_l2 or --dropout, or lower the learning rates"
+        remedy += "" if keeps_best else "; give --best_metric to keep the best checkpoint"
+        return f"{title} was best at step {at} of {end} ({best:.5f}, at the end {last:.5f}): it overfits; {remedy}"
+    if last < before * (1 - _WORTH):
+        return f"{title} still fell at the end (step {end}, {before:.5f} to {last:.5f}): train longer"
+    return ""
 
 
 def _load(core_waits: Sequence[float]) -> Finding | None:

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.checkpoint import retention
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.estimator import exporters
+from ctr_trainer.estimator.advice import about_quality
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
 from ctr_trainer.estimator.periods import EveryEpochs, EverySeconds, EverySteps
 from ctr_trainer.estimator.run_length import RunLength
@@ -87,6 +88,8 @@ class EvaluatedTraining:
         """Returns fields of `TrainResult`."""
         if self._metrics:
             self._export(is_final=True)
+        if advice := about_quality(self._history.evaluations, keeps_best=bool(self._spec.best_metric)):
+            _log.info("most likely to make it better: %s", advice)
         return {
             "evaluation": self._metrics,
             "evaluation_seconds": round(self._clock.seconds["evaluation"], 3),

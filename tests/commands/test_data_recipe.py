@@ -8,6 +8,7 @@ import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.commands.experiment import data_recipe, flags, recipes
+from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.recipes import Facts, choices
 from ctr_trainer.settings.by_flag import by_flag, replaced
@@ -16,8 +17,8 @@ from ctr_trainer.settings.training_configs import EvaluationConfig
 SMALL = Facts(rows=8_000, rarer=80, keys=5_000, has_validation=True)
 
 
-def _values(facts):
-    return {name: value for each in choices(facts) for name, value in each.values.items()}
+def _values(facts, **given):
+    return choices(facts, given)[0]
 
 
 def _train(data, model_dir, *more):
@@ -37,7 +38,7 @@ def test_each_choice_is_a_flag_of_train_with_an_accepted_value(rows, keys, valid
 
 
 def test_more_rows_get_larger_batches_and_large_data_keep_the_defaults():
-    assert choices(dataclasses.replace(SMALL, rows=recipes.LARGE_ROWS + 1)) == []
+    assert _values(dataclasses.replace(SMALL, rows=recipes.LARGE_ROWS + 1)) == {}
     middle = _values(dataclasses.replace(SMALL, rows=recipes.LARGE_ROWS))
     assert _values(SMALL)["batch_size"] < middle["batch_size"] < 1024
     assert _values(SMALL)["dropout"] > middle["dropout"] > 0
@@ -95,30 +96,80 @@ def test_a_small_training_takes_what_suits_its_rows_and_says_so(tmp_path, data, 
     caplog.set_level(logging.INFO)
     said = _train(data, tmp_path / "model", f"--eval_data={data}", "--epochs=2", "--eval_epochs=1", "--best_metric=auc")
     assert said["chosen"]["batch_size"] == said["flags"]["batch_size"] == 128
-    assert "epochs" not in said["chosen"] and said["flags"]["early_stopping_patience"] == 0
+    assert "epochs" not in said["chosen"] and said["flags"]["early_stopping_patience"] == 3
     (line,) = [message for message in caplog.messages if message.startswith("recipe data: 300 rows")]
-    assert "small data, so batch_size=128, optimizer=adam" in line
+    assert "small data, so batch_size=128, early_stopping_patience=3" in line
 
 
 @pytest.mark.parametrize(
-    ("given", "dropped", "chosen"),
+    ("given", "value", "dropped"),
     [
-        ("batch_size", {"batch_size"}, {"optimizer": "adam", "dropout": 0.5}),
-        ("learning_rate", {"learning_rate", "optimizer"}, {"embedding_learning_rate": 0.001}),
-        ("embedding_l2", {"embedding_learning_rate", "embedding_l2"}, {"l2": 0.002}),
-        ("max_steps", {"epochs", "lr_schedule"}, {"batch_size": 128}),
-        ("warm_start", {"hidden_units"}, {"dropout": 0.5}),
+        *(
+            (name, 7, ())
+            for name in ("batch_size", "epochs", "eval_epochs", "learning_rate", "embedding_l2", "dropout")
+        ),
+        *(("best_metric", "logloss", ()), ("optimizer", "adam", ()), ("early_stopping_patience", 5, ())),
+        ("optimizer", "adagrad", ("learning_rate",)),
+        ("optimizer_params=initial_accumulator", 0.1, ("optimizer", "learning_rate")),
+        ("embedding_optimizer", "ftrl", ("embedding_learning_rate", "embedding_optimizer_params=initial_accumulator")),
+        ("early_stopping_patience", 1, tuple(recipes.PLATEAU)),
+        ("lr_schedule", "constant", (recipes.PATIENCE, recipes.DECAY_RATE)),
+        ("lr_schedule_params=decay_steps", 100.0, tuple(recipes.PLATEAU)),
+        ("eval_steps", 50, ("eval_epochs",)),
     ],
 )
-def test_a_given_flag_wins_with_what_belongs_to_it(tmp_path, data, given, dropped, chosen):
-    experiment = replaced(Experiment(), {"train_data": str(data), "model_dir": str(tmp_path)})
-    values, _ = data_recipe.decide(frozenset([given]), experiment)
-    assert values.keys().isdisjoint(dropped) and values.items() >= chosen.items()
+def test_a_given_flag_replaces_itself_and_what_makes_no_sense_with_it(given, value, dropped):
+    facts = dataclasses.replace(SMALL, keys=50)
+    all_values, (values, notes) = _values(facts), choices(facts, {given: value})
+    assert values == {name: each for name, each in all_values.items() if name not in (given, *dropped)}
+    assert notes == ([f"not {', '.join(sorted(dropped))}, because of --{given}"] if dropped else [])
+
+
+@pytest.mark.parametrize("given", [{"eval_steps": 0}, {"eval_epochs": 0}, {"best_metric": ""}])
+def test_a_training_without_evaluations_by_its_flags_has_no_early_stopping(given):
+    values = _values(SMALL, **given)
+    assert values["lr_schedule"] == "linear" and not {"early_stopping_patience", "eval_epochs"} & {*values}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("--early_stopping_patience=5", {"epochs": 40, "best_metric": "auc", "lr_schedule": "plateau"}),
+        ("--lr_schedule_params=patience=2", {"early_stopping_patience": 5, recipes.DECAY_RATE: 0.2}),
+        ("--lr_schedule_params=decay_rate=0.5", {"early_stopping_patience": 3, recipes.PATIENCE: 1}),
+        ("--max_steps=2", {"epochs": 1, "early_stopping_patience": 0}),
+    ],
+)
+def test_flags_that_only_the_recipe_completes_are_accepted_alone(text, shown):
+    groups = (Experiment, EvaluationConfig)
+    given, parsed = flags.parse_given(groups, ["--train_data=train", "--eval_data=valid", text])
+    experiment, evaluation = recipes.supposed(given, *parsed)
+    check_training(experiment, evaluation)
+    values = by_flag(experiment) | by_flag(evaluation)
+    assert {name: values[name] for name in shown} == shown
+
+
+def test_the_help_says_which_defaults_the_recipe_chooses(capsys):
+    assert cli.main(["train", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (batch_size,), (seed,) = (
+        [line for line in lines if line.startswith(f"  --{name} ")] for name in ("batch_size", "threads")
+    )
+    assert batch_size.endswith("default chosen by --recipe=data; 1024 with --recipe=none") and "chosen by" not in seed
+
+
+def test_another_network_of_a_warm_start_and_a_length_in_steps_are_said(tmp_path, data):
+    experiment = replaced(
+        Experiment(), {"train_data": str(data), "model_dir": str(tmp_path), "warm_start": "x", "max_steps": 9}
+    )
+    values, line = data_recipe.decide(frozenset(["max_steps", "warm_start"]), experiment, EvaluationConfig())
+    assert values.keys().isdisjoint({"hidden_units", "epochs"}) and values["dropout"] == 0.5
+    assert "not hidden_units, because of --warm_start" in line and "lr_schedule, because of --max_steps" in line
 
 
 def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tmp_path, data, monkeypatch):
     began = _train(data, tmp_path / "model")
-    monkeypatch.setattr(data_recipe, "choices", lambda facts: pytest.fail("decided anew"))
+    monkeypatch.setattr(data_recipe, "choices", lambda *_: pytest.fail("decided anew"))
     again = _train(data, tmp_path / "model", "--epochs=47", "--dropout=0.1")
     assert again["flags"]["optimizer"] == "adam" and again["flags"]["batch_size"] == 128
     assert (again["flags"]["dropout"], again["flags"]["epochs"]) == (0.1, 47)
@@ -131,6 +182,6 @@ def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tm
 
 def test_a_stream_and_another_recipe_keep_the_fixed_defaults(tmp_path, data):
     experiment = replaced(Experiment(), {"train_data": "kafka://127.0.0.1:1/clicks"})
-    assert data_recipe.decide(frozenset(), experiment) == ({}, "")
+    assert data_recipe.decide(frozenset(), experiment, EvaluationConfig()) == ({}, "")
     experiment = replaced(Experiment(), {"train_data": str(data), "recipe": "none"})
-    assert data_recipe.decide(frozenset(), experiment) == ({}, "")
+    assert data_recipe.decide(frozenset(), experiment, EvaluationConfig()) == ({}, "")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import re
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ctr_trainer.commands.reports.comparison import format_phases
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, EvalSpec, RunConfig
-from ctr_trainer.estimator.advice import advise
+from ctr_trainer.estimator.advice import about_quality, advise
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.ranks.dense_exchange import Exchange
 from ctr_trainer.system.measuring.clock import PHASES, TRAINING, Clock
@@ -96,6 +97,23 @@ def _advise(shares, exchange=None, workers=2, steps=1000, by_rank=None, core_wai
     shares, core_waits = {**dict.fromkeys((*PHASES, "exchange"), 0.0), **shares}, core_waits or [0.0] * workers
     run = RunConfig(embedding=EmbeddingConfig(service=service), **config)
     return advise(shares, by_rank or {}, core_waits, steps, run, exchange, on_one_host=True, has_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("losses", "advice"),
+    [
+        ([], ""),
+        ([0.5], "evaluated once"),
+        ([math.nan, 0.5], "evaluated once"),
+        ([0.6, 0.5, 0.55], "validation log loss was best at step 2 of 3 (0.50000, at the end 0.55000): it overfits"),
+        ([0.6, 0.55, 0.5], "still fell at the end (step 3, 0.55000 to 0.50000): train longer"),
+        ([0.6, 0.5, 0.5005], ""),  # Within the noise.
+        ([0.6, 0.5, 0.4999], ""),
+    ],
+)
+def test_the_losses_of_the_evaluations_tell_what_makes_a_model_better(losses, advice):
+    found = about_quality([{"step": i, "logloss": loss} for i, loss in enumerate(losses, 1)], keeps_best=False)
+    assert advice in found and bool(advice) == bool(found)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The recipe `data`: defaults that suit the training data, chosen by its numbers of rows and of positive examples.
 
-Each choice sets flags that belong together, and a given flag replaces the whole choice: `--learning_rate=0.05` alone is
-a learning rate of Adagrad, the fixed default. Large data, streams and data with an unknown number of rows keep the
-fixed defaults. A model that has checkpoints keeps the choices from the beginning of its training.
+A given flag replaces its own choice, and those that make no sense with it, as a learning rate of another optimizer; the
+log says which. Large data, streams and data with an unknown number of rows keep the fixed defaults. A model that has
+checkpoints keeps the choices from the beginning of its training.
 """
 
 from collections.abc import Callable
@@ -11,36 +11,34 @@ from typing import Any
 from ctr_trainer.checkpoint.checkpoint import list_checkpoints
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.open_source import open_source
-from ctr_trainer.commands.experiment.recipes import Facts, choices
+from ctr_trainer.commands.experiment.recipes import NAME, Facts, choices, decides, fit, given_values
 from ctr_trainer.commands.reports.training_run import FLAGS_FILE
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.setting import shown
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import path_of
 
-NAME = "data"
 CHOSEN = "chosen"  # The key of this recipe's choices in flags.json.
 
 
-def decide(given: frozenset[str], experiment: Experiment) -> tuple[dict[str, Any], str]:
+def decide(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> tuple[dict[str, Any], str]:
     """Returns (chosen values by flag, log line, "" for none) for a training with given flags.
 
     A collective: rank 0 inspects the model and the data. There are none for another recipe and for a stream.
     """
-    model_dir = experiment.model.model_dir
-    if experiment.model.recipe != NAME or is_stream(experiment.data.train_data):
+    model_dir, own = experiment.model.model_dir, given_values(given, experiment, evaluation)
+    if not decides(experiment):
         return {}, ""
     kept = distributed.broadcast_object(_kept(model_dir) if distributed.is_chief() else None, "settings_chosen_before")
     if kept is not None:
-        values = {name: value for name, value in kept.items() if name not in given}
-        line = f"recipe {NAME}: {model_dir} keeps what its training began with: {_shown(values)}"
+        values, notes = fit(kept, own)
+        line = f"recipe {NAME}: {model_dir} keeps what its training began with: {_shown(values, notes)}"
         return values, line if values else ""
     facts = facts_of(experiment)
-    chosen = [each for each in choices(facts) if not each.is_replaced(given)]
-    values = {name: value for each in chosen for name, value in each.values.items()}
-    what = f"{facts.size} data, so {_shown(values)}" if values else f"{facts.size} data keep the fixed defaults"
+    values, notes = choices(facts, own)
+    what = f"{facts.size} data, so {_shown(values, notes)}" if values else f"{facts.size} data keep the fixed defaults"
     return values, f"recipe {NAME}: {facts.line()}: {what}"
 
 
@@ -76,5 +74,5 @@ def _kept(model_dir: str) -> dict[str, Any] | None:
     return file.read_json("remove it to continue with the given flags").get(CHOSEN, {}) if file.is_file() else {}
 
 
-def _shown(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
+def _shown(values: dict[str, Any], notes: list[str]) -> str:
+    return "; ".join([", ".join(f"{name}={shown(value)}" for name, value in values.items()), *notes])

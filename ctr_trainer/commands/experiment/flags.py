@@ -10,6 +10,7 @@ from typing import Any
 from absl import flags as absl_flags
 
 from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.recipes import DECAY_RATE, NAME, PATIENCE, PLATEAU, Facts, choices
 from ctr_trainer.settings.by_flag import Flag, named, read_text, replaced, sections, text_of
 from ctr_trainer.settings.command_flags import ExportFlags, TrainedModelFlags
 from ctr_trainer.settings.setting import Settings
@@ -70,6 +71,9 @@ def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> d
     for flag in (flag for flags in flags_of(groups).values() for flag in flags):
         value = _value(flag, values[flag.name].value)
         found |= named(flag.name, value) if flag.takes_params else {flag.name: value}
+    # Among the schedules that the recipe chooses, only the plateau has these settings.
+    if found.get("recipe") == NAME and not values["lr_schedule"].present and {PATIENCE, DECAY_RATE} & {*found}:
+        found = {**found, **PLATEAU, **{name: found[name] for name in (PATIENCE, DECAY_RATE) if name in found}}
     return found
 
 
@@ -129,6 +133,10 @@ def help_text(flag: Flag) -> str:
     return f"{setting.help}{example if setting.example else ''}{of}{unit}{choices}"
 
 
-def default_text(flag: Flag) -> str:
-    """Returns the text of a flag's default in the help."""
-    return "none" if flag.default is None else text_of(flag.name, flag.default) or "none"
+def default_text(flag: Flag, recipe: str = "none") -> str:
+    """Returns the text of a flag's default in the help of a command with this default recipe."""
+    text = "none" if flag.default is None else text_of(flag.name, flag.default) or "none"
+    facts = [Facts(rows=1, has_validation=seen) for seen in (True, False)]
+    if recipe != NAME or flag.name not in {name.partition("=")[0] for each in facts for name in choices(each, {})[0]}:
+        return text
+    return f"chosen by --recipe={NAME}; {text} with --recipe=none"

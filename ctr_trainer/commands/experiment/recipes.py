@@ -2,15 +2,23 @@
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.data.input_schemes import is_stream
+from ctr_trainer.settings.by_flag import by_flag, replaced
+from ctr_trainer.settings.training_configs import EvaluationConfig
+
+NAME = "data"
 # The limits of the sizes by which the recipe `data` chooses, in rows.
 MIDDLE_ROWS, LARGE_ROWS = 50_000, 1_000_000
 _TINY_ROWS = 2_000
 _RARE = 1_500  # With fewer examples of an outcome, the validation AUC is too noisy to use.
 _STEPS_BETWEEN = 20  # Fewer steps between two evaluations do not show an improvement.
 _BATCH = {"small": 128, "middle": 512}
+PATIENCE, DECAY_RATE = "lr_schedule_params=patience", "lr_schedule_params=decay_rate"
+PLATEAU = {"lr_schedule": "plateau", PATIENCE: 1, DECAY_RATE: 0.2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,47 +65,75 @@ class Facts:
         return ", ".join([*known, "validation data" if self.has_validation else "no validation data"])
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """Flags that are chosen together. If the user gives one of them or of `others`, the whole choice is dropped."""
-
-    values: dict[str, Any]
-    others: tuple[str, ...] = ()
-
-    def is_replaced(self, given: Collection[str]) -> bool:
-        return not {*self.values, *self.others}.isdisjoint(given)
-
-
-def choices(facts: Facts) -> list[Choice]:
-    """Returns the choices for data with these facts; [] keeps the fixed defaults."""
+def choices(facts: Facts, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Returns, by flag, the choices for data with these facts and given flags, and notes; {} for the fixed defaults."""
     if facts.size == "large":
-        return []
-    # Optimizers that make full steps from the first one on.
-    dense = Choice({"optimizer": "adam", "learning_rate": 1e-3}, ("optimizer_params",))
-    return [
-        Choice({"batch_size": _BATCH[facts.size]}),
-        _length(facts),
-        dense,
-        Choice(_row_rate(facts), ("embedding_optimizer_params",)),
-        *_regularization(facts),
-    ]
+        return {}, []
+    length, notes = _length(facts, given), []
+    if "max_steps" in given:  # A length of its own.
+        notes, length = _notes("max_steps", {*length} - {*given}), {}
+    dense = {"optimizer": "adam", "learning_rate": 1e-3}  # Makes full steps from the first one on.
+    values = {"batch_size": _BATCH[facts.size], **length, **dense, **_row_rate(facts), **_regularization(facts)}
+    fitting, more = fit(values, given)
+    return fitting, notes + more
 
 
-def _length(facts: Facts) -> Choice:
-    """Chooses passes until validation stops to improve; without validation data, rates that fall to 0."""
-    others = ("max_steps", "eval_steps", "lr_schedule", "embedding_lr_schedule", "lr_schedule_params")
+def fit(values: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the choices that are not given and make sense with the given flags, and a note on each that does not."""
+    left, notes = {name: value for name, value in values.items() if name not in given}, list[str]()
+    for flag, names in _excluded(values, given):
+        notes += _notes(flag, [name for name in names if name in left])
+        left = {name: value for name, value in left.items() if name not in names}
+    return left, notes
+
+
+def _notes(flag: str, names: Iterable[str]) -> list[str]:
+    return [f"not {', '.join(sorted(names))}, because of --{flag}"] if names else []
+
+
+def _excluded(values: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields a given flag, and the choices that make no sense with it."""
+    for flag, rate in (("optimizer", "learning_rate"), ("embedding_optimizer", "embedding_learning_rate")):
+        of_it = tuple(name for name in values if name.startswith(f"{flag}_params="))
+        if flag in values and given.get(flag, values[flag]) != values[flag]:
+            yield flag, (rate, *of_it)
+        # Without the flag itself, only params of its fixed default are accepted.
+        own = [name for name in given if name.startswith(f"{flag}_params=")]
+        if own and flag not in given and values.get(flag) == "adam":
+            yield own[0], (flag, rate)
+    if given.get("eval_steps"):
+        yield "eval_steps", ("eval_epochs",)
+    if given.get("eval_epochs"):
+        yield "eval_epochs", ("eval_steps",)
+    if values.get("lr_schedule") == "plateau":
+        if given.get("lr_schedule", "plateau") != "plateau":
+            yield "lr_schedule", (PATIENCE, DECAY_RATE)
+        if "lr_schedule_params=decay_steps" in given:
+            yield "lr_schedule_params=decay_steps", tuple(PLATEAU)
+        if 0 < given.get("early_stopping_patience", 0) <= int(values[PATIENCE]) and PATIENCE not in given:
+            yield "early_stopping_patience", tuple(PLATEAU)
+    if given.get("warm_start"):  # It has its own network.
+        yield "warm_start", ("hidden_units",)
+
+
+def _length(facts: Facts, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Chooses passes until validation stops to improve; without evaluations, rates that fall to 0."""
     passes = -(-_STEPS_BETWEEN // -(-facts.rows // _BATCH[facts.size]))
-    if not facts.has_validation:
-        values = {"epochs": _epochs_unseen(facts, passes), "lr_schedule": "linear", "embedding_lr_schedule": "same"}
-        return Choice(values, others)
+    periods = [given[name] for name in ("eval_steps", "eval_epochs") if name in given]
+    if not facts.has_validation or not given.get("best_metric", "auc") or (periods and not any(periods)):
+        return {
+            "epochs": _epochs_unseen(facts, passes),
+            "lr_schedule": "linear",
+            "embedding_lr_schedule": "same",
+        }
     is_rare = facts.rarer is not None and facts.rarer < _RARE
     metric = "loss" if facts.several_labels else "logloss" if is_rare else "auc"
-    values = {
-        **{"epochs": 40 * passes, "eval_epochs": passes, "best_metric": metric, "early_stopping_patience": 3},
-        **{"lr_schedule": "plateau", "lr_schedule_params=patience": 1, "lr_schedule_params=decay_rate": 0.2},
+    return {
+        **{"epochs": 40 * passes, "eval_epochs": passes, "best_metric": metric},
+        "early_stopping_patience": 2 * int(given.get(PATIENCE, 1)) + 1,
+        **PLATEAU,
         "embedding_lr_schedule": "same",
     }
-    return Choice(values, others)
 
 
 def _epochs_unseen(facts: Facts, passes: int) -> int:
@@ -123,10 +159,30 @@ def _row_rate(facts: Facts) -> dict[str, Any]:
     return {**values, "embedding_optimizer_params=initial_accumulator": 1e-5}
 
 
-def _regularization(facts: Facts) -> list[Choice]:
+def _regularization(facts: Facts) -> dict[str, Any]:
     """Chooses more dropout, L2 and a smaller network, the fewer rows a network could learn by heart."""
     dropout, l2 = (0.3, 0.002) if facts.size == "small" else (0.1, 0.0)
-    if not facts.is_near_linear:
-        return [Choice({"dropout": dropout}), Choice({"l2": l2})]
-    # A warm start has its own network.
-    return [Choice({"dropout": 0.5}), Choice({"l2": l2}), Choice({"hidden_units": (128,)}, ("warm_start",))]
+    return (
+        {"dropout": 0.5, "l2": l2, "hidden_units": (128,)} if facts.is_near_linear else {"dropout": dropout, "l2": l2}
+    )
+
+
+def decides(experiment: Experiment) -> bool:
+    """Returns whether this recipe chooses defaults of an experiment."""
+    return experiment.model.recipe == NAME and not is_stream(experiment.data.train_data)
+
+
+def given_values(given: Collection[str], experiment: Experiment, evaluation: EvaluationConfig) -> dict[str, Any]:
+    """Returns the values of the given flags."""
+    return {name: value for name, value in (by_flag(experiment) | by_flag(evaluation)).items() if name in given}
+
+
+def supposed(
+    given: Collection[str], experiment: Experiment, evaluation: EvaluationConfig
+) -> tuple[Experiment, EvaluationConfig]:
+    """Returns the settings with what suits small data, to check them before the data is read."""
+    if not decides(experiment):
+        return experiment, evaluation
+    facts = Facts(rows=MIDDLE_ROWS, has_validation=bool(experiment.data.eval_data))
+    values, _ = choices(facts, given_values(given, experiment, evaluation))
+    return replaced(experiment, values), replaced(evaluation, values)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
-from ctr_trainer.commands.experiment.recipes import Facts, choices
+from ctr_trainer.commands.experiment.recipes import NAME, Facts, choices, given_values, supposed
 from ctr_trainer.commands.studies.space import Space
 from ctr_trainer.settings.by_flag import alike, by_flag, text_of
 from ctr_trainer.settings.setting import Settings
@@ -24,8 +24,6 @@ _OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "autotune", 
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs")
 # Number of evaluations per epoch if the user does not set it.
 _EVALUATIONS = 2
-# The recipe of `train` for the data. The first trial uses it; the other trials have the fixed defaults instead.
-_BY_THE_DATA = "data"
 
 
 # Flags that name one of several kinds; another kind has other settings, which FLAG_params gives.
@@ -102,19 +100,18 @@ class TrialPlans:
         if texts is None:
             plan = self._first()
         else:
-            recipe = {"recipe": "none"} if self.own.experiment.model.recipe == _BY_THE_DATA else {}
+            recipe = {"recipe": "none"} if self.own.experiment.model.recipe == NAME else {}
             plan = self.own.with_flags({**recipe, **self.space.fixed(self.own.texts), **texts})
             plan = plan.with_flags({"best_metric": self.own.metric, **self._period(plan)})
-        check_training(plan.experiment, plan.evaluation)
+        check_training(*supposed(plan.texts, plan.experiment, plan.evaluation))
         return plan
 
     def _first(self) -> TrialPlan:
         """Returns the plan of the first trial: the user's settings, with evaluations if they have none."""
         own = self.own
-        if own.experiment.model.recipe == _BY_THE_DATA:
-            given = {part for name in own.texts for part in (name, name.partition("=")[0])}
-            chosen = choices(Facts(rows=self.epoch_rows, has_validation=True))
-            if any("best_metric" in each.values and not each.is_replaced(given) for each in chosen):
+        if own.experiment.model.recipe == NAME:
+            given = given_values(own.texts, own.experiment, own.evaluation)
+            if "best_metric" in choices(Facts(rows=self.epoch_rows, has_validation=True), given)[0]:
                 return own
         return own.with_flags({"best_metric": own.metric, **({} if own.evaluation.evaluates else {"eval_epochs": "1"})})
 
