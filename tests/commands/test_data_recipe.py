@@ -180,6 +180,15 @@ def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tm
     assert "chosen" not in fixed and fixed["flags"]["batch_size"] == 1024
 
 
+def test_a_resumed_training_has_the_evaluations_that_its_early_stopping_needs(tmp_path, data):
+    evaluated, model = f"--eval_data={data}", tmp_path / "model"
+    began = _train(data, model, evaluated, "--epochs=1", "--lr_schedule_params=patience=2", "--eval_steps=3")
+    again = _train(data, model, evaluated, "--epochs=2")
+    names = (*recipes.OF_EVALUATIONS, "embedding_lr_schedule")
+    assert {name: again["flags"][name] for name in names} == {name: began["flags"][name] for name in names}
+    assert (again["flags"]["eval_steps"], again["flags"]["early_stopping_patience"]) == (3, 5)
+
+
 def test_a_stream_and_another_recipe_keep_the_fixed_defaults(tmp_path, data):
     experiment = replaced(Experiment(), {"train_data": "kafka://127.0.0.1:1/clicks"})
     assert data_recipe.decide(frozenset(), experiment, EvaluationConfig()) == ({}, "")

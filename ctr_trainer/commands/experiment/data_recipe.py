@@ -11,7 +11,7 @@ from typing import Any
 from ctr_trainer.checkpoint.checkpoint import list_checkpoints
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.open_source import open_source
-from ctr_trainer.commands.experiment.recipes import NAME, Facts, choices, decides, fit, given_values
+from ctr_trainer.commands.experiment.recipes import NAME, OF_EVALUATIONS, Facts, choices, decides, fit, given_values
 from ctr_trainer.commands.reports.training_run import FLAGS_FILE
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.models.registry import find_model
@@ -71,7 +71,12 @@ def _kept(model_dir: str) -> dict[str, Any] | None:
     if not list_checkpoints(model_dir):
         return None
     file = path_of(model_dir) / FLAGS_FILE
-    return file.read_json("remove it to continue with the given flags").get(CHOSEN, {}) if file.is_file() else {}
+    said = file.read_json("remove it to continue with the given flags") if file.is_file() else {}
+    chosen: dict[str, Any] = said.get(CHOSEN, {})
+    if chosen.get("early_stopping_patience") or chosen.get("lr_schedule") == "plateau":
+        # They need settings that were given then, and so are not among the choices.
+        return {name: said["flags"][name] for name in OF_EVALUATIONS if said["flags"].get(name)} | chosen
+    return chosen
 
 
 def _shown(values: dict[str, Any], notes: list[str]) -> str:

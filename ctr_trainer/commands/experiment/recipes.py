@@ -19,6 +19,7 @@ _STEPS_BETWEEN = 20  # Fewer steps between two evaluations do not show an improv
 _BATCH = {"small": 128, "middle": 512}
 PATIENCE, DECAY_RATE = "lr_schedule_params=patience", "lr_schedule_params=decay_rate"
 PLATEAU = {"lr_schedule": "plateau", PATIENCE: 1, DECAY_RATE: 0.2}
+OF_EVALUATIONS = ("eval_steps", "eval_epochs", "best_metric", "early_stopping_patience", *PLATEAU)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _excluded(values: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[t
             yield "lr_schedule", (PATIENCE, DECAY_RATE)
         if "lr_schedule_params=decay_steps" in given:
             yield "lr_schedule_params=decay_steps", tuple(PLATEAU)
-        if 0 < given.get("early_stopping_patience", 0) <= int(values[PATIENCE]) and PATIENCE not in given:
+        if 0 < given.get("early_stopping_patience", 0) <= int(values.get(PATIENCE, 1)) and PATIENCE not in given:
             yield "early_stopping_patience", tuple(PLATEAU)
     if given.get("warm_start"):  # It has its own network.
         yield "warm_start", ("hidden_units",)
