@@ -48,8 +48,8 @@ def test_evaluations_fit_the_size_the_labels_and_how_rare_an_outcome_is():
     assert {"eval_epochs", "best_metric"}.isdisjoint(_values(dataclasses.replace(SMALL, has_validation=False)))
     tiny = _values(dataclasses.replace(SMALL, rows=300, keys=50))
     assert (tiny["eval_epochs"], _values(SMALL)["eval_epochs"]) == (7, 1)  # Three steps an epoch, and 63.
-    for changes, metric in (({}, "logloss"), ({"rarer": 4_000}, "auc"), ({"rarer": None}, "auc")):
-        assert _values(dataclasses.replace(SMALL, **changes))["best_metric"] == metric
+    for rows, rarer, metric in ((8_000, 4_000, "logloss"), (60_000, 80, "logloss"), (60_000, None, "auc")):
+        assert _values(dataclasses.replace(SMALL, rows=rows, rarer=rarer))["best_metric"] == metric
     assert _values(dataclasses.replace(SMALL, several_labels=True))["best_metric"] == "loss"
 
 
@@ -108,7 +108,7 @@ def test_a_small_training_takes_what_suits_its_rows_and_says_so(tmp_path, data, 
             (name, 7, ())
             for name in ("batch_size", "epochs", "eval_epochs", "learning_rate", "embedding_l2", "dropout")
         ),
-        *(("best_metric", "logloss", ()), ("optimizer", "adam", ()), ("early_stopping_patience", 5, ())),
+        *(("best_metric", "auc", ()), ("optimizer", "adam", ()), ("early_stopping_patience", 5, ())),
         ("optimizer", "adagrad", ("learning_rate",)),
         ("optimizer_params=initial_accumulator", 0.1, ("optimizer", "learning_rate")),
         ("embedding_optimizer", "ftrl", ("embedding_learning_rate", "embedding_optimizer_params=initial_accumulator")),
@@ -134,7 +134,7 @@ def test_a_training_without_evaluations_by_its_flags_has_no_early_stopping(given
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("--early_stopping_patience=5", {"epochs": 40, "best_metric": "auc", "lr_schedule": "plateau"}),
+        ("--early_stopping_patience=5", {"epochs": 40, "best_metric": "logloss", "lr_schedule": "plateau"}),
         ("--lr_schedule_params=patience=2", {"early_stopping_patience": 5, recipes.DECAY_RATE: 0.2}),
         ("--lr_schedule_params=decay_rate=0.5", {"early_stopping_patience": 3, recipes.PATIENCE: 1}),
         ("--max_steps=2", {"epochs": 1, "early_stopping_patience": 0}),

@@ -128,7 +128,8 @@ def _length(facts: Facts, given: Mapping[str, Any]) -> dict[str, Any]:
             "embedding_lr_schedule": "same",
         }
     is_rare = facts.rarer is not None and facts.rarer < _RARE
-    metric = "loss" if facts.several_labels else "logloss" if is_rare else "auc"
+    # Among few validation rows, epochs of nearly the same AUC differ in calibration, which only log loss measures.
+    metric = "loss" if facts.several_labels else "logloss" if is_rare or facts.size == "small" else "auc"
     return {
         **{"epochs": 40 * passes, "eval_epochs": passes, "best_metric": metric},
         "early_stopping_patience": 2 * int(given.get(PATIENCE, 1)) + 1,
