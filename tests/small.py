@@ -100,14 +100,15 @@ def write_csv(path, rows, seed=0):
             file.write(f"{ordered[i]},{device[i]},{'|'.join(topics)},{words},{history}\n")
 
 
-def make(directory, rows, seed=0, labels=1):
+def make(directory, rows, seed=0, labels=1, more=""):
     """Makes a converted data set of `rows` examples below `directory`, and returns its path.
 
     Args:
       labels: 1 for `clicked`, 2 for `clicked` and `bought`.
+      more: TOML at the end of the spec.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "spec.toml").write_text(MULTI_SPEC if labels == 2 else SPEC)
+    (directory / "spec.toml").write_text((MULTI_SPEC if labels == 2 else SPEC) + more)
     write_csv(directory / "rows.csv", rows, seed)
     convert(
         "csv",

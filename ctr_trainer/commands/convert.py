@@ -35,6 +35,9 @@ class ConvertFlags(Settings, title="Convert"):
     label: str = setting(
         "", "column of the label, for --infer; if not given, the only column of two values named like a label"
     )
+    crosses: int = setting(
+        0, "most crosses of two columns that --infer adds to the spec: those that tell most of the label", minimum=0
+    )
     feature_spec: str = setting("", "feature spec (TOML); criteo, libsvm and synthetic have a default", "path")
     unlabelled: bool = setting(False, "convert data without labels, to predict on; neither labels nor weights are read")
     split: str = setting(
@@ -86,6 +89,8 @@ def run(flags: ConvertFlags) -> None:
         return
     if flags.label:
         raise UserError("--label is for --infer; for a conversion the feature spec names the label")
+    if flags.crosses:
+        raise UserError("--crosses is for --infer; for a conversion the feature spec has them, as [[cross]]")
     require(flags, "format", "output")
     if flags.format != "synthetic":
         require(flags, "input")
@@ -142,10 +147,12 @@ def _infer(flags: ConvertFlags) -> None:
         label=flags.label or None,
         max_bad_rows=flags.max_bad_rows,
         encoding=flags.encoding or "utf-8",
+        crosses=flags.crosses,
     )
+    crosses = f"{len(spec.cross)} crosses, " if flags.crosses else ""
     print(
         f"{flags.output}: label {spec.label.column!r}, {len(spec.dense)} dense and {len(spec.sparse)} sparse features, "
-        f"{len(spec.ids)} columns kept as ids; its comments say why. Review it, then convert with "
+        f"{crosses}{len(spec.ids)} columns kept as ids; its comments say why. Review it, then convert with "
         f"--feature_spec={flags.output}",
         flush=True,
     )

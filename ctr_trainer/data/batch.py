@@ -65,7 +65,9 @@ def rows_of(table: pa.Table, spec: FeatureSpec, buckets: Mapping[str, hashing.Bu
     Args:
       buckets: see `hashing.buckets_of`.
     """
-    rows = {f"{_KEYS}{t.name}": _matrix([_keys(table, f, buckets) for f in t.single], len(table)) for t in spec.tables}
+    keys = {f.name: _keys(table, f, buckets) for f in spec.sparse if f.combiner is None}
+    keys |= {f.name: hashing.cross_keys(f, [keys[part.name] for part in spec.crossed(f)]) for f in spec.cross}
+    rows = {f"{_KEYS}{t.name}": _matrix([keys[f.name] for f in t.single], len(table)) for t in spec.tables}
     for feature in (*spec.bags, *spec.sequences):
         rows[f"{_BAG}{feature.name}"] = table[feature.name]
         if feature.weight_separator is not None:

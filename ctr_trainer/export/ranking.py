@@ -83,6 +83,10 @@ class RankedFeatures(Features, abc.ABC):
         shared, own = (tf.cast(tf.where(each)[:, 0], tf.int32) for each in (~is_own, is_own))
         return shared, own
 
+    def _size(self, feature: SparseFeature) -> tf.Tensor:
+        """Returns the number of values of a sparse feature or a cross: of a candidates' column, if it has any."""
+        return tf.reduce_max([self._sizes[column] for column in self.spec.sources[feature.name]])
+
     def _expanded(self, value: tf.Tensor) -> tf.Tensor:
         return tf.broadcast_to(value, tf.concat([[self._count], tf.shape(value)[1:]], 0))
 
@@ -132,7 +136,7 @@ class RankedValues(RankedFeatures):
             order = [*flat_order(table.single), *table.bags]
             places = tf.constant([table.pooled.index(feature) for feature in order])
             # The rows are ordered by feature; feature i has `sizes[i]` rows.
-            rows, sizes = tf.concat(parts, 0), tf.stack([self._sizes[feature.column] for feature in order])
+            rows, sizes = tf.concat(parts, 0), tf.stack([self._size(feature) for feature in order])
             shared, own = self._split(sizes)
             starts = tf.cumsum(sizes, exclusive=True)
             of_candidates = tf.range(self._count)[:, None] + tf.gather(starts, own)[None]

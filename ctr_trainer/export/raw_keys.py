@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.data.encoders import AROUND, CLOSING, OPENING
 from ctr_trainer.export.raw_inputs import NUMBER, columns_of
 from ctr_trainer.features import hashing
-from ctr_trainer.features.columns import SparseFeature, Statistics
-from ctr_trainer.features.hashing import graph_keys
+from ctr_trainer.features.columns import CrossFeature, SparseFeature, Statistics
+from ctr_trainer.features.hashing import graph_cross_keys, graph_keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE, operation_name
 from ctr_trainer.features.times import graph_derived
@@ -101,7 +101,7 @@ class RawKeys:
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None) -> None:
         self.receivers: dict[str, tf.Tensor] = {}
-        self._null_values = spec.csv.null_values
+        self._spec, self._null_values = spec, spec.csv.null_values
         self._columns = columns_of(spec)
         self._buckets = hashing.buckets_of(spec, statistics)
         self._lists: dict[str, RawLists] = {}
@@ -120,18 +120,21 @@ class RawKeys:
 
     def singles(self, features: Sequence[SparseFeature]) -> tf.Tensor:
         """Returns int64[B, F], the keys of single-valued features."""
-        texts = [feature for feature in features if not feature.is_bucketised]
+        texts = [f for f in features if not (f.is_bucketised or isinstance(f, CrossFeature))]
+        others = [feature for feature in features if feature not in texts]
         parts = []
         if texts:
             values = [self.receiver(feature.column) for feature in texts]
             parts.append(_keys_of_texts(texts, values, self._null_values))
-        for feature in features:
-            if feature.is_bucketised:
-                numbers = self.numbers(feature.column)
-                parts.append(self._buckets[feature.name].graph_keys(numbers)[:, None])
+        for feature in others:
+            if isinstance(feature, CrossFeature):
+                crossed = [self.singles([part])[:, 0] for part in self._spec.crossed(feature)]
+                parts.append(graph_cross_keys(feature, crossed)[:, None])
+            else:
+                parts.append(self._buckets[feature.name].graph_keys(self.numbers(feature.column))[:, None])
         if len(parts) == 1:
             return parts[0]
-        places = {feature.name: place for place, feature in enumerate(sorted(features, key=lambda f: f.is_bucketised))}
+        places = {feature.name: place for place, feature in enumerate([*texts, *others])}
         return tf.gather(tf.concat(parts, 1), [places[feature.name] for feature in features], axis=1)
 
     def flat_singles(self, features: Sequence[SparseFeature]) -> tf.Tensor:
@@ -172,7 +175,7 @@ def _split(texts: tf.Tensor, feature: SparseFeature) -> tf.Tensor:
 
 def is_plain(feature: SparseFeature) -> bool:
     """Returns whether the key of a single-valued feature is the hash of its unchanged text."""
-    return not (feature.is_bucketised or feature.derive)
+    return not (feature.is_bucketised or feature.derive or isinstance(feature, CrossFeature))
 
 
 def flat_order(features: Sequence[SparseFeature]) -> list[SparseFeature]:

@@ -1,14 +1,13 @@
 """Writes trained models as SavedModels that any TensorFlow Serving can load."""
 
 import collections
-import dataclasses
 import json
 import logging
 import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -94,7 +93,8 @@ def export_saved_model(
                 _build(draft, session, signatures, saver)
             if trained_features is not None:
                 spec, statistics = trained_features
-                spec = spec if rows == "none" else _of_columns(spec, receivers)
+                # An evaluation of the export reads no other columns.
+                spec = spec if rows == "none" else spec.of_columns(receivers)
                 write_spec(draft, spec, statistics, local.model.get(NEW_KEYS, {}))
             if own_inputs:
                 write_warmup(draft, signatures)
@@ -151,12 +151,6 @@ def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
     return FeatureSpec.from_dict(json.loads(file.read_text()), str(file))
 
 
-def _of_columns(spec: FeatureSpec, names: Collection[str]) -> FeatureSpec:
-    """Returns the spec with the features of the named columns, so that an evaluation of the export reads no others."""
-    dense, sparse = (f for f in spec.dense if f.column in names), (f for f in spec.sparse if f.column in names)
-    return dataclasses.replace(spec, dense=tuple(dense), sparse=tuple(sparse), limits=())
-
-
 def load_figure(path: str, figure: str) -> dict[str, Any]:
     """Returns a dict of an export's sparse feature -> its figure, TYPICAL, FORM or NEW_KEYS; {} if it is not known."""
     figures = json.loads(pathlib.Path(path, *_FIGURES).read_text())
@@ -170,7 +164,7 @@ def write_spec(
     file = pathlib.Path(path, *_SPEC)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(spec.to_dict(), indent=1))
-    figures = {f.name: {**(statistics or {}).get(f.name, {}), NEW_KEYS: new_keys.get(f.name)} for f in spec.sparse}
+    figures = {f.name: {**(statistics or {}).get(f.name, {}), NEW_KEYS: new_keys.get(f.name)} for f in spec.embedded}
     pathlib.Path(path, *_FIGURES).write_text(json.dumps(figures, indent=1))
 
 

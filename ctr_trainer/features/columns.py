@@ -219,6 +219,26 @@ class SparseFeature:
 
 
 @dataclasses.dataclass(frozen=True)
+class CrossFeature(SparseFeature):
+    """A single-valued feature whose key is a function of the keys of other features; see `hashing.cross_keys`.
+
+    Attributes:
+      columns: names of two or more single-valued features, or of columns that only one of them reads.
+      max_rows: largest number of different keys; 0 for any number. Values whose keys are equal share a row.
+    """
+
+    columns: tuple[str, ...] = ()
+    max_rows: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.columns) < 2 or len({*self.columns}) < len(self.columns):
+            raise UserError(f"columns {list(self.columns)} are not at least two different columns")
+        if self.max_rows < 0:
+            raise UserError(f"max_rows {self.max_rows} is negative; 0 is for any number of rows")
+
+
+@dataclasses.dataclass(frozen=True)
 class TableLimits:
     """The limits on the rows of one table; see `embedding.table.table_config.TableConfig` for each limit.
 

@@ -2,6 +2,12 @@
 
     key(slot, value) = Fingerprint64(slot + "\\x1f" + value) as int64, and 1 instead of 0
 
+    key(cross of k_1 ... k_n) = h_n as int64, and 1 instead of 0; 0 if a k_i is 0
+    h_i = mix(h_{i-1} xor k_i), and h_0 is the key of the cross's slot and the value ""
+
+mix is the finalizer of MurmurHash3, a permutation of 64-bit numbers. With `max_rows`, the key is mix(h_0 xor (h_n mod
+max_rows)). The k_i are the keys of the values, so the values "a_b", "c" and "a", "b_c" have different keys.
+
 Fingerprint64 is FarmHash's hash function and depends only on the bytes. The key 0 means that there is no value. A
 missing value has the key of "", or 0; see `SparseFeature.missing`. The probability that any two of n values in a slot
 collide is about n^2 / 2^65: 0.03 % for 100 million values.
@@ -14,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.features.columns import BOUNDARIES, SparseFeature, Statistics
+from ctr_trainer.features.columns import BOUNDARIES, CrossFeature, SparseFeature, Statistics
 from ctr_trainer.features.host_function import host_function
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
@@ -23,6 +29,7 @@ if TYPE_CHECKING:  # TensorFlow takes seconds to import.
     import tensorflow as tf
 
 SEPARATOR = "\x1f"
+_HIGH, _FACTORS = np.uint64(1 << 33), (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
 
 
 def keys(slot: str, values: pa.Array | pa.ChunkedArray, missing_has_key: bool = True) -> np.ndarray:
@@ -74,6 +81,36 @@ def _graph_hash(texts: "tf.Tensor") -> "tf.Tensor":
 def _hasher() -> Callable[..., Any]:
     """Makes f(bytes[n], prefix of all values) -> int64[n] keys."""
     return host_function(lambda texts, prefix: _graph_hash(prefix + texts), [None], [])
+
+
+def cross_keys(feature: CrossFeature, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Computes the keys of a cross, int64[n], from the keys of the features that it combines."""
+    key = _crossed(feature, [part.view(np.uint64) for part in parts]).view(np.int64)
+    return np.where(np.all(parts, axis=0), np.where(key == 0, 1, key), 0)
+
+
+def graph_cross_keys(feature: CrossFeature, parts: "Sequence[tf.Tensor]") -> "tf.Tensor":
+    """Computes the same keys as `cross_keys` with TensorFlow operations. A part of one key is for all rows."""
+    import tensorflow as tf
+
+    key = tf.bitcast(_crossed(feature, [tf.bitcast(part, tf.uint64) for part in parts]), tf.int64)
+    key = tf.where(tf.equal(key, 0), tf.ones_like(key), key)
+    for part in parts:
+        key = tf.where(tf.equal(part, 0), tf.zeros_like(part), key)
+    return key
+
+
+def _crossed(feature: CrossFeature, parts: Sequence[Any]) -> Any:
+    """Returns the keys of a cross as uint64, for NumPy arrays and TensorFlow tensors of uint64."""
+    start = keys(feature.slot, pa.array([""])).view(np.uint64)[0]
+    key = functools.reduce(lambda key, part: _mix(part ^ key), parts, start)
+    return _mix(key % np.uint64(feature.max_rows) ^ start) if feature.max_rows else key
+
+
+def _mix(key: Any) -> Any:
+    for factor in _FACTORS:
+        key = (key ^ key // _HIGH) * factor
+    return key ^ key // _HIGH
 
 
 class Buckets:

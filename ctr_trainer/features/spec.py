@@ -4,24 +4,26 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ctr_trainer.features import toml
 from ctr_trainer.features.columns import (
     COMBINERS,
     TRANSFORMS,
+    CrossFeature,
     CsvFormat,
     DenseFeature,
     Label,
     SparseFeature,
     TableLimits,
 )
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError, listed
 
 __all__ = [
     "COMBINERS",
     "TRANSFORMS",
+    "CrossFeature",
     "CsvFormat",
     "DenseFeature",
     "FeatureSpec",
@@ -66,6 +68,8 @@ class FeatureSpec:
       label: the first, or only, label.
       ids: columns that are stored next to the features, for predictions and grouped metrics; not used for training.
       weight: column of the examples' weights; None for weight 1.
+      cross: features that combine single-valued `sparse` features. They are computed when a batch is made, so data sets
+        have no columns for them.
       limits: the `TableLimits` of the tables that have limits.
       other_labels: the labels after the first; see `labels`.
       labelled: whether the data have labels. False is for data to predict on, see `without_labels`. A data set stores
@@ -83,6 +87,7 @@ class FeatureSpec:
     ids: tuple[str, ...] = ()
     weight: str | None = None
     csv: CsvFormat = CsvFormat()
+    cross: tuple[CrossFeature, ...] = ()
     limits: tuple[TableLimits, ...] = ()
     other_labels: tuple[Label, ...] = ()
     labelled: bool = True
@@ -135,6 +140,7 @@ class FeatureSpec:
         """
         values = dataclasses.asdict(self, dict_factory=_without_none)
         others, _ = values.pop("other_labels"), values.pop("labelled")
+        values["cross"] = [{key: each[key] for key in toml.CROSS} for each in values["cross"]]
         return values | {"label": [values["label"], *others]} if others else values
 
     def with_dim(self, dim: int) -> "FeatureSpec":
@@ -149,13 +155,61 @@ class FeatureSpec:
         Raises:
           UserError: several tables have [[limits]], but would become one table.
         """
-        if all(feature.dim == dim for feature in self.sparse):
+        if all(feature.dim == dim for feature in self.embedded):
             return self
         if len(self.limits) > 1:
             raise UserError(f"feature spec {self.name!r}: its tables have [[limits]] of their own, so no dim for all")
         limits = tuple(dataclasses.replace(each, table=f"dim{dim}") for each in self.limits)
-        sparse = tuple(dataclasses.replace(f, dim=dim) for f in self.sparse)
-        return dataclasses.replace(self, sparse=sparse, limits=limits)
+        sparse, cross = (tuple(dataclasses.replace(f, dim=dim) for f in each) for each in (self.sparse, self.cross))
+        return dataclasses.replace(self, sparse=sparse, cross=cross, limits=limits)
+
+    def of_columns(self, columns: Collection[str]) -> "FeatureSpec":
+        """Makes the spec with the features of some columns only, without limits.
+
+        Args:
+          columns: columns of the source data.
+
+        Returns:
+          the `FeatureSpec`, with the crosses all of whose columns are there.
+        """
+        cross = (f for f in self.cross if all(part.column in columns for part in self.crossed(f)))
+        dense, sparse = (f for f in self.dense if f.column in columns), (f for f in self.sparse if f.column in columns)
+        return dataclasses.replace(self, dense=tuple(dense), sparse=tuple(sparse), cross=tuple(cross), limits=())
+
+    def crossed(self, feature: CrossFeature) -> list[SparseFeature]:
+        """Finds the features that a cross combines.
+
+        Args:
+          feature: one of `cross`.
+
+        Returns:
+          the features, in the order of `feature.columns`.
+
+        Raises:
+          UserError: a column has no single-valued sparse feature, or several.
+        """
+        single, found = [f for f in self.sparse if f.combiner is None], []
+        for name in feature.columns:
+            parts = [f for f in single if f.name == name] or [f for f in single if f.column == name]
+            if len(parts) != 1:
+                raise UserError(
+                    f"feature spec {self.name!r}: [[cross]] {feature.name!r}: {name!r} is the column of {len(parts)} "
+                    "single-valued [[sparse]] features; add one (with 'buckets' or 'quantiles' for a number), or give "
+                    f"the name of one: {listed(f.name for f in parts or single)}"
+                )
+            found += parts
+        return found
+
+    @functools.cached_property
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """The columns of the source data that each sparse feature or cross is computed from, by the feature's name."""
+        own = {f.name: (f.column,) for f in self.sparse}
+        return own | {f.name: tuple(part.column for part in self.crossed(f)) for f in self.cross}
+
+    @property
+    def embedded(self) -> tuple[SparseFeature, ...]:
+        """The features that have rows: the sparse features and then the crosses."""
+        return (*self.sparse, *self.cross)
 
     def without_labels(self) -> "FeatureSpec":
         """Makes the spec for data to predict on. Its labels and weights are not read, even if the data have them.
@@ -183,13 +237,13 @@ class FeatureSpec:
 
     @functools.cached_property
     def tables(self) -> tuple[TableFeatures, ...]:
-        """The sparse features, grouped by dim. Tables and features are in the spec's order."""
-        dims = dict.fromkeys(f.dim for f in self.sparse)
+        """The sparse features and then the crosses, grouped by dim. Tables and features are in the spec's order."""
+        dims = dict.fromkeys(f.dim for f in self.embedded)
         return tuple(
             TableFeatures(
                 f"dim{dim}",
                 dim,
-                tuple(f for f in self.sparse if f.dim == dim and f.combiner is None),
+                tuple(f for f in self.embedded if f.dim == dim and f.combiner is None),
                 tuple(f for f in self.sparse if f.dim == dim and f.is_bag),
                 tuple(f for f in self.sparse if f.dim == dim and f.is_sequence),
             )
@@ -218,7 +272,7 @@ def _without_none(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check(spec: "FeatureSpec") -> None:
     where = f"feature spec {spec.name!r}"
-    names = ["label", "weight", *(f.name for f in spec.dense), *(f.name for f in spec.sparse)]
+    names = ["label", "weight", *(f.name for f in (*spec.dense, *spec.embedded))]
     for taken, what in (
         (names, "a feature's name, and 'label' and 'weight' are taken"),
         (list(spec.ids), "'ids'"),
@@ -233,8 +287,10 @@ def _check(spec: "FeatureSpec") -> None:
     if not spec.dense and not spec.sparse:
         raise UserError(f"{where}: it has no feature; add a [[dense]] or a [[sparse]] one")
     _check_limits(spec, where)
+    for cross in spec.cross:
+        spec.crossed(cross)
     slots: dict[str, SparseFeature] = {}
-    for f in spec.sparse:
+    for f in spec.embedded:
         first = slots.setdefault(f.slot, f)
         if first.dim != f.dim:
             raise UserError(
@@ -244,7 +300,7 @@ def _check(spec: "FeatureSpec") -> None:
 
 
 def _check_limits(spec: "FeatureSpec", where: str) -> None:
-    tables = [f"dim{dim}" for dim in dict.fromkeys(f.dim for f in spec.sparse)]
+    tables = [f"dim{dim}" for dim in dict.fromkeys(f.dim for f in spec.embedded)]
     limited = [each.table for each in spec.limits]
     for table in limited:
         if table not in tables or limited.count(table) > 1:

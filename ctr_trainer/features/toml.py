@@ -17,6 +17,9 @@ The accepted keys, without the options of [csv], which `columns.CsvFormat` lists
     [[sparse]]
     name = "genres"                 # `column` and `slot` default to the name
     combiner = "mean"
+    [[cross]]                       # a category for each combination of the values of several columns
+    columns = ["city", "category"]  # of single-valued [[sparse]] features
+    name = "city_x_category"        # the default; and any of: dim = 16 / slot = "city_x_category" / max_rows = 100000
     [[limits]]                      # optional, one per table: see embedding/table/table_config.py
     table = "dim16"                 # the table of the features with dim 16
     min_frequency = 3               # and any of: max_rows = 1000000 / eviction = "lfu" or "lru" / ttl_steps = 50000
@@ -35,7 +38,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from ctr_trainer.features.columns import CsvFormat, DenseFeature, Label, SparseFeature, TableLimits
+from ctr_trainer.features.columns import CrossFeature, CsvFormat, DenseFeature, Label, SparseFeature, TableLimits
 from ctr_trainer.system.messages.errors import UserError
 
 if sys.version_info >= (3, 11):
@@ -53,12 +56,14 @@ _KIND = {
 }
 _RANGE = re.compile(r"(.*?)(\d+)\.\.(.*?)(\d+)")
 _NAMES = {"name": str, "column": str, "columns": list}
+CROSS = {"name": str, "columns": list, "dim": int, "slot": str, "max_rows": int}
 _TOP = {
     "name": str,
     "label": object,
     "defaults": dict,
     "dense": list,
     "sparse": list,
+    "cross": list,
     "ids": list,
     "weight": str,
     "csv": dict,
@@ -66,6 +71,7 @@ _TOP = {
 }
 _IF_MISSING = {
     SparseFeature: "; give it here or under [defaults]",
+    CrossFeature: "; give it here or under [defaults]",
     TableLimits: '; expected for example table = "dim16"',
 }
 _Made = TypeVar("_Made")
@@ -123,6 +129,7 @@ def arguments(values: Any, source: str) -> dict[str, Any]:
         label=label,
         dense=_features(top, "dense", DenseFeature, defaults, source),
         sparse=_features(top, "sparse", SparseFeature, defaults, source),
+        cross=_crosses(top, defaults, source),
         ids=_tuple(top.get("ids", []), str, f"{source}: 'ids'"),
         weight=top.get("weight"),
         csv=_made(CsvFormat, top.get("csv", {}), f"{source}: [csv]"),
@@ -154,6 +161,19 @@ def _features(
             options = {k: v for k, v in {**defaults, **item}.items() if k in keys and k not in _NAMES}
             features.append(_made(kind, names | options, where))
     return tuple(features)
+
+
+def _crosses(top: Mapping[str, Any], defaults: Mapping[str, Any], source: str) -> tuple[CrossFeature, ...]:
+    crosses = []
+    for number, item in enumerate(top.get("cross", []), 1):
+        where = f"{source}: [[cross]] {number}"
+        item = typed(item, CROSS, where)
+        columns = _tuple(item.get("columns", []), str, f"{where}: 'columns'")
+        name = item.get("name", "_x_".join(columns))
+        dim = {"dim": defaults["dim"]} if "dim" in defaults else {}
+        values = {**dim, "slot": name, **item, "name": name, "column": "", "columns": [*columns]}
+        crosses.append(_made(CrossFeature, values, f"{where} ({name})"))
+    return tuple(crosses)
 
 
 def _feature_names(item: Any, where: str) -> list[tuple[str, str]]:

@@ -240,6 +240,25 @@ def test_a_number_is_a_category_and_an_amount_if_each_adds_to_the_other(tmp_path
     assert [(f.name, f.column, f.is_bucketised) for f in spec.sparse] == [("x_category", "x", False)]
 
 
+def test_crosses_are_the_pairs_that_add_to_the_single_columns(tmp_path):
+    rng, rows = np.random.default_rng(0), 20_000
+    columns = {name: [f"{name}{value}" for value in rng.integers(0, 12, rows)] for name in ("a", "b", "c", "d")}
+    columns["e"] = [value.replace("a", "e") for value in columns["a"]]  # It says what a says.
+    effects = {pair: size * rng.normal(size=(12, 12)) for pair, size in ((("a", "d"), 1.5), (("b", "c"), 0.8))}
+    numbers = {name: np.array([int(value[1:]) for value in values]) for name, values in columns.items()}
+    logits = np.sum([0.3 * (numbers[name] - 6) for name in "abcd"], 0)
+    logits += sum(effect[numbers[one], numbers[other]] for (one, other), effect in effects.items())
+    columns["click"] = (rng.random(rows) < 1 / (1 + np.exp(-logits))).astype(int).tolist()
+    source = write_csv(tmp_path / "a.csv", columns)
+    assert cli.main(["convert", "--infer", "--crosses=4", f"--input={source}", f"--output={tmp_path / 's.toml'}"]) == 0
+    spec = FeatureSpec.load(tmp_path / "s.toml")
+    assert [f.columns for f in spec.cross] in ([("a", "d"), ("b", "c")], [("d", "e"), ("b", "c")])
+    losses = re.findall(r"# held-out log loss (.*), (.*) with the single .*\ncolumns", (tmp_path / "s.toml").read_text())
+    (first, before), (second, between) = losses
+    assert float(second) < float(between) and first == between and float(first) < float(before) - 0.05
+    assert not infer(source, tmp_path / "none.toml").cross
+
+
 def test_the_numbers_of_criteo_and_adult_stay_numbers(tmp_path, real_data):
     criteo = infer(real_data / "criteo" / "train_head.tsv", tmp_path / "c.toml", label="c1")
     amounts = {f.name for f in criteo.dense}

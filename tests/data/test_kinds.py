@@ -1,22 +1,27 @@
 """Each kind of feature and label from its source to batches; lists as others write them."""
 
+import json
 import logging
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.commands.convert import format_summary
+from ctr_trainer.data.batch import batch_of
 from ctr_trainer.data.blocks import BadRows, Chunk
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.parquet import scan
+from ctr_trainer.data.parquet import ForeignParquet, scan
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.live.stream.messages import MessageDecoder
+from ctr_trainer.live.stream.source import Message
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
 
@@ -330,3 +335,28 @@ def test_lists_that_all_have_one_value_are_warned_of(tmp_path, caplog):
 def test_a_value_that_is_one_is_not_warned_of(value, caplog):
     encode({"combiner": "mean"}, [f"{value}|other"])
     assert not caplog.records
+
+
+def test_a_cross_is_the_same_in_text_parquet_and_messages_and_is_missing_with_a_column(tmp_path):
+    cells = ["a", "b", "", "a_b", "x" * 70_000]
+    rows = [{"f": one, "g": other, "n": number} for one in cells for other in cells for number in (None, 1, 5)]
+    sparse = [{"name": "f", "dim": 2}, {"name": "g", "dim": 2, "missing": "zero"}]
+    sparse.append({"name": "level", "column": "n", "dim": 2, "buckets": [3]})
+    crosses = [{"columns": ["f", "g"], "dim": 2}, {"columns": ["n", "g", "f"], "dim": 4}]
+    spec = FeatureSpec.from_dict({**BASE, "sparse": sparse, "cross": crosses})
+    table = pa.table({name: [row[name] for row in rows] for name in "fgn"}).append_column("y", [[1] * len(rows)])
+    pq.write_table(table, tmp_path / "a.parquet")
+    pa.csv.write_csv(table, tmp_path / "a.csv")
+    convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)
+    layout = scan(str(tmp_path / "a.parquet"), spec)
+    messages = [Message(0, at, 1.0, json.dumps({**row, "y": 1}).encode()) for at, row in enumerate(rows)]
+    batches = [next(iter(BatchReader(tmp_path / "out", len(rows), shuffle=False)))]
+    batches += BatchReader(ForeignParquet(layout, spec, {}), len(rows), shuffle=False, epochs=1)
+    batches.append(batch_of(MessageDecoder(spec, {}, "kafka topic clicks").decode(messages).rows, len(rows)))
+    for batch in batches:
+        pair, three = batch.keys["dim2"][:, 3], batch.keys["dim4"][:, 0]
+        np.testing.assert_array_equal(pair, batches[0].keys["dim2"][:, 3])
+        np.testing.assert_array_equal(three, batches[0].keys["dim4"][:, 0])
+        assert [key == 0 for key in pair] == [not row["g"] for row in rows]
+        assert [key == 0 for key in three] == [not row["g"] or row["n"] is None for row in rows]
+    assert len({*pair.tolist()}) == 1 + 5 * 4 and len({*three.tolist()}) == 1 + 5 * 4 * 2

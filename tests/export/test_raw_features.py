@@ -40,6 +40,11 @@ SPEC = FeatureSpec.from_dict(
             {"name": "parts", "column": "kinds", "dim": 2, "combiner": "sqrtn", "separator": "-", "max_length": 2},
             {"name": "set", "column": "listed", "dim": 2, "combiner": "sum", "brackets": True},
             {"name": "listed", "dim": 2},
+            {"name": "steps", "column": "count", "dim": 2, "buckets": [0, 5]},
+        ],
+        "cross": [
+            {"columns": ["hour", "whole"], "dim": 2},
+            {"columns": ["steps", "whole", "weekday"], "dim": 2, "slot": "steps", "max_rows": 50},
         ],
     }
 )

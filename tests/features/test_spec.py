@@ -34,6 +34,8 @@ max_length = 5
 [[sparse]]
 name = "country"
 dim = 2
+[[cross]]
+columns = ["country", "user"]
 """
 
 
@@ -57,8 +59,11 @@ def test_compact_forms_write_out_to_one_feature_a_column(tmp_path):
         ("country", "country", "country", 2, None),
     ]
     tables = [(table.name, table.dim, [f.name for f in table.pooled]) for table in spec.tables]
-    assert tables == [("dim4", 4, ["user", "item", "history"]), ("dim2", 2, ["country"])]
-    assert [(table.name, len(table.single)) for table in spec.with_dim(8).tables] == [("dim8", 3)]
+    assert tables == [("dim4", 4, ["user", "item", "country_x_user", "history"]), ("dim2", 2, ["country"])]
+    assert [(table.name, len(table.single)) for table in spec.with_dim(8).tables] == [("dim8", 4)]
+    assert spec.sources == {**{f.name: (f.column,) for f in spec.sparse}, "country_x_user": ("country", "user")}
+    assert [f.name for f in spec.of_columns({"user", "country"}).embedded] == ["user", "country", "country_x_user"]
+    assert not spec.of_columns({"user", "seen"}).cross
 
 
 def test_a_sequence_needs_its_length(tmp_path):
@@ -124,6 +129,11 @@ def test_specs_survive_a_round_trip_as_json(tmp_path):
         ('column = "clicked"', 'column = "clicked"\nweight = -1', ["[label]", "-1"]),
         ("[label]", '[[label]]\ncolumn = "clicked"\n[[label]]', ["'clicked'", "twice", "label"]),
         ("[label]", '[[label]]\nname = "a"\n[[label]]', ["[[label]] 1", "'column'"]),
+        ('"country", "user"', '"country"', ["shop.toml", "[[cross]] 1", "['country'] are not at least two"]),
+        ('"country", "user"', '"country", "seen"', ["'seen'", "0 single-valued", "user, item, country"]),
+        ('"country", "user"]', '"country", "user"]\nquantiles = 3', ["[[cross]] 1", "'quantiles'", "max_rows"]),
+        ('"country", "user"]', '"country", "user"]\nslot = "country"', ["'country_x_user' (dim 4)", "(dim 2)"]),
+        ('"country", "user"]', '"country", "user"]\nmax_rows = -1', ["country_x_user", "max_rows -1"]),
         ("[label]", "[csv]\nheader = false\n[label]", ["[csv]", "columns"]),
         ("[label]", '[csv]\ndelimiter = "::"\n[label]', ["[csv]", "'::'"]),
     ],

@@ -21,6 +21,16 @@ from tests import small, small_served
 from tests.constant import CONSTANT
 
 NAME = "small"
+# Of the context of a request, of the context and a candidate, and of a candidate.
+_CROSSES = """
+[[cross]]
+columns = ["user", "age_group"]
+[[cross]]
+columns = ["item", "device"]
+[[cross]]
+columns = ["price_level", "item"]
+max_rows = 30
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Trained:
 
 def train(directory, hidden_units=(8,)):
     """Trains below a directory, and returns `Trained`."""
-    data = small.make(directory, rows=600)
+    data = small.make(directory, rows=600, more=_CROSSES)
     small_served.write(directory)
     params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=hidden_units, batch_norm=True)
     estimator = Estimator(small_served.model_fn, directory / "model", params, RunConfig(threads=1))

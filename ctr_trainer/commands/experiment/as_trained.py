@@ -35,7 +35,7 @@ def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
         model = dataclasses.replace(model, model=_name(given, model, record["name"]))
     model = dataclasses.replace(
         model,
-        embedding_dim=_dim(given, model, sorted({feature.dim for feature in spec.sparse}) if spec else []),
+        embedding_dim=_dim(given, model, sorted({feature.dim for feature in spec.embedded}) if spec else []),
         model_params=(*_own_params(find_model(model.model).params_class, record["params"]), *model.model_params),
     )
     if spec and experiment.data.feature_spec:

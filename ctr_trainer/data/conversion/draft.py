@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.conversion.leakage import evidence, evidence_of_lists
-from ctr_trainer.data.conversion.measurement import Labels, measure
+from ctr_trainer.data.conversion.measurement import Codes, Labels, buckets, crosses, measure
 from ctr_trainer.data.conversion.sample import LIST, NUMBER, OTHER, TEXT, TIME, Column
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import CsvFormat
@@ -28,6 +28,7 @@ _SKEW, _SPREAD = 1.0, 0.25  # The least skewness, and the least standard deviati
 _ENOUGH_ROWS = 20_000  # Least rows for levels of a number. On 10,000 rows of Criteo, levels lower the AUC by 0.008.
 _LEVELS, _FEWEST_LEVELS, _MOST_LEVELS, _MOST_LENGTH = 50, 5, 1000, 50
 _SHARED, _BACK = 0.5, 0.1  # Least share of the list values that occur in the other column, and vice versa.
+_BASE_BUCKETS = 32  # Buckets of an amount, next to which crosses are measured.
 _FEW = 20  # Two columns may have fewer distinct values than this in common by chance.
 _log = logging.getLogger(__name__)
 
@@ -41,7 +42,8 @@ class Draft:
       label: the label's column, its options and the reason.
       ids, left_out: column -> reason.
       weak: columns that have no influence of their own on the label.
-      features: for the sections `dense` and `sparse`, the lines of each feature.
+      features: for the sections `dense`, `sparse` and `cross`, the lines of each feature.
+      codes, categories: the numbers of the values of each single-valued column, and which of them are categories.
     """
 
     columns: tuple[str, ...]
@@ -49,10 +51,14 @@ class Draft:
     ids: dict[str, str] = dataclasses.field(default_factory=dict)
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     weak: list[str] = dataclasses.field(default_factory=list)
-    features: dict[str, list[list[str]]] = dataclasses.field(default_factory=lambda: {"dense": [], "sparse": []})
+    features: dict[str, list[list[str]]] = dataclasses.field(
+        default_factory=lambda: {"dense": [], "sparse": [], "cross": []}
+    )
+    codes: dict[str, Codes] = dataclasses.field(default_factory=dict)
+    categories: list[str] = dataclasses.field(default_factory=list)
 
-    def add(self, section: str, column: str, why: str, suffix: str = "", **options: Option) -> None:
-        """Adds a feature of a column. The column's second feature needs a `suffix` for its name."""
+    def add(self, section: str, column: str, why: str, suffix: str = "", **options: Option) -> str:
+        """Adds a feature of a column, and returns its name. The column's second feature needs a `suffix` for it."""
         names = _names_of(column)
         if suffix:
             name = f"{names['name']}_{suffix}"
@@ -60,6 +66,13 @@ class Draft:
                 name += "_"
             names = dict(name=name, column=column)
         self.features[section].append([f"# {_plain(why)}", *_lines({**names, **options})])
+        return names["name"]
+
+    def cross(self, labels: Labels, count: int) -> None:
+        """Adds the crosses, at most `count`, that `measurement.crosses` finds."""
+        for pair, before, after in crosses(labels, self.codes, self.categories, count) if count else ():
+            why = f"held-out log loss {after:.4f}, {before:.4f} with the single columns and the crosses above only"
+            self.features["cross"].append([f"# {why}", *_lines({"columns": pair})])
 
     def toml(self, name: str, form: CsvFormat, rows: int) -> str:
         """Returns the spec as TOML; `rows` is the number of rows that were read."""
@@ -163,10 +176,13 @@ def _place_single(c: Column, labels: Labels, draft: Draft) -> bool:
         return False
     if not measured.gains:
         draft.weak.append(c.name)
+    name, codes = c.name, c.codes if numbers is None or measured.is_category else buckets(c.numbers, _BASE_BUCKETS)
     if measured.is_amount:
         _place_amount(c, why, draft, has_levels=not measured.is_category)
     if measured.is_category:
-        draft.add("sparse", c.name, why, suffix="category" if measured.is_amount else "")
+        name = draft.add("sparse", c.name, why, suffix="category" if measured.is_amount else "")
+        draft.categories.append(name)
+    draft.codes[name] = codes
     return measured.is_category
 
 

@@ -36,6 +36,7 @@ def infer(
     label: str | None = None,
     max_bad_rows: int = 0,
     encoding: str = "utf-8",
+    crosses: int = 0,
 ) -> FeatureSpec:
     """Drafts a feature spec for a source and writes it to a file.
 
@@ -48,6 +49,7 @@ def infer(
       format: `csv`, `parquet`, `tfrecord`, `libsvm` or `libffm`; None detects it, see `seen_format`.
       label: column of the label; None takes the only column with two values that is named like a label.
       max_bad_rows: number of unusable rows of text that may be left out.
+      crosses: the most crosses of two categories to add; see `measurement.crosses`.
       encoding: of the files of format `csv`; see `CsvFormat`.
 
     Raises:
@@ -64,6 +66,7 @@ def infer(
     labelled = pa.array(target.present)
     others = [dataclasses.replace(c, values=c.values.filter(labelled)) for c in columns if c is not target]
     place_all(others, labels, draft)
+    draft.cross(labels, crosses)
     if not any(draft.features.values()):
         raise UserError(
             f"input {input}: apart from the label {target.name!r}, it has no column that can be a feature"

@@ -172,8 +172,8 @@ class ServedModel:
         self.reader.close()
 
     def _count_of_keys(self) -> NewKeys:
-        new_keys, forms = NewKeys(f.name for f in self.tower.spec.sparse), self.tower.forms
-        columns = {f.name: f.column for f in self.tower.spec.sparse}
+        new_keys, forms = NewKeys(f.name for f in self.tower.spec.embedded), self.tower.forms
+        columns = {name: columns[0] for name, columns in self.tower.spec.sources.items()}
         new_keys.forms = lambda name: (form(self._arrays[columns[name]].ravel().tolist()), forms.get(name, ""))
         return new_keys
 

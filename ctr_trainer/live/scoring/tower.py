@@ -89,6 +89,8 @@ def look_up(
     """
     inputs: dict[str, np.ndarray] = {}
     distinct_keys = 0
+    # The names of the features whose columns all belong to the context.
+    shared = {name for name, columns in spec.sources.items() if {*columns} <= {*context}}
     for table in spec.tables:
         kinds = [kind for kind in (EMBEDDING, LINEAR) if f"{kind}/{table.name}" in names]
         sequences = tuple(f for f in table.sequences if f"{SEQUENCE}/{f.name}" in names)
@@ -104,8 +106,8 @@ def look_up(
         sides: dict[str, tuple[TableFeatures, Lookup]] = {}  # By the prefix of the input names.
         if context:
             for side, size in ((CONTEXT, 1), (CANDIDATES, count)):
-                own = _of_side(table, context, side == CONTEXT)
-                sides[f"{side}/"] = own, _lookup(own, keys, _singles(table, own, keys, count, context, size))
+                own = _of_side(table, shared, side == CONTEXT)
+                sides[f"{side}/"] = own, _lookup(own, keys, _singles(table, own, keys, count, shared, size))
             places = {f.name: place for place, f in enumerate(table.pooled)}
             columns = [places[f.name] for own, _ in sides.values() for f in own.pooled]
             inputs[f"{COLUMNS}/{table.name}"] = np.array(columns, np.int32)
@@ -137,20 +139,20 @@ def _list(keys: Arrays, feature: SparseFeature) -> tuple[np.ndarray, np.ndarray]
     return keys[f"{VALUES}/{feature.name}"], keys[f"{SPLITS}/{feature.name}"]
 
 
-def _of_side(table: TableFeatures, context: Collection[str], is_context: bool) -> TableFeatures:
+def _of_side(table: TableFeatures, shared: Collection[str], is_context: bool) -> TableFeatures:
     """Returns the features of a table that belong to the context, or else those that belong to the candidates."""
     parts = (table.single, table.bags, table.sequences)
-    single, bags, lists = (tuple(f for f in part if (f.column in context) == is_context) for part in parts)
+    single, bags, lists = (tuple(f for f in part if (f.name in shared) == is_context) for part in parts)
     return dataclasses.replace(table, single=single, bags=bags, sequences=lists)
 
 
 def _singles(
-    table: TableFeatures, features: TableFeatures, keys: Arrays, count: int, context: Collection[str], size: int
+    table: TableFeatures, features: TableFeatures, keys: Arrays, count: int, shared: Collection[str], size: int
 ) -> np.ndarray:
     """Returns int64[size, F], the keys of the single-valued features of one side."""
     found, start = {}, 0
     for f in flat_order(table.single) if features.single else ():
-        length = 1 if f.column in context else count
+        length = 1 if f.name in shared else count
         found[f.name] = keys[f"{KEYS}/{table.name}"][start : start + length]
         start += length
     columns = [found[f.name] for f in features.single]
