@@ -253,7 +253,8 @@ def test_crosses_are_the_pairs_that_add_to_the_single_columns(tmp_path):
     assert cli.main(["convert", "--infer", "--crosses=4", f"--input={source}", f"--output={tmp_path / 's.toml'}"]) == 0
     spec = FeatureSpec.load(tmp_path / "s.toml")
     assert [f.columns for f in spec.cross] in ([("a", "d"), ("b", "c")], [("d", "e"), ("b", "c")])
-    losses = re.findall(r"# held-out log loss (.*), (.*) with the single .*\ncolumns", (tmp_path / "s.toml").read_text())
+    text = (tmp_path / "s.toml").read_text()
+    losses = re.findall(r"# held-out log loss (.*), (.*) with the single .*\ncolumns", text)
     (first, before), (second, between) = losses
     assert float(second) < float(between) and first == between and float(first) < float(before) - 0.05
     assert not infer(source, tmp_path / "none.toml").cross
