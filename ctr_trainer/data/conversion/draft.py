@@ -52,7 +52,7 @@ class Draft:
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     weak: list[str] = dataclasses.field(default_factory=list)
     features: dict[str, list[list[str]]] = dataclasses.field(
-        default_factory=lambda: {"dense": [], "sparse": [], "cross": []}
+        default_factory=lambda: {section: [] for section in ("dense", "sparse", "cross")}
     )
     codes: dict[str, Codes] = dataclasses.field(default_factory=dict)
     categories: list[str] = dataclasses.field(default_factory=list)

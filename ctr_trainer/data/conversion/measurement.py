@@ -135,6 +135,8 @@ def crosses(
     Returns:
       list of (pair, log loss without it, log loss with it), the best first. Each gain is more than chance.
     """
+    if labels.all() or not labels.any():
+        return []
     odds, order = np.full(len(labels), np.log(labels.mean() / (1 - labels.mean()))), []
     for name, codes in columns.items():
         order.append((_loss(labels, _added(labels, odds, codes)).mean(), name))
