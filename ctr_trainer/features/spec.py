@@ -160,7 +160,8 @@ class FeatureSpec:
         if len(self.limits) > 1:
             raise UserError(f"feature spec {self.name!r}: its tables have [[limits]] of their own, so no dim for all")
         limits = tuple(dataclasses.replace(each, table=f"dim{dim}") for each in self.limits)
-        sparse, cross = (tuple(dataclasses.replace(f, dim=dim) for f in each) for each in (self.sparse, self.cross))
+        sparse = tuple(dataclasses.replace(f, dim=dim) for f in self.sparse)
+        cross = tuple(dataclasses.replace(f, dim=dim) for f in self.cross)
         return dataclasses.replace(self, sparse=sparse, cross=cross, limits=limits)
 
     def of_columns(self, columns: Collection[str]) -> "FeatureSpec":
@@ -272,7 +273,7 @@ def _without_none(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check(spec: "FeatureSpec") -> None:
     where = f"feature spec {spec.name!r}"
-    names = ["label", "weight", *(f.name for f in (*spec.dense, *spec.embedded))]
+    names = ["label", "weight", *(f.name for f in spec.dense), *(f.name for f in spec.embedded)]
     for taken, what in (
         (names, "a feature's name, and 'label' and 'weight' are taken"),
         (list(spec.ids), "'ids'"),
