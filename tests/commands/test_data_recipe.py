@@ -29,9 +29,9 @@ def _train(data, model_dir, *more):
 
 @pytest.mark.parametrize("validation", [True, False])
 @pytest.mark.parametrize("rows", [8_000, 50_001, 1_000_000])
-@pytest.mark.parametrize("keys", [None, 100, 10_000_000])
+@pytest.mark.parametrize("keys", [None, 0, 100, 10_000_000])
 def test_each_choice_is_a_flag_of_train_with_an_accepted_value(rows, keys, validation):
-    values = _values(Facts(rows=rows, keys=keys, has_validation=validation))
+    values = _values(Facts(rows=rows, keys=keys, has_validation=validation, has_pieces=True))
     assert {name.partition("=")[0] for name in values} <= set(flags.define(flags.TRAINING))
     taken = by_flag(replaced(Experiment(), values)) | by_flag(replaced(EvaluationConfig(), values))
     assert {name: taken[name] for name in values} == values
@@ -80,6 +80,19 @@ def test_few_rows_or_rare_keys_get_a_small_network_and_small_row_steps(rows, key
     values = _values(Facts(rows=rows, keys=keys, has_validation=has_validation))
     chosen = values["embedding_optimizer"], values["dropout"], values.get("hidden_units")
     assert chosen == (("adam", 0.5, (128,)) if is_near_linear else ("adagrad", 0.3, None))
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "has_pieces", "model"),
+    [
+        *[(300, 0, True, "tabm"), (300, 30, True, "tabm"), (300, 31, True, None), (300, 30, False, None)],
+        *[(50_001, 0, True, "tabm"), (50_001, 30, True, None), (1_000_001, 0, True, None)],
+    ],
+)
+def test_numbers_in_pieces_choose_tabm_unless_keys_are_rare(rows, keys, has_pieces, model):
+    values = _values(Facts(rows=rows, keys=keys, has_pieces=has_pieces))
+    assert values.get("model") == model
+    assert (values.get("l2"), values.get("dropout")) == (0.0, 0.1) or not model
 
 
 def test_keys_that_occur_once_get_small_first_steps():

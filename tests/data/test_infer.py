@@ -53,10 +53,10 @@ def test_each_column_becomes_what_the_data_show_and_a_comment_says_why(tmp_path,
     source = write_csv(tmp_path / "a.csv")
     flags = [f"--input={source}", f"--output={tmp_path / 'spec.toml'}"]
     assert cli.main(["convert", "--infer", *flags]) == 0
-    assert "label 'clicked', 3 dense and 5 sparse features, 2 columns kept as ids" in capsys.readouterr().out
+    assert "label 'clicked', 6 dense and 5 sparse features, 2 columns kept as ids" in capsys.readouterr().out
     spec = FeatureSpec.load(tmp_path / "spec.toml")
     assert spec.name == "spec" and spec.label.column == "clicked" and spec.ids == ("request", "at")
-    assert {f.column: (f.name, f.transform) for f in spec.dense} == {
+    assert {f.column: (f.name, f.transform) for f in spec.dense if not f.pieces} == {
         "price": ("price", "log1p"),
         "age": ("age", "standardize"),
         "weight": ("feature_weight", "standardize"),
@@ -106,7 +106,7 @@ def test_parquet_types_decide(tmp_path):
     pq.write_table(table, tmp_path / "data" / "b.parquet")
     spec = infer(tmp_path / "data" / "day=mo", tmp_path / "s.toml")
     assert spec.label.column == "target" and spec.ids == ("at",)
-    assert [f.name for f in spec.dense] == ["amount", "digits", "ratio"]
+    assert [f.name for f in spec.dense if not f.pieces] == ["amount", "digits", "ratio"]
     kinds = {"item": None, "at_hour": None, "at_weekday": None, "history": "mean"}
     assert {f.name: f.combiner for f in spec.sparse} == kinds
     text = (tmp_path / "s.toml").read_text()
@@ -268,7 +268,8 @@ def test_the_numbers_of_criteo_and_adult_stay_numbers(tmp_path, real_data):
     assert {(f.transform, f.default) for f in criteo.dense} == {("log1p", 0.0)}  # as in configs/features/criteo.toml
     adult = infer(real_data / "adult" / "adult.data", tmp_path / "a.toml", label="c15")
     assert {f.name for f in adult.dense} >= {"c1", "c3", "c11", "c13"}
-    assert {f.column for f in adult.bucketised} == {f.name for f in adult.dense}
+    assert {f.column for f in adult.bucketised} == {f.column for f in adult.dense}
+    assert {f.column for f in adult.dense if f.pieces} == {f.name for f in adult.dense if not f.pieces}
 
 
 def test_ids_of_movielens_are_categories_and_titles_and_genres_are_bags(tmp_path, real_data):
@@ -417,15 +418,28 @@ def test_text_of_several_words_becomes_a_bag_and_names_of_places_do_not(tmp_path
     assert lists["title"]["mean"] == pytest.approx(3.5, abs=0.2)
 
 
-def test_a_table_of_numbers_trains_with_the_models_that_the_refusal_names(tmp_path, capsys):
+def test_numbers_that_carry_the_signal_get_pieces_and_train_tabm(tmp_path, caplog):
     rng = np.random.default_rng(0)
     numbers = np.round(rng.normal(size=(300, 3)), 4)
     columns = {"y": (numbers[:, 0] > 0.5).astype(int) ^ (rng.random(300) < 0.1)}
-    columns |= {f"f{n}": numbers[:, n] for n in range(3)}
+    columns |= {f"f{n}": [*map(str, numbers[:, n])] for n in range(3)}
+    columns["f1"][:100] = [""] * 100
     source = write_csv(tmp_path / "a.csv", columns)
-    infer(source, tmp_path / "s.toml")
+    spec = infer(source, tmp_path / "s.toml")
+    assert [(f.column, f.default) for f in spec.dense if f.pieces] == [(f.name, f.default) for f in spec.dense[:3]]
+    why = "because amounts have 100% of the gain of all columns"
+    assert why in comment_of((tmp_path / "s.toml").read_text(), "f0_pieces")
     flags = ["train", f"--train_data={source}", f"--feature_spec={tmp_path / 's.toml'}", "--epochs=1", "--threads=1"]
-    assert cli.main([*flags, f"--model_dir={tmp_path / 'default'}"]) == 1
-    said = re.search(r"needs sparse features, .* such as (\w+) or (\w+)", capsys.readouterr().err)
-    for model in said.groups():
-        assert cli.main([*flags, f"--model_dir={tmp_path / model}", f"--model={model}"]) == 0
+    caplog.set_level("INFO")
+    assert cli.main([*flags, f"--model_dir={tmp_path / 'default'}"]) == 0
+    assert "model=tabm" in caplog.text
+
+
+def test_categories_that_carry_the_signal_leave_numbers_without_pieces(tmp_path):
+    rng = np.random.default_rng(0)
+    city, price = rng.integers(0, 5, 2000), np.round(rng.normal(size=2000), 4)
+    clicks = rng.random(2000) < 1 / (1 + np.exp(-2 * (city - 2) - 0.5 * price))
+    source = write_csv(
+        tmp_path / "a.csv", {"click": clicks.astype(int), "city": [*map("c{}".format, city)], "price": price}
+    )
+    assert [f.name for f in infer(source, tmp_path / "s.toml").dense] == ["price"]

@@ -61,6 +61,7 @@ def facts_of(experiment: Experiment) -> Facts:
             "keys": sum(info.distinct.values()) if info else None,
             "has_validation": bool(data.eval_data),
             "several_labels": find_model(model.model).params_class.several_labels,
+            "has_pieces": any(feature.pieces for feature in source.spec.dense),
         }
 
     return Facts(**distributed.from_chief(look, "facts_of_the_data"))

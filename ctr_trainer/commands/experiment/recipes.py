@@ -26,7 +26,8 @@ OF_EVALUATIONS = ("eval_steps", "eval_epochs", "best_metric", "early_stopping_pa
 class Facts:
     """The facts that are known before a training begins; None for a number that is not counted.
 
-    `rarer` are the examples of the rarer outcome, `keys` the distinct keys of all features.
+    `rarer` are the examples of the rarer outcome, `keys` the distinct keys of all features; `has_pieces` is whether
+    there are numbers in pieces.
     """
 
     rows: int
@@ -34,6 +35,7 @@ class Facts:
     keys: int | None = None
     has_validation: bool = False
     several_labels: bool = False
+    has_pieces: bool = False
 
     @property
     def size(self) -> str:
@@ -59,6 +61,11 @@ class Facts:
         """Whether a large network would memorize these rows."""
         return self.is_tiny or self.has_rare_keys
 
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether numbers carry the signal, so that a model of embeddings is not the best."""
+        return self.has_pieces and (self.keys == 0 or (self.size == "small" and not self.has_rare_keys))
+
     def line(self) -> str:
         known = [f"{self.rows:,} rows"]
         known += [f"{self.rarer:,} of the rarer label"] if self.rarer is not None else []
@@ -70,6 +77,8 @@ def choices(facts: Facts, given: Mapping[str, Any]) -> tuple[dict[str, Any], lis
     """Returns, by flag, the choices for data with these facts and given flags, and notes; {} for the fixed defaults."""
     if facts.size == "large":
         return {}, []
+    if not given.keys().isdisjoint(("model", "model_params", "warm_start")):
+        facts = dataclasses.replace(facts, has_pieces=False)
     length, notes = _length(facts, given), []
     if "max_steps" in given:  # A length of its own.
         notes, length = _notes("max_steps", {*length} - {*given}), {}
@@ -162,7 +171,13 @@ def _row_rate(facts: Facts) -> dict[str, Any]:
 
 
 def _regularization(facts: Facts) -> dict[str, Any]:
-    """Chooses more dropout, L2 and a smaller network, the fewer rows a network could learn by heart."""
+    """Chooses more dropout, L2 and a smaller network, the fewer rows a network could learn by heart.
+
+    TabM needs neither L2 nor much dropout, because its members differ.
+    """
+    if facts.is_of_numbers:
+        tabm = {"model": "tabm", "model_params": ("members=8",)}
+        return {**tabm, "hidden_units": (256, 128), "dropout": 0.1, "l2": 0.0}
     dropout, l2 = (0.3, 0.002) if facts.size == "small" else (0.1, 0.0)
     return (
         {"dropout": 0.5, "l2": l2, "hidden_units": (128,)} if facts.is_near_linear else {"dropout": dropout, "l2": l2}

@@ -55,6 +55,11 @@ class Measured:
     is_amount: bool
     note: str = ""
 
+    @property
+    def gain(self) -> float:
+        """The log loss without the column minus the one of the better form, at least 0."""
+        return max(0.0, *(self.none - loss for loss in (self.category, self.amount) if loss is not None))
+
     def __str__(self) -> str:
         forms = (("a category", self.category), ("an amount", self.amount))
         figures = ", ".join(f"{loss:.4f} as {form}" for form, loss in forms if loss is not None)
