@@ -243,6 +243,7 @@ def test_a_number_is_a_category_and_an_amount_if_each_adds_to_the_other(tmp_path
 def test_crosses_are_the_pairs_that_add_to_the_single_columns(tmp_path):
     rng, rows = np.random.default_rng(0), 20_000
     columns = {name: [f"{name}{value}" for value in rng.integers(0, 12, rows)] for name in ("a", "b", "c", "d")}
+    columns["b_x_c"] = [f"v{value}" for value in rng.integers(0, 3, rows)]  # Named like a cross.
     columns["e"] = [value.replace("a", "e") for value in columns["a"]]  # It says what a says.
     effects = {pair: size * rng.normal(size=(12, 12)) for pair, size in ((("a", "d"), 1.5), (("b", "c"), 0.8))}
     numbers = {name: np.array([int(value[1:]) for value in values]) for name, values in columns.items()}
@@ -253,8 +254,9 @@ def test_crosses_are_the_pairs_that_add_to_the_single_columns(tmp_path):
     assert cli.main(["convert", "--infer", "--crosses=4", f"--input={source}", f"--output={tmp_path / 's.toml'}"]) == 0
     spec = FeatureSpec.load(tmp_path / "s.toml")
     assert [f.columns for f in spec.cross] in ([("a", "d"), ("b", "c")], [("d", "e"), ("b", "c")])
+    assert spec.cross[1].name == "b_x_c_" and "b_x_c" in [f.name for f in spec.sparse]
     text = (tmp_path / "s.toml").read_text()
-    losses = re.findall(r"# held-out log loss (.*), (.*) with the single .*\ncolumns", text)
+    losses = re.findall(r"# held-out log loss (.*), (.*) with the single .*\n(?:name.*\n)?columns", text)
     (first, before), (second, between) = losses
     assert float(second) < float(between) and first == between and float(first) < float(before) - 0.05
     assert not infer(source, tmp_path / "none.toml").cross

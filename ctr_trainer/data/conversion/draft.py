@@ -79,7 +79,12 @@ class Draft:
         """Adds the crosses, at most `count`, that `measurement.crosses` finds."""
         for pair, before, after in crosses(labels, self.codes, self.categories, count) if count else ():
             why = f"held-out log loss {after:.4f}, {before:.4f} with the single columns and the crosses above only"
-            self.features["cross"].append([f"# {why}", *_lines({"columns": pair})])
+            columns = [_names_of(column)["name"] for column in pair]
+            name = default = "_x_".join(columns)
+            while name in self.columns:
+                name += "_"
+            named = {} if name == default else {"name": name}
+            self.features["cross"].append([f"# {why}", *_lines({**named, "columns": columns})])
 
     def toml(self, name: str, form: CsvFormat, rows: int) -> str:
         """Returns the spec as TOML; `rows` is the number of rows that were read."""
