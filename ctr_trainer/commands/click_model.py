@@ -43,8 +43,8 @@ def train(
       data: a DataFrame of pandas or another package with `to_arrow`, an Arrow table, or files: a path, pattern or URL,
         or a list of them, of CSV, Parquet, TFRecords, libsvm or libffm. Also a directory that `convert` wrote.
       label: column of the label; "" for the only column of two values that is named like a label.
-      model: name of a model, such as `dcn_v2` or `lr`; `python -m ctr_trainer train --help` lists them. "" is `deepfm`
-        or, for data of numbers alone, `tabm`.
+      model: name of a model, such as `dcn_v2` or `lr`; `python -m ctr_trainer train --help` lists them. "" for
+        `deepfm`, or `tabm` for data whose numbers say most.
       model_dir: directory of the model, which must not contain a model yet; None for a temporary directory, which is
         removed with the returned object.
       eval_data: data in any form of `data`, which decides when to stop. None holds out a random tenth of files, and of
@@ -67,8 +67,9 @@ def train(
         raise UserError(f"model_dir={directory}: it contains a model; use load() for it, or choose another directory")
     with tempfile.TemporaryDirectory(prefix="ctr_trainer-data-") as work:
         paths = _converted(data, eval_data, label, feature_spec, pathlib.Path(work))
-        model = model or ("deepfm" if open_dataset(paths["train_data"]).spec.sparse else "tabm")
-        given, groups = _parsed({"model": model, "model_dir": directory, **paths, **settings})
+        model = model or ("" if open_dataset(paths["train_data"]).spec.sparse else "tabm")
+        named = {"model": model} if model else {}  # Otherwise --recipe=data chooses it.
+        given, groups = _parsed({"model_dir": directory, **named, **paths, **settings})
         command.run(given, *groups)
     return ClickModel(directory, own)
 
