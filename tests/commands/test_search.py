@@ -33,7 +33,7 @@ def _arguments(tmp_path, data, *others, start="0.04"):
     (tmp_path / "space.toml").write_text(SPACE.format(start=start))
     flagfile = tmp_path / "own.flags"
     lines = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={tmp_path / 'never'}"]
-    lines += ["--threads=1", "--eval_steps=1"]
+    lines += ["--threads=1", "--eval_steps=1", "--recipe=none"]
     lines += [
         "--batch_size=64",
         "--hidden_units=8",
