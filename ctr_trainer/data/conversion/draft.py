@@ -79,7 +79,7 @@ class Draft:
         """Adds the crosses, at most `count`, that `measurement.crosses` finds."""
         for pair, before, after in crosses(labels, self.codes, self.categories, count) if count else ():
             why = f"held-out log loss {after:.4f}, {before:.4f} with the single columns and the crosses above only"
-            columns = [_names_of(column)["name"] for column in pair]
+            columns = tuple(_names_of(column)["name"] for column in pair)
             name = default = "_x_".join(columns)
             while name in self.columns:
                 name += "_"
