@@ -1,11 +1,12 @@
 """Trains and uses a model from Python: on a DataFrame, an Arrow table or files of raw data."""
 
+import contextlib
 import os
 import pathlib
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.checks import require_model
-from ctr_trainer.commands.experiment.experiment import ModelSettings
+from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.data import parquet
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features.spec import FeatureSpec
@@ -21,7 +22,13 @@ from ctr_trainer.settings.by_flag import text_of
 from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError
+
+if TYPE_CHECKING:  # At run time the functions import what imports TensorFlow.
+    from ctr_trainer.checkpoint.checkpoint import Checkpoint
+    from ctr_trainer.data.reader import BatchReader
+    from ctr_trainer.estimator import Estimator
 
 # Fewer rows are all trained on, because a tenth of them would say little about when to stop.
 _HELD_OUT_ROWS = 10_000
@@ -40,8 +47,9 @@ def train(
     """Trains a model on raw data, with features and settings that are chosen from the data.
 
     Args:
-      data: a DataFrame of pandas or another package with `to_arrow`, an Arrow table, or files: a path, pattern or URL,
-        or a list of them, of CSV, Parquet, TFRecords, libsvm or libffm. Also a directory that `convert` wrote.
+      data: a DataFrame of pandas, or of another package with Arrow's `__arrow_c_stream__`; an Arrow table; or files: a
+        path, pattern or URL, or a list of them, of CSV, Parquet, TFRecords, libsvm or libffm. Also a
+        directory that `convert` wrote.
       label: column of the label; "" for the only column of two values that is named like a label.
       model: name of a model, such as `dcn_v2` or `lr`; `python -m ctr_trainer train --help` lists them. "" for
         `deepfm`, or `tabm` for data whose numbers say most.
@@ -65,7 +73,7 @@ def train(
     directory = own.name if own else os.fspath(model_dir or "")
     if list_checkpoints(directory):
         raise UserError(f"model_dir={directory}: it contains a model; use load() for it, or choose another directory")
-    with tempfile.TemporaryDirectory(prefix="ctr_trainer-data-") as work:
+    with temporary_directory() as work:
         paths = _converted(data, eval_data, label, feature_spec, pathlib.Path(work))
         model = model or ("" if open_dataset(paths["train_data"]).spec.sparse else "tabm")
         named = {"model": model} if model else {}  # Otherwise --recipe=data chooses it.
@@ -109,15 +117,7 @@ class ClickModel:
         A model of several labels returns a dict of label -> float32[n]; a `model_fn` of your own, whose predictions
         have no `probabilities`, a dict of all predictions.
         """
-        with tempfile.TemporaryDirectory(prefix="ctr_trainer-data-") as work:
-            path = _files(data, pathlib.Path(work) / "data.parquet")
-            experiment, estimator, checkpoint = self._opened({"eval_data": path, **settings})
-            from ctr_trainer.commands.experiment.build import reader
-
-            batches = reader(experiment, path, once=True, labels=False)
-            found = estimator.predict(lambda: batches, checkpoint_path=checkpoint, yield_single_examples=False)
-            parts = list(found)
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+        columns = self._predictions(data, settings)
         scores = {label: values for name, values in columns.items() if (label := _label_of(name)) is not None}
         if list(scores) != [""]:
             return scores or columns
@@ -127,12 +127,7 @@ class ClickModel:
 
     def evaluate(self, data: Any, **settings: Any) -> dict[str, Any]:
         """Returns the metrics of labelled data: `auc`, `logloss`, `copc` and the others of the command `evaluate`."""
-        with tempfile.TemporaryDirectory(prefix="ctr_trainer-data-") as work:
-            path = _files(data, pathlib.Path(work) / "data.parquet")
-            experiment, estimator, checkpoint = self._opened({"eval_data": path, **settings})
-            from ctr_trainer.commands.experiment.build import reader
-
-            batches = reader(experiment, path, once=True)
+        with self._reading(data, settings) as (estimator, checkpoint, batches):
             return estimator.evaluate(lambda: batches, checkpoint_path=checkpoint, metrics=MetricsConfig())
 
     def importance(
@@ -145,7 +140,7 @@ class ClickModel:
         Args:
           data: labelled rows: a DataFrame, an Arrow table, or files of Parquet.
           repeats: number of permutations of each column, at least 2.
-          rows: at most so many rows are measured, drawn at random from more.
+          rows: the largest number of rows to measure; from more rows, this number is drawn at random.
           seed: of the draw and of the permutations.
           settings: flags, such as `batch_size`.
 
@@ -163,34 +158,29 @@ class ClickModel:
         Source: Breiman, Random Forests, Machine Learning 2001, section 10; the interval is of Student's t.
         """
         from ctr_trainer.checkpoint.model_directory import load_features
-        from ctr_trainer.commands.experiment.build import reader
         from ctr_trainer.commands.importance import measure
 
         if repeats < 2:
             raise UserError(f"repeats={repeats}: expected at least 2, which an interval needs")
-        table = _drawn(data, rows, seed)
-        with tempfile.TemporaryDirectory(prefix="ctr_trainer-data-") as work:
-            experiment, estimator, checkpoint = self._opened(settings)
-            found = load_features(self.model_dir)
-            if found is None:
-                raise UserError(f"importance: the model in {self.model_dir} has no feature spec")
-            spec = found[0]
-            if len(spec.labels) > 1:
-                raise UserError(f"importance is of one label; the model has {', '.join(x.name for x in spec.labels)}")
-            read = {*(each.column for each in spec.dense), *(each.column for each in spec.sparse)}
-            columns = sorted(read & {*table.column_names})
+        table, found = _drawn(data, rows, seed), load_features(self.model_dir)
+        if found is None:
+            raise UserError(f"importance: the model in {self.model_dir} has no feature spec")
+        spec, _ = found
+        if len(spec.labels) > 1:
+            raise UserError(f"importance is of one label; the model has {', '.join(x.name for x in spec.labels)}")
+        read = {*(each.column for each in spec.dense), *(each.column for each in spec.sparse)}
+        columns = sorted(read & {*table.column_names})
 
-            def labels_of(path: str) -> tuple[np.ndarray, np.ndarray]:
-                batches = [*reader(experiment, path, once=True)]
+        def labels_of(path: str) -> tuple[np.ndarray, np.ndarray]:
+            with self._reading(path, settings) as (_, _, batches):
                 parts = [(each.labels[: each.size], each.weights[: each.size]) for each in batches]
-                labels, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
-                return labels, weights
+            labels, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
+            return labels, weights
 
-            def logits_of(path: str) -> Iterator[np.ndarray]:
-                batches = reader(experiment, path, once=True, labels=False)
-                found = estimator.predict(lambda: batches, checkpoint_path=checkpoint, yield_single_examples=False)
-                return (part["logits"] for part in found)
+        def logits_of(path: str) -> np.ndarray:
+            return self._predictions(path, settings)["logits"]
 
+        with temporary_directory() as work:
             return measure(table, columns, repeats, seed, pathlib.Path(work), labels_of, logits_of)
 
     def export(self, export_dir: str | os.PathLike[str]) -> str:
@@ -198,7 +188,26 @@ class ClickModel:
         _, estimator, checkpoint = self._opened({})
         return estimator.export_to(os.fspath(export_dir), checkpoint_path=checkpoint)
 
-    def _opened(self, settings: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    def _predictions(self, data: Any, settings: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Returns the model's predictions for all rows, by name."""
+        with self._reading(data, settings, labels=False) as (estimator, checkpoint, batches):
+            found = estimator.predict(lambda: batches, checkpoint_path=checkpoint, yield_single_examples=False)
+            parts = list(found)
+        return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+
+    @contextlib.contextmanager
+    def _reading(
+        self, data: Any, settings: Mapping[str, Any], labels: bool = True
+    ) -> Iterator[tuple["Estimator", "Checkpoint", "BatchReader"]]:
+        """Yields (the Estimator, its checkpoint, the batches of the data in the order of the rows)."""
+        from ctr_trainer.commands.experiment.build import reader
+
+        with temporary_directory() as work:
+            path = _files(data, pathlib.Path(work) / "data.parquet")
+            experiment, estimator, checkpoint = self._opened({"eval_data": path, **settings})
+            yield estimator, checkpoint, reader(experiment, path, once=True, labels=labels)
+
+    def _opened(self, settings: Mapping[str, Any]) -> tuple[Experiment, "Estimator", "Checkpoint"]:
         """Returns (the experiment, the Estimator, its best or else last checkpoint) with settings by flag."""
         from ctr_trainer.commands.experiment.build import open_trained
         from ctr_trainer.ranks import distributed
@@ -261,7 +270,7 @@ def as_table(data: Any) -> pa.Table:
     """Returns the Arrow table of a DataFrame, without dictionaries, which the readers of raw data do not take."""
     if _is_pandas(data):
         table = pa.Table.from_pandas(data, preserve_index=False)
-    elif isinstance(data, pa.Table) or hasattr(data, "__arrow_c_stream__"):
+    elif hasattr(data, "__arrow_c_stream__"):
         table = pa.table(data)
     else:
         raise UserError(f"data is {type(data).__name__}: give a DataFrame, an Arrow table, or paths of files")

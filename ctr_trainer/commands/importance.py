@@ -2,7 +2,7 @@
 
 import math
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,13 @@ def measure(
     seed: int,
     work: pathlib.Path,
     labels_of: Callable[[str], tuple[np.ndarray, np.ndarray]],
-    logits_of: Callable[[str], Iterator[np.ndarray]],
+    logits_of: Callable[[str], np.ndarray],
 ) -> list[dict[str, Any]]:
     """Returns the result of `ClickModel.importance`.
 
     Args:
       work: an empty directory for the permuted rows.
-      labels_of, logits_of: f(path of a Parquet file) -> (labels, weights), float32[n], and -> parts of the logits.
+      labels_of, logits_of: f(path of a Parquet file) -> (labels, weights), float32[n], and -> logits, float32[n].
     """
     first, rest, rng = work / "first.parquet", work / "permuted.parquet", np.random.default_rng(seed)
     pq.write_table(table, first)
@@ -38,7 +38,7 @@ def measure(
             place, values = table.column_names.index(name), table[name].take(rng.permutation(len(table)))
             writer.write_table(table.set_column(place, table.schema.field(name), values))
     labels, weights = labels_of(str(first))
-    logits = np.concatenate([*logits_of(str(rest))]).reshape(-1, len(table))
+    logits = logits_of(str(rest)).reshape(-1, len(table))
     auc, loss = np.transpose([_figures(each, labels, weights) for each in logits])
     drops, rises = (auc[0] - auc[1:]).reshape(-1, repeats), (loss[1:] - loss[0]).reshape(-1, repeats)
     found = []
