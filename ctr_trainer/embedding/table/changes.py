@@ -221,9 +221,10 @@ class Capture:
                 slots, self._order = self._order[:most], self._order[most:]
             if not len(slots):
                 return None
-            slots = slots[(table.keys[slots] != 0) & self._taken.among(slots)]
             if self._order is not None:
+                slots = slots[self._taken.among(slots)]  # The others were kept meanwhile.
                 self._taken.remove(slots)
+            slots = slots[table.keys[slots] != 0]
             if len(slots):
                 return self._copy(table, slots)
 
