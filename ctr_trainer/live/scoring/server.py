@@ -31,7 +31,7 @@ class ScoreServer:
       open_reader: opens the publication; see `LiveModel`.
 
     Attributes:
-      port: the HTTP port.
+      host, port: the HTTP address.
       flight_port: the port of Arrow Flight, or None.
 
     Raises:
@@ -40,8 +40,8 @@ class ScoreServer:
 
     def __init__(self, flags: ScoreFlags, open_reader: Callable[[], RowReader]) -> None:
         security = ServerSecurity.read(flags.token_file, flags.tls_cert, flags.tls_key, flags.tls_client_ca)
-        host, _ = split_address(flags.bind)
-        security.refuse_open_door(host)
+        self.host, _ = split_address(flags.bind)
+        security.refuse_open_door(self.host)
         metrics = ScoreMetrics()
         metrics.registry.register(self)
         with contextlib.ExitStack() as stack:
@@ -110,12 +110,12 @@ def serve(flags: ScoreFlags) -> None:
     server = ScoreServer(flags, lambda: open_reader(flags.model, flags.redis, flags.cache_rows))
     # While uvicorn runs, it has its own handlers; when it ends, it raises the signal again.
     with child.handling_signals(lambda *_: server.stop()):
-        scheme, (host, _) = "https" if flags.tls_cert else "http", split_address(flags.bind)
-        _log.info("scoring server on %s://%s:%d, try it there by hand", scheme, host, server.port)
+        scheme = "https" if flags.tls_cert else "http"
+        _log.info("scoring server on %s://%s:%d, try it there by hand", scheme, server.host, server.port)
         if server.flight_port:
-            _log.info("Arrow Flight on %s:%d", host, server.flight_port)
+            _log.info("Arrow Flight on %s:%d", server.host, server.flight_port)
         if flags.port_file:
-            LocalPath(flags.port_file).write_text(f"{host}:{server.port}")
+            LocalPath(flags.port_file).write_text(f"{server.host}:{server.port}")
         server.run()
         _log.info("scoring server on port %d has ended", server.port)
 
