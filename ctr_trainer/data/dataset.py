@@ -17,7 +17,6 @@ _FORM = (
 )
 FILE = "_dataset.json"
 _VERSION = 1
-_UNFINISHED = f"it has no finished conversion (no {FILE})"
 _HINT = "; run `convert` first, or set feature_spec to read Parquet, TFRecords or CSV without conversion"
 
 
@@ -137,8 +136,8 @@ def open_dataset(path: str | os.PathLike) -> DatasetInfo:
     """
     file = path_of(path) / FILE
     if not file.is_file():
-        is_there = file.parent.exists()
-        why = "no such directory" if not is_there else "it is a file" if not file.parent.is_dir() else _UNFINISHED
+        why = "it is a file" if file.parent.exists() else "no such directory"
+        why = f"it has no finished conversion (no {FILE})" if file.parent.is_dir() else why
         parts = sorted(p.parent.name for p in file.parent.glob(f"*/{FILE}"))
         hint = f"; it has the parts {', '.join(parts)}: choose one" if parts else _HINT
         raise UserError(f"data set {path}: {why}{hint}")

@@ -13,9 +13,12 @@ import tensorflow as tf
 from ctr_trainer.checkpoint.model_directory import TrainedFeatures, features_path, load_features
 from ctr_trainer.estimator.batch_feed import BatchInput
 from ctr_trainer.estimator.inputs import GraphInput, dataset_input
+from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.columns import FORM
 from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.models.estimator_spec import EstimatorSpec
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.endings.report import EndReport
 from ctr_trainer.settings.run_config import RunConfig
@@ -78,6 +81,13 @@ def config_of(config: RunConfig, model_dir: str | os.PathLike[str] | None) -> Ru
     if None not in (given, config.model_dir) and given != str(config.model_dir):
         raise UserError(f"model_dir={given}, but RunConfig(model_dir={config.model_dir}): give one of them")
     return config.replace(model_dir=given or str(config.model_dir))
+
+
+def model_named(name: str, params: Any) -> tuple[Callable[..., Any], ModelParams]:
+    """Returns (the `model_fn` of a model's name, its `Params`); `params` are these, a dict of them, or None."""
+    found = find_model(name)
+    made = found.params_class(**params or {}) if params is None or isinstance(params, Mapping) else params
+    return found.model_fn, dataclasses.replace(made, train_op_fn=made.train_op_fn or TrainOp())
 
 
 def with_four_arguments(model_fn: Callable[..., Any], config: RunConfig) -> Callable[..., Any]:

@@ -1,7 +1,6 @@
 """Evaluation, prediction and export of a trained model."""
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,7 +20,6 @@ from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.open_store import open_evaluation_store, restore_evaluated
-from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of
 from ctr_trainer.estimator.train_and_evaluate import EvaluationResult, refuse_unless_positive
@@ -30,7 +28,6 @@ from ctr_trainer.export import directory
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys, session_hooks
 from ctr_trainer.models.params import params_as_trained
-from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.training_configs import MetricsConfig
@@ -85,11 +82,8 @@ class TrainedModel(NamedArguments):
         tf1.disable_eager_execution()
         distributed.watchdog()  # Calls `distributed.init` if it was not called.
         if isinstance(model_fn, str):
-            found, name = find_model(model_fn), name or model_fn
-            params = found.params_class(**params or {}) if params is None or isinstance(params, Mapping) else params
-            if params.train_op_fn is None:
-                params = dataclasses.replace(params, train_op_fn=TrainOp())
-            model_fn = found.model_fn
+            name = name or model_fn
+            model_fn, params = program.model_named(model_fn, params)
         self._given_fn = model_fn
         self._configure(program.config_of(config or RunConfig(), model_dir))
         self.params = {} if params is None else params
@@ -98,8 +92,7 @@ class TrainedModel(NamedArguments):
 
     def __repr__(self) -> str:
         steps = [each.step for each in list_checkpoints(self.model_dir)] if self.model_dir else []
-        model = self._name or f"{self._given_fn.__module__}:{getattr(self._given_fn, '__name__', self._given_fn)}"
-        return f"Estimator({model!r}, model_dir={self.model_dir!r}, step={steps[-1] if steps else 0})"
+        return f"Estimator({self._model.name!r}, model_dir={self.model_dir!r}, step={steps[-1] if steps else 0})"
 
     def _configure(self, config: RunConfig) -> None:
         self.config, self.model_fn = config, program.with_four_arguments(self._given_fn, config)

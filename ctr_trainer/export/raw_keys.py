@@ -121,7 +121,7 @@ class RawKeys:
     def singles(self, features: Sequence[SparseFeature]) -> tf.Tensor:
         """Returns int64[B, F], the keys of single-valued features."""
         texts = [f for f in features if not (f.is_bucketised or isinstance(f, CrossFeature))]
-        others = [feature for feature in features if feature not in texts]
+        others = [f for f in features if f.is_bucketised or isinstance(f, CrossFeature)]
         parts = []
         if texts:
             values = [self.receiver(feature.column) for feature in texts]
