@@ -337,7 +337,7 @@ def test_a_value_that_is_one_is_not_warned_of(value, caplog):
     assert not caplog.records
 
 
-def test_a_cross_is_the_same_in_text_parquet_and_messages_and_is_missing_with_a_column(tmp_path):
+def test_a_cross_is_the_same_in_all_sources_and_is_missing_with_a_column(tmp_path):
     cells = ["a", "b", "", "a_b", "x" * 70_000]
     rows = [{"f": one, "g": other, "n": number} for one in cells for other in cells for number in (None, 1, 5)]
     sparse = [{"name": "f", "dim": 2}, {"name": "g", "dim": 2, "missing": "zero"}]

@@ -145,7 +145,7 @@ def test_a_delta_has_the_changed_rows_and_the_removed_keys(tmp_path):
     assert sorted(keys.tolist()) == [2, 4, 8]
 
 
-def test_by_key_the_order_in_which_rows_were_created_changes_no_byte_of_the_files(tmp_path):
+def test_by_key_the_order_of_creation_changes_no_byte_of_the_files(tmp_path):
     found, keys = [], np.random.default_rng(0).permutation(np.arange(-50_000, 50_000))
     for number, own in enumerate((keys[keys != 0], np.sort(keys[keys != 0])[::-1])):
         store = _pushed(own)
