@@ -1,6 +1,6 @@
-"""Writes a checkpoint's predictions for --eval_data as Parquet, with the data's id columns and, if it has any, labels.
+"""Writes a checkpoint's predictions for --eval_data as Parquet, with the data's id columns.
 
-The data needs no labels and no weights.
+The data needs no labels and no weights. Labels of Parquet and of converted data are written, too.
 """
 
 import contextlib

@@ -104,6 +104,7 @@ class Estimator(TrainedModel):
                 checkpoint=checkpoint,
                 newer_checkpoints="refused" if resume_from is None else "set-aside",
                 last_step=max_steps if steps is None else (checkpoint.step if checkpoint else 0) + steps,
+                stops_early=bool(evaluation and evaluation.early_stopping_patience),
                 warm_start=self._warm_start or self.config.warm_start,
                 services=self._services,
             )
@@ -180,23 +181,24 @@ class Estimator(TrainedModel):
 
 def _log_start(training: Training) -> None:
     """Logs the length of a new training, and how its workers exchange gradients."""
-    step = training.model.step
-    if not training.job.checkpoint:
-        _log.info("%s", _starting_text(step.run_length, training.model.inputs.epochs, distributed.size()))
+    step, job = training.model.step, training.job
+    if not job.checkpoint:
+        epochs = training.model.inputs.epochs
+        _log.info("%s", _starting_text(step.run_length, epochs, distributed.size(), job.stops_early))
     _log.info("%s", step.exchange_text)
 
 
-def _starting_text(length: RunLength, epochs: int | None, workers: int) -> str:
+def _starting_text(length: RunLength, epochs: int | None, workers: int, stops_early: bool) -> str:
     """Returns the first log line of a training without a checkpoint: its start at step 0, and how much it will read.
 
     `epochs` is None if the number of epochs is unknown.
     """
-    said, end = [], length.end()
+    said, end, at_most = [], length.end(), "at most " * stops_early
     if length.epochs is not None and length.epochs.rows is not None:
         said.append(f"{length.epochs.rows:,} rows an epoch")
     if epochs:
-        said.append(f"{epochs} epoch{'s' * (epochs > 1)}")
+        said.append(f"{at_most}{epochs} epoch{'s' * (epochs > 1)}")
     if end is not None:
-        said.append(f"{end:,} steps")
+        said.append(f"{at_most}{end:,} steps")
     said.append(f"{workers} worker{'s' * (workers > 1)}")
     return f"starting from step 0: {', '.join(said)}"

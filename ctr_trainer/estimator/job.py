@@ -23,6 +23,7 @@ class TrainingJob:
       newer_checkpoints: prefix of the names to which checkpoints after `checkpoint`, no longer used, are renamed.
       last_step: the global step to stop at; None to stop at the end of the input.
       warm_start: the model to start from if there is no checkpoint, see `warm_start_of`.
+      stops_early: whether evaluations may end it before `last_step` and the end of the input.
       staging: the local copy of the model directory.
       lock: the lock of the model directory, on rank 0; None on other ranks.
     """
@@ -38,6 +39,7 @@ class TrainingJob:
     checkpoint: Checkpoint | None = None
     newer_checkpoints: Literal["refused", "set-aside"] = "refused"
     last_step: int | None = None
+    stops_early: bool = False
     warm_start: Any = None
     services: LocalServices | None = None
 

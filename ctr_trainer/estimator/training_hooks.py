@@ -150,5 +150,6 @@ def _line_takers(training: Training) -> list[LineTaker]:
         epoch=feed.epochs_after,
         epochs=feed.inputs.epochs,
         length=training.model.step.run_length,
+        stops_early=job.stops_early,
     )
     return [*takers, progress]

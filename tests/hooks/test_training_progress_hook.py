@@ -43,6 +43,14 @@ def test_a_line_says_how_far_the_training_is_and_how_long_it_will_take(caplog, l
     assert said[1] == expected
 
 
+def test_where_early_stopping_may_end_it_the_figures_are_upper_bounds(caplog):
+    progress = TrainingProgress(Clock(), None, 5000, lambda done: done / 2000, 40, stops_early=True)
+    with caplog.at_level("INFO"):
+        progress.start(0)
+        progress.take(Line(1000, "", {}, 100.0, None))
+    assert caplog.messages == ["step 1000 of at most 5000 (20%), epoch 0.5 of at most 40, at most 40 s left"]
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_terminal_gets_a_bar_of_the_steps_and_a_file_gets_none(monkeypatch, is_terminal):
     shown = io.StringIO()

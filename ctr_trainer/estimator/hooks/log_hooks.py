@@ -167,6 +167,7 @@ class TrainingProgress(LineTaker):
       epoch: f(steps since the start) -> number of epochs completed, or None.
       epochs: number of epochs of the whole run, or None.
       length: determines when the epochs of the run end.
+      stops_early: whether the run may end sooner, so that its last step and its epochs are upper bounds.
     """
 
     def __init__(
@@ -177,9 +178,12 @@ class TrainingProgress(LineTaker):
         epoch: Callable[[int], float | None] = lambda steps: None,
         epochs: int | None = None,
         length: RunLength = RunLength(),  # noqa: B008, it is frozen
+        stops_early: bool = False,
     ) -> None:
         self._clock, self._last_step, self._steps = clock, last_step, steps
-        self._epoch, self._epochs, self._length = epoch, epochs, length
+        self._at_most = "at most " if stops_early else ""
+        self._of_epochs = f" of {self._at_most}{epochs}" if epochs else ""
+        self._epoch, self._length = epoch, length
         self._epoch_end: int | None = None
         self._bar, self._drawing = tqdm.tqdm(disable=True), contextlib.ExitStack()
 
@@ -203,12 +207,12 @@ class TrainingProgress(LineTaker):
         self._shown = line.step
         parts, epoch = [f"step {line.step}"], self._epoch(line.step - self._start)
         if self._total is not None:
-            parts = [f"step {line.step} of {self._total} ({line.step / self._total:.0%})"]
+            parts = [f"step {line.step} of {self._at_most}{self._total} ({line.step / self._total:.0%})"]
         if epoch is not None:
-            parts.append(f"epoch {epoch:.1f}" + (f" of {self._epochs}" if self._epochs else ""))
+            parts.append(f"epoch {epoch:.1f}{self._of_epochs}")
         if self._total is not None:
             left = (self._total - line.step) * self._seconds / (line.step - self._start)
-            parts.append(f"{log_lines.format_seconds(left)} left")
+            parts.append(f"{self._at_most}{log_lines.format_seconds(left)} left")
         _log.info("%s", ", ".join(parts))
 
     def close(self) -> None:
@@ -227,6 +231,6 @@ class TrainingProgress(LineTaker):
         is_whole = began > self._length.start or epochs.before % epochs.batches == 0
         if is_whole and epochs.rows is not None:
             parts.append(f"{epochs.rows:,} rows, {epochs.rows / max(seconds, 1e-9):,.1f} rows/sec")
-        which = f"epoch {done}" + (f" of {self._epochs}" if self._epochs else "")
-        _log.info("%s%s took %.1f s: %s", "" if is_whole else "the rest of ", which, seconds, ", ".join(parts))
+        which = f"{'' if is_whole else 'the rest of '}epoch {done}{self._of_epochs}"
+        _log.info("%s took %.1f s: %s", which, seconds, ", ".join(parts))
         self._begin_epoch(step)
