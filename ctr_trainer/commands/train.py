@@ -1,4 +1,4 @@
-"""Trains a model on converted or raw data; resumes from the newest checkpoint in --model_dir if there is one.
+"""Trains a model on converted or raw data; resumes from the newest checkpoint in --model_dir if there is one."""
 
 import contextlib
 import dataclasses
