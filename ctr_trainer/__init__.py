@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ctr_trainer.commands.click_model import ClickModel, load, train
     from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.estimator.estimator import Estimator
-    from ctr_trainer.estimator.hooks.step_hook import StepHook
+    from ctr_trainer.estimator.hooks.ending_hooks import StepHook
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.estimator.own_loop import OwnLoop, own_loop
     from ctr_trainer.estimator.program import run_program
@@ -87,7 +87,7 @@ _PLACES = {
     "ModeKeys": "ctr_trainer.models.estimator_spec",
     "OwnLoop": "ctr_trainer.estimator.own_loop",
     "RunConfig": "ctr_trainer.settings.run_config",
-    "StepHook": "ctr_trainer.estimator.hooks.step_hook",
+    "StepHook": "ctr_trainer.estimator.hooks.ending_hooks",
     "TrainOp": "ctr_trainer.estimator.optimize",
     "TrainResult": "ctr_trainer.estimator.train_and_evaluate",
     "TrainSpec": "ctr_trainer.estimator.train_and_evaluate",

@@ -11,8 +11,7 @@ from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.schedules import Plateau
 from ctr_trainer.models.layers.normalization import batch_statistics
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.dense_exchange import Exchange
-from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer, mean_over_ranks
+from ctr_trainer.ranks.dense_exchange import Exchange, Fused, MeanOptimizer, mean_over_ranks
 
 
 @dataclasses.dataclass(frozen=True)

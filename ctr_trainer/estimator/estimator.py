@@ -10,14 +10,13 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint.model_directory import one_job, resume_text
+from ctr_trainer.estimator.built_model import TrainingJob
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, is_over
 from ctr_trainer.estimator.evaluation import no_examples
-from ctr_trainer.estimator.extension import open_publishing
-from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import training_session
-from ctr_trainer.estimator.step import TrainingSteps
+from ctr_trainer.estimator.step import TrainingSteps, open_publishing
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult, refuse_unless_positive
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training, open_training

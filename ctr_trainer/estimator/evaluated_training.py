@@ -14,8 +14,7 @@ from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.estimator import exporters
 from ctr_trainer.estimator.advice import about_quality
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
-from ctr_trainer.estimator.periods import EveryEpochs, EverySeconds, EverySteps
-from ctr_trainer.estimator.run_length import RunLength
+from ctr_trainer.estimator.run_length import EveryEpochs, EverySeconds, EverySteps, RunLength
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint.model_directory import newest_checkpoint, one_job, tensorflow_directory
 from ctr_trainer.checkpoint.model_record import ModelRecord
-from ctr_trainer.estimator.job import TrainingJob
+from ctr_trainer.estimator.built_model import TrainingJob
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.step import OwnLoopHook, TrainingSteps
 from ctr_trainer.estimator.training import open_training

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
-from ctr_trainer.estimator.periods import EverySeconds
+from ctr_trainer.estimator.run_length import EverySeconds
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import PHASES, Clock

@@ -1,8 +1,11 @@
-"""The length of a run in steps, on which its learning-rate schedule, its log and its checkpoints depend."""
+"""The steps of a run: its length, on which its learning rates depend, and the periods of its checkpoints."""
 
 import dataclasses
+import time
+from collections.abc import Callable
 
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
+from ctr_trainer.system.messages.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,3 +95,65 @@ def resumed(
     came_to_its_end = before["end"] is not None and checkpoint.step >= before["end"]
     begin = checkpoint.step if came_to_its_end else before["begin"] or 0
     return RunLength(begin, checkpoint.step, batches, last, before["end"], epochs)
+
+
+class EverySteps:
+    """Due after every step whose number is a multiple of `steps`; never if that is 0."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def is_over(self) -> bool:
+        """Returns whether the period is over by a clock of this rank; False if it counts steps."""
+        return False
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether to act after `step`. All ranks know it without asking each other."""
+        return bool(self._steps) and step % self._steps == 0
+
+    def begin(self) -> None:
+        """Starts the period. Called when training begins, and after an action."""
+
+
+class EveryEpochs(EverySteps):
+    """Due after each step that completes an n-th epoch of the data, counted from the first epoch of the first run.
+
+    Args:
+      epochs: n, at least 1.
+      length: determines when the epochs of the run end.
+
+    Raises:
+      UserError: the number of batches per epoch is not known.
+    """
+
+    def __init__(self, epochs: int, length: RunLength) -> None:
+        if length.epochs is None:
+            raise UserError(
+                f"eval_epochs={epochs}: the input does not say how many batches an epoch has, as a tf.data.Dataset: "
+                "count in steps, eval_steps"
+            )
+        self._epochs, self._length = epochs, length
+
+    def is_due(self, step: int) -> bool:
+        before, after = (self._length.epochs_done(at) for at in (step - 1, step))
+        return after // self._epochs > before // self._epochs
+
+
+class EverySeconds(EverySteps):
+    """Over `seconds` after the period started. Several ranks act on it after a step at which they meet; see `Meetings`.
+
+    Args:
+      seconds: above 0.
+      clock: f() -> seconds.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(0)
+        self._seconds, self._clock = seconds, clock
+        self._since = clock()
+
+    def is_over(self) -> bool:
+        return self._clock() - self._since >= self._seconds
+
+    def begin(self) -> None:
+        self._since = self._clock()

@@ -12,8 +12,8 @@ from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.checkpoint import model_directory, retention
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.estimator.built_model import TrainingJob
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint import model_directory
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
-from ctr_trainer.checkpoint.restoring import refusing_other_variables
+from ctr_trainer.checkpoint.model_directory import refusing_other_variables
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError

@@ -15,19 +15,18 @@ from ctr_trainer.checkpoint.warm_start import WarmStart, warm_start_of
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator.batch_feed import connect
-from ctr_trainer.estimator.built_model import BuiltModel, build_model
+from ctr_trainer.estimator.built_model import BuiltModel, TrainingJob, build_model
 from ctr_trainer.estimator.built_step import BuiltStep
 from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.job import TrainingJob
 from ctr_trainer.estimator.observation import InputEnds, observed_phases
 from ctr_trainer.estimator.open_store import open_store
-from ctr_trainer.estimator.periods import EverySeconds, EverySteps
+from ctr_trainer.estimator.run_length import EverySeconds, EverySteps
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.dense_exchange import average_of_ranks
 from ctr_trainer.ranks.endings import report
-from ctr_trainer.ranks.mean_optimizer import average_of_ranks
 from ctr_trainer.ranks.meetings import Meetings
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock

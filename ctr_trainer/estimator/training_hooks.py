@@ -17,7 +17,7 @@ from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, Summ
 from ctr_trainer.estimator.hooks.measuring_hooks import MachineHook, PhaseHook, RunStatusHook, ServiceStatus
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MetricsHook
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
-from ctr_trainer.estimator.periods import EverySeconds
+from ctr_trainer.estimator.run_length import EverySeconds
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.models.metrics.click_metrics import WorkerFigures
 from ctr_trainer.ranks import distributed

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf1
 import tqdm
 
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
-from ctr_trainer.checkpoint.restoring import refusing_other_variables
+from ctr_trainer.checkpoint.model_directory import refusing_other_variables
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.export import directory

@@ -1,8 +1,11 @@
-"""One start of all workers: a `horovodrun` process and its child processes."""
+"""One start of all workers: a `horovodrun` process, its child processes, and why they have ended."""
 
 import contextlib
+import dataclasses
+import enum
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -14,19 +17,101 @@ from typing import BinaryIO, TextIO
 
 import psutil
 
-from ctr_trainer.launch.ending import Ending, Output
 from ctr_trainer.launch.hosts import Host, listed, slots
 from ctr_trainer.launch.worker import GATE
-from ctr_trainer.ranks.endings.records import ERRORS, EndRecord, read_records
+from ctr_trainer.ranks.endings import records
+from ctr_trainer.ranks.endings.records import ERRORS, EndRecord, first_cause, read_records
 from ctr_trainer.ranks.notices import ATTEMPT
 from ctr_trainer.settings.command_flags import LaunchFlags
+from ctr_trainer.system.messages import errors
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import reach
 from ctr_trainer.system.processes.child import ended_with_parent
 
+_OF_A_WORKER = re.compile(r"(?:.*\r)?\[(\d+)\]<(stdout|stderr)>:(.*)", re.DOTALL)
+_EXIT = re.compile(r"Process (\d+) exit with status code (\d+)\.")
+_OF_A_SIGNAL = 128
 # The command of a process that ends after all others, and removes the semaphores of a killed horovodrun from /dev/shm.
 _TRACKER = "multiprocessing.resource_tracker"
 _POLL_SECONDS, _READ_SECONDS, _KILL_SECONDS, _CLOSING_SECONDS = 0.02, 5.0, 10.0, 3.0
+
+
+class Kind(enum.Enum):
+    """The kind of an `Ending`."""
+
+    FINISHED = "finished"
+    LOST = "lost"  # A rank, a host or a service is lost or hangs.
+    FAILED = "failed"  # An unexpected error.
+    REFUSED = "refused"  # An error that the user can correct.
+    CHANGED = "changed"  # The launcher has stopped the workers in order to start them on other hosts.
+
+
+_KINDS = {
+    errors.REFUSED: Kind.REFUSED,
+    errors.USAGE: Kind.REFUSED,
+    errors.FAILED: Kind.FAILED,
+    errors.LOST: Kind.LOST,
+}
+# The statuses of workers that report why they end, or that a signal has asked to end.
+_REPORTED = {*_KINDS, errors.INTERRUPTED, errors.TERMINATED}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """The end of an `Attempt`.
+
+    Attributes:
+      reason: sentence, without its full stop.
+      rank: the first rank that failed; None if no rank failed, or if it is unknown.
+    """
+
+    kind: Kind
+    reason: str
+    rank: int | None = None
+
+
+class Output:
+    """What `horovodrun` prints about its workers: `exits`, the (rank, nonzero status) of each, and its `last` line."""
+
+    def __init__(self) -> None:
+        self.exits: list[tuple[int, int]] = []
+        self.last = ""
+
+    def take(self, line: str) -> None:
+        """Processes a line, without its newline."""
+        if _OF_A_WORKER.fullmatch(line):
+            return
+        if found := _EXIT.search(line):
+            self.exits.append((int(found[1]), int(found[2])))
+        elif line.strip():
+            self.last = line.strip()
+
+    def ending(self, status: int, written: Sequence[EndRecord]) -> Ending:
+        """Returns the `Ending` for the exit status of `horovodrun` and the records that the workers have written."""
+        if status == 0:
+            return Ending(Kind.FINISHED, "finished")
+        killed = [exit for exit in self.exits if exit[1] not in _REPORTED]
+        first = first_cause(written) if written else None
+        if first is not None and (first.kind is records.RecordKind.CAUSE or not killed):
+            kind = _KINDS.get(first.status, Kind.LOST)
+            # A rank that reports the loss of a service, or of another rank, is not the one that failed.
+            is_at_fault = first.kind is records.RecordKind.CAUSE and (kind is not Kind.LOST or first.is_of_killed)
+            return Ending(kind, " ".join(first.message.split()), first.rank if is_at_fault else None)
+        if not self.exits:
+            return Ending(Kind.LOST, f"horovodrun ended with status {status}: {self.last or 'it printed nothing'}")
+        # Workers that horovodrun stopped because another worker ended are not the cause.
+        own = [exit for exit in self.exits if exit[1] != errors.TERMINATED]
+        rank, status = [*killed, *own, *self.exits][0]
+        return Ending(_KINDS.get(status, Kind.LOST), f"rank {rank} ended {_how(status)}", rank)
+
+
+def _how(status: int) -> str:
+    if status > _OF_A_SIGNAL:
+        try:
+            return f"by {signal.Signals(status - _OF_A_SIGNAL).name}"
+        except ValueError:
+            pass
+    return f"with status {status}"
 
 
 class Attempt:

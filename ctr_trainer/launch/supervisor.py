@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 
-from ctr_trainer.launch.attempt import Attempt
-from ctr_trainer.launch.ending import Ending, Kind
+from ctr_trainer.launch.attempt import Attempt, Ending, Kind
 from ctr_trainer.launch.hosts import Host, Hosts, filled, host_of, listed, slots
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 from ctr_trainer.ranks.endings import records, stop_signals

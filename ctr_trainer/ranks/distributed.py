@@ -16,8 +16,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.ranks.agreement import meeting
-from ctr_trainer.ranks.collectives import Collectives, OneWorker, import_horovod
-from ctr_trainer.ranks.device_config import config_proto
+from ctr_trainer.ranks.collectives import Collectives, OneWorker, config_proto, import_horovod
 from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.processes import hardware

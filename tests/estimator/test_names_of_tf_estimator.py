@@ -10,8 +10,7 @@ import tensorflow as tf
 from ctr_trainer import estimator as tf_estimator
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.estimator import evaluated_training
-from ctr_trainer.estimator.periods import EverySeconds
-from ctr_trainer.estimator.run_length import RunLength
+from ctr_trainer.estimator.run_length import EverySeconds, RunLength
 from ctr_trainer.export import directory
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError

@@ -16,7 +16,7 @@ from ctr_trainer.estimator.run_length import Epochs, RunLength
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.mean_optimizer import share_of
+from ctr_trainer.ranks.dense_exchange import share_of
 from ctr_trainer.system.measuring import latency as latencies
 from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError

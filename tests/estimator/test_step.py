@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.estimator.feed import Fed
-from ctr_trainer.estimator.periods import EverySteps
+from ctr_trainer.estimator.run_length import EverySteps
 from ctr_trainer.estimator.step import OwnLoopHook, TrainingSteps
 from ctr_trainer.ranks.meetings import Meetings, StopRequest
 from ctr_trainer.system.measuring.clock import Clock

@@ -9,7 +9,7 @@ import tensorflow as tf
 from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, Summaries, TrainingProgress
 from ctr_trainer.estimator.hooks.measuring_hooks import RunStatusHook
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MetricsHook
-from ctr_trainer.estimator.periods import EverySeconds
+from ctr_trainer.estimator.run_length import EverySeconds
 from ctr_trainer.models.metrics import click_metrics
 from ctr_trainer.models.metrics.click_metrics import ClickMetrics, Line, WorkerFigures, metric_name
 from ctr_trainer.system.measuring.clock import Clock

@@ -8,8 +8,7 @@ import tensorflow as tf
 from ctr_trainer.estimator.hooks.log_hooks import MetricLines
 from ctr_trainer.estimator.hooks.measuring_hooks import PhaseHook
 from ctr_trainer.estimator.hooks.metrics_hook import LineTaker, MetricsHook
-from ctr_trainer.estimator.periods import EveryEpochs, EverySeconds, EverySteps
-from ctr_trainer.estimator.run_length import Epochs, RunLength
+from ctr_trainer.estimator.run_length import Epochs, EveryEpochs, EverySeconds, EverySteps, RunLength
 from ctr_trainer.system.measuring import clock as clocks
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 
 from ctr_trainer.estimator.built_step import optimizer_step
-from ctr_trainer.estimator.hooks import measuring_hooks, traces
+from ctr_trainer.estimator.hooks import measuring_hooks, profile_hook
 from ctr_trainer.estimator.hooks.measuring_hooks import MachineHook, PhaseHook
 from ctr_trainer.estimator.hooks.profile_hook import ProfileHook
 from ctr_trainer.estimator.run_length import RunLength
@@ -58,7 +58,7 @@ def _stats(*nodes, device="/job:localhost/replica:0/task:0/device:CPU:0"):
     ],
 )
 def test_an_operation_is_sorted_by_its_scope_and_type(name, operation, expected):
-    assert traces.purpose(name, operation) == expected
+    assert profile_hook.purpose(name, operation) == expected
 
 
 _EXCHANGE = ("dense_exchange/HorovodAllreduce", "HorovodAllreduce")
@@ -96,14 +96,14 @@ _EXCHANGE = ("dense_exchange/HorovodAllreduce", "HorovodAllreduce")
     ],
 )
 def test_the_time_of_a_step_is_divided_among_its_operations(nodes, expected):
-    found = traces.seconds_by_purpose(_stats(*nodes), BEGAN)
+    found = profile_hook.seconds_by_purpose(_stats(*nodes), BEGAN)
     assert {name: pytest.approx(1e6 * seconds, abs=0.5) for name, seconds in found.items()} == expected
 
 
 def test_a_gpus_operations_are_counted_once():
     stats = _stats(("mlp/MatMul", "MatMul", 0, 10), device="/device:GPU:0/stream:all")
     stats.MergeFrom(_stats(("mlp/MatMul", "MatMul", 20, 40), device="/device:GPU:0/stream:7"))
-    assert traces.seconds_by_purpose(stats, BEGAN)["forward"] == pytest.approx(10e-6, abs=5e-7)
+    assert profile_hook.seconds_by_purpose(stats, BEGAN)["forward"] == pytest.approx(10e-6, abs=5e-7)
 
 
 def test_the_packages_own_operations_are_found_in_a_real_trace():
@@ -125,7 +125,7 @@ def test_the_packages_own_operations_are_found_in_a_real_trace():
             options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
             session.run(step.train_op, {x: np.ones((4, 3))}, options, metadata)
     purposes = {
-        traces.purpose(node.node_name, node.timeline_label.partition("= ")[2].partition("(")[0])
+        profile_hook.purpose(node.node_name, node.timeline_label.partition("= ")[2].partition("(")[0])
         for device in metadata.step_stats.dev_stats
         for node in device.node_stats
     }

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from ctr_trainer.launch.ending import Ending, Kind, Output
+from ctr_trainer.launch.attempt import Ending, Kind, Output
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
 from ctr_trainer.launch.supervisor import Patience
 from ctr_trainer.ranks.endings import records

@@ -9,7 +9,7 @@ from hdrh.histogram import HdrHistogram
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator.hooks.measuring_hooks import MachineHook
-from ctr_trainer.estimator.hooks.traces import PURPOSES
+from ctr_trainer.estimator.hooks.profile_hook import PURPOSES
 from ctr_trainer.system.measuring import clock as clocks
 from ctr_trainer.system.measuring import resources
 from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, TABLE, Clock

@@ -8,8 +8,7 @@ import threading
 
 import pytest
 
-from ctr_trainer.ranks.endings.exchange import RecordExchange
-from ctr_trainer.ranks.endings.records import EndRecord, RecordKind
+from ctr_trainer.ranks.endings.records import EndRecord, RecordExchange, RecordKind
 from ctr_trainer.ranks.notices import Notices, Placement
 
 

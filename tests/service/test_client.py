@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.index import key_kernels
-from ctr_trainer.embedding.service import answers, row_requests
+from ctr_trainer.embedding.service import row_requests, shard
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -234,7 +234,7 @@ def test_a_snapshot_outside_of_the_services_directory_is_refused(client, data_di
 
 
 def test_a_silent_service_is_named_and_its_silence_is_added_up(start, connect, monkeypatch, caplog):
-    monkeypatch.setattr(answers, "LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(shard, "LIMIT_SECONDS", 0.5)
     (service,) = start(is_warm=False)
     client = connect([service.address])
     client.create_table(CONFIG)

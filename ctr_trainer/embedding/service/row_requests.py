@@ -13,8 +13,7 @@ from pyarrow import flight
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.incarnation import Incarnation
-from ctr_trainer.embedding.service.lease import LeaseBook
+from ctr_trainer.embedding.service.lease import Incarnation, LeaseBook
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import PLAIN, find_codec

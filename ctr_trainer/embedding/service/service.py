@@ -13,8 +13,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.incarnation import Incarnation, Replaced, Restarted
-from ctr_trainer.embedding.service.lease import LeaseBook, LeaseHeld
+from ctr_trainer.embedding.service.lease import Incarnation, LeaseBook, LeaseHeld, Replaced, Restarted
 from ctr_trainer.embedding.service.row_requests import ReceivedColumns, RowRequests
 from ctr_trainer.embedding.service.security import Gate, ServerSecurity
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics

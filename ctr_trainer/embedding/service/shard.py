@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import logging
+import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,7 +14,6 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.answers import Silence, first_line, meanings
 from ctr_trainer.embedding.service.lease import LeaseHeld
 from ctr_trainer.embedding.service.row_requests import SentColumns
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback
@@ -20,8 +21,11 @@ from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from ctr_trainer.system.processes import reach
+from ctr_trainer.system.processes.waiting import Watchdog
 
 _log = logging.getLogger(__name__)
+# An answer takes milliseconds. After this number of seconds the service counts as silent.
+LIMIT_SECONDS = 5.0
 # Seconds to wait for a service that has never answered, because it may be starting. Workers that `launch` restarts wait
 # `timeout` seconds instead, because the service may be moving to another host.
 _FIRST_ANSWER_SECONDS = 15.0
@@ -46,6 +50,40 @@ _CHANNEL = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+
+
+class Silence:
+    """Reports a service in the log while it does not answer, and totals in `seconds` the time without answers.
+
+    To a worker whose requests wait, a service that hangs otherwise looks like slow input or slow syncs.
+    """
+
+    def __init__(self, address: str, timeout: float) -> None:
+        self._watchdog = Watchdog("this worker", math.inf, warning=LIMIT_SECONDS)
+        self._watchdog.explain = lambda: (
+            f"it, its host or the network hangs; the job ends if this lasts longer than service_timeout={timeout:g} s"
+        )
+        self._address = address
+        self._lock = threading.Lock()
+        self._counted_until = -math.inf
+        self.seconds = 0.0
+
+    @contextlib.contextmanager
+    def waiting(self, request: str) -> Iterator[None]:
+        """Watches one request, the body of the `with` statement."""
+        began = time.monotonic()
+        try:
+            with self._watchdog.waiting(f"the embedding service {self._address} to answer `{request}`"):
+                yield
+        finally:
+            ended = time.monotonic()
+            if ended - began > LIMIT_SECONDS:
+                with self._lock:  # Each second counts once, even if several requests wait.
+                    self.seconds += max(ended - max(began, self._counted_until), 0.0)
+                    self._counted_until = ended
+
+    def close(self) -> None:
+        self._watchdog.close()
 
 
 class Shard:
@@ -162,11 +200,13 @@ class Shard:
 
         def finish() -> list[FileEntry]:
             try:
-                with meanings(self.address):
+                with wire.meanings(self.address):
                     return _read(results)
             except _RETRIED as error:  # A repeated request would save other rows.
                 self._look_for_its_end()
-                raise ServiceLost(f"embedding service {self.address} aborted `save`: {first_line(error)}") from None
+                raise ServiceLost(
+                    f"embedding service {self.address} aborted `save`: {wire.first_line(error)}"
+                ) from None
 
         return since, finish
 
@@ -212,14 +252,14 @@ class Shard:
             # An attempt gets only part of the time, so that a call on a silently broken connection is retried.
             seconds = call_seconds or min(left, max(timeout / 3, 1.0))
             try:
-                with meanings(self.address):
+                with wire.meanings(self.address):
                     return call(flight.FlightCallOptions(timeout=seconds, headers=self._headers))
             except _RETRIED as error:
                 if what == "hello" and failure is None and (wrong := self._security.what_is_wrong(self.address)):
                     raise UserError(f"embedding service {self.address}: {wrong}") from None
                 if call_seconds and failure is None:
                     waited_from = time.monotonic()  # A snapshot may take longer than `timeout`.
-                failure = first_line(error)
+                failure = wire.first_line(error)
                 self.look()
                 time.sleep(min(backoff, left))
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)

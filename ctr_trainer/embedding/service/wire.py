@@ -18,6 +18,7 @@ Caveat: in Flight, a stream whose connection broke looks like a stream that ende
 that is too short is treated as lost.
 """
 
+import contextlib
 import json
 import struct
 from collections.abc import Iterator, Sequence
@@ -27,9 +28,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from ctr_trainer.embedding.service.lease import LeaseHeld
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError
 
 TOKEN = "authorization"
 # Prefixes of the messages of the service's own errors, see `incarnation`, `lease` and `errors.is_loss`.
@@ -174,6 +176,38 @@ def read_newer(
     positions = positions.astype(np.int64)
     versions[positions] = numbers
     return ChangedRows(versions, positions, rows)
+
+
+@contextlib.contextmanager
+def meanings(address: str) -> Iterator[None]:
+    """Turns errors in answers of the service at `address` into the exceptions that they represent."""
+    try:
+        yield
+    except flight.FlightServerError as error:
+        raise _meant(address, error) from None
+    except (flight.FlightUnauthenticatedError, pa.ArrowInvalid, KeyError) as error:
+        raise UserError(f"embedding service {address}: {first_line(error)}") from None
+
+
+def first_line(error: Exception) -> str:
+    """Returns the message of an error without gRPC's context."""
+    return str(error).split(". Detail:")[0].split(". gRPC client debug context")[0].splitlines()[0]
+
+
+def _meant(address: str, error: flight.FlightServerError) -> Exception:
+    """Returns the exception that the text of a service's error represents; returns other errors unchanged."""
+    text = first_line(error)
+    if text.startswith(RESTARTED):
+        what = "was restarted: the updates since the last checkpoint are lost"
+    elif text.startswith(REPLACED):
+        what = f"has other rows now: {text.removeprefix(REPLACED)}. Updates since the last checkpoint are lost"
+    elif text.startswith(HELD):
+        return LeaseHeld(**json.loads(text.removeprefix(HELD)))
+    elif text.startswith(LOST):
+        return Lost(f"embedding service {address}: {text.removeprefix(LOST)}")
+    else:
+        return error
+    return ServiceLost(f"embedding service {address} {what}. Restart the same command to resume from it")
 
 
 def to_json(value: Any) -> bytes:

@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf1
 import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from ctr_trainer.estimator.hooks.ending_hooks import StepHook
 from ctr_trainer.estimator.hooks.metrics_hook import LineTaker
-from ctr_trainer.estimator.hooks.step_hook import StepHook
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.metrics.click_metrics import Line
 from ctr_trainer.ranks import distributed

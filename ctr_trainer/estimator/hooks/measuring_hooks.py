@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.service.service_metrics import PS_NAMES
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.estimator.hooks.step_hook import StepHook
-from ctr_trainer.estimator.periods import EverySeconds, EverySteps
+from ctr_trainer.estimator.hooks.ending_hooks import StepHook
+from ctr_trainer.estimator.run_length import EverySeconds, EverySteps
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.measuring.latency import UNIT, Latency
 from ctr_trainer.system.measuring.resources import core_seconds, resident_bytes

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.hooks.step_hook import StepHook
-from ctr_trainer.estimator.periods import EverySteps
+from ctr_trainer.estimator.hooks.ending_hooks import StepHook
+from ctr_trainer.estimator.run_length import EverySteps
 from ctr_trainer.models.metrics import click_metrics
 from ctr_trainer.models.metrics.auc import copc, roc_auc
 from ctr_trainer.models.metrics.click_metrics import LINES_SCORES, ClickMetrics, Line, WorkerFigures, metric_name

@@ -1,4 +1,4 @@
-"""Opens the publication of a training, an extension of it (see `estimator.extension`), and writes its dense tower."""
+"""Opens the publication of a training, an extension of it (see `estimator.step`), and writes its dense tower."""
 
 import functools
 import os

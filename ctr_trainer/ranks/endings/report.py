@@ -14,8 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from ctr_trainer.ranks.endings import stop_signals
-from ctr_trainer.ranks.endings.exchange import SETTLE_SECONDS, RecordExchange
-from ctr_trainer.ranks.endings.records import EndRecord, RecordKind, first_cause
+from ctr_trainer.ranks.endings.records import SETTLE_SECONDS, EndRecord, RecordExchange, RecordKind, first_cause
 from ctr_trainer.ranks.endings.stop_signals import StopSignals, Terminated
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.messages import errors, log_lines

@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from ctr_trainer.embedding.service import incarnation
-from ctr_trainer.embedding.service.incarnation import Incarnation, Replaced
+from ctr_trainer.embedding.service import lease
+from ctr_trainer.embedding.service.lease import Incarnation, Replaced
 from ctr_trainer.system.messages.errors import Lost
 
 
 def test_rows_that_were_not_replaced_in_time_keep_their_name(monkeypatch):
-    monkeypatch.setattr(incarnation, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(lease, "_WAIT_SECONDS", 0.01)
     rows = Incarnation()
     before = str(rows)
     with rows.within(before):
