@@ -42,6 +42,7 @@ class Checkpoint(str):
       negative_sampling: fraction of the negative examples used in the latest training; None for a model without it.
       model: what determines the model's graph, see `ModelRecord.to_dict`, and `new_keys`, see `NewKeys.in_training`.
       decay: `begin` and `end` of the run's learning-rate schedule, see `RunLength.decay`.
+      data_begin: the step at which the training on the current data began; above 0 if it is not the model's first data.
       dense_directory: the directory of the dense files, if it is not `path`; see `with_local_dense`.
     """
 
@@ -54,6 +55,7 @@ class Checkpoint(str):
     negative_sampling: float | None = None
     model: dict[str, Any] = dataclasses.field(default_factory=dict)
     decay: dict[str, int | None] = dataclasses.field(default_factory=lambda: {"begin": 0, "end": None})
+    data_begin: int = 0
     dense_directory: str | None = None
 
     def __new__(cls, path: str, *_: Any, **__: Any) -> "Checkpoint":

@@ -17,10 +17,12 @@ class EvaluationHistory:
     Attributes:
       evaluations: dicts of `step` and the metrics, by ascending step.
       best: `metric`, `direction`, `step` and `value` of the best checkpoint, or None.
+      begin: the step at which the training on the current data began; what was found up to it decides nothing more.
     """
 
     evaluations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     best: dict[str, Any] | None = None
+    begin: int = 0
 
     @staticmethod
     def load(model_dir: str) -> "EvaluationHistory":
@@ -30,11 +32,17 @@ class EvaluationHistory:
             return EvaluationHistory()
         values = path.read_json("remove it to continue without the evaluations so far")
         evaluations = [{name: math.nan if v is None else v for name, v in e.items()} for e in values["evaluations"]]
-        return EvaluationHistory(evaluations, values["best"])
+        return EvaluationHistory(evaluations, values["best"], values.get("begin", 0))
+
+    @property
+    def current(self) -> list[dict[str, Any]]:
+        """The evaluations of the training on the current data."""
+        return [each for each in self.evaluations if each["step"] > self.begin]
 
     def save(self, model_dir: str) -> None:
         """Replaces the file atomically."""
-        values = {"best": self.best, "evaluations": [without_nan(each) for each in self.evaluations]}
+        evaluations = [without_nan(each) for each in self.evaluations]
+        values = {"best": self.best, "begin": self.begin, "evaluations": evaluations}
         (path_of(model_dir) / FILE).write_json(values, indent=None)
 
     def go_back(self, step: int) -> None:
@@ -47,22 +55,22 @@ class EvaluationHistory:
         self.evaluations.append({"step": step, **metrics})
 
     def improves(self, metric: str, direction: str, value: float) -> bool:
-        """Returns whether a value is better than the value of the best checkpoint. NaN is never better."""
-        best = self.best or {}
+        """Returns whether a value is better than the best checkpoint's on the current data. NaN is never better."""
+        best = self.best if self.best and self.best["step"] > self.begin else {}
         is_of_metric = (best.get("metric"), best.get("direction")) == (metric, direction)
         return _is_better(value, best["value"] if is_of_metric else math.nan, direction)
 
     def best_by(self, metric: str, direction: str) -> dict[str, Any] | None:
         """Returns `step` and `value` of the best evaluation by a metric; None if no evaluation has a number for it."""
         waits = self.waits(metric, direction)
-        improved = [each for each, wait in zip(self.evaluations, waits, strict=True) if not wait]
+        improved = [each for each, wait in zip(self.current, waits, strict=True) if not wait]
         return {"step": improved[-1]["step"], "value": improved[-1][metric]} if improved else None
 
     def waits(self, metric: str, direction: str, min_delta: float = 0.0) -> list[int]:
-        """Returns for each evaluation how many there were, with it, since the last improvement by over `min_delta`."""
+        """Returns for each of `current` how many there were, with it, since an improvement by over `min_delta`."""
         found: list[int] = []
         best = math.nan
-        for each in self.evaluations:
+        for each in self.current:
             value = each.get(metric, math.nan)
             improves = _is_better(value, best, direction, min_delta)
             best = value if improves else best

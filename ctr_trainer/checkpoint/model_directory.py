@@ -105,11 +105,13 @@ def newest_model_record(model_dir: str) -> dict[str, Any] | None:
 def _chosen(model_dir: str, which: str) -> Checkpoint:
     """Returns the checkpoint that `which` names, and logs its step and why it was chosen. Not a collective."""
     best = EvaluationHistory.load(model_dir).best
+    newest = checkpoints.latest_checkpoint(model_dir)
+    is_current = best is not None and best["step"] > (newest.data_begin if newest else 0)
     kept = {checkpoints.step_of(path) for place in (RECENT, BEST) for path in checkpoints.directories(model_dir, place)}
     said = f"the best by {best['metric']} ({best['value']:.6g})" if best else ""
     if which.isdecimal():
         found, why = checkpoints.whole(model_dir, int(which)), f"as asked; the newest is of step {max(kept)}"
-    elif best and (which == BEST or (which == AUTO and best["step"] in kept)):
+    elif best and (which == BEST or (which == AUTO and is_current and best["step"] in kept)):
         found = checkpoints.whole(model_dir, best["step"], (BEST, RECENT))
         why = f"{said}; the newest is of step {max(kept)}"
     elif which == BEST:
@@ -117,7 +119,8 @@ def _chosen(model_dir: str, which: str) -> Checkpoint:
     else:
         found, why = chosen_checkpoint(model_dir), "the newest"
         why += f"; {said} was of step {best['step']}" if best else ""
-        why += "" if not best or best["step"] in kept else ", which is no longer there"
+        if best and not (is_current and best["step"] in kept):
+            why += ", which is no longer there" if is_current else ", before the current data"
     _log.info("using the checkpoint of step %d of %s: %s", found.step, model_dir, why)
     return found
 
@@ -129,12 +132,17 @@ def on_every_rank(look: Callable[[], Found]) -> Found:
     return cast(Found, Checkpoint(**values) if values else None)  # The checkpoint that rank 0 found.
 
 
-def resuming_text(checkpoint: Checkpoint, model_dir: str, workers: int) -> str:
-    """Returns the first log line of a resumed training: the checkpoint, epoch, best value and number of workers."""
+def resuming_text(checkpoint: Checkpoint, model_dir: str, workers: int, position: Any) -> str:
+    """Returns the first log line of a resumed training: the checkpoint, epoch, best value and number of workers.
+
+    `position` is where its input resumes; None for the beginning.
+    """
     said = [f"resuming from {checkpoint.path}: step {checkpoint.step}"]
-    known = progress(checkpoint.position)
+    known = progress(position)
     if known:
         said.append(f"epoch {known[0]:.1f}")
+    elif progress(checkpoint.position):
+        said.append("with the next data, from its beginning")
     best = EvaluationHistory.load(model_dir).best
     if best is not None:
         said.append(f"best {best['metric']} so far {best['value']:.4f} at step {best['step']}")

@@ -31,7 +31,7 @@ MAIN = (
     *("embedding_optimizer_params", "lr_schedule_params", "scale_lr", "lr_schedule", "embedding_lr_schedule", "l2"),
     *("embedding_service", "sync_steps", "accumulation_steps", "dense_sync_steps", "dense_exchange"),
     *("eval_steps", "eval_epochs", "best_metric", "early_stopping_patience", "save_checkpoints_steps", "warm_start"),
-    *("deterministic", "threads", "log_steps", "log_format", "export_dir", "publish"),
+    *("next_data", "deterministic", "threads", "log_steps", "log_format", "export_dir", "publish"),
 )
 EXAMPLES = (
     "./run.sh --flagfile=configs/demo.flags",
@@ -105,7 +105,7 @@ def _train(
     from ctr_trainer.checkpoint.evaluations import without_nan
     from ctr_trainer.commands.experiment import build, data_recipe
     from ctr_trainer.commands.experiment.as_trained import as_trained
-    from ctr_trainer.commands.experiment.open_source import is_readable
+    from ctr_trainer.commands.experiment.open_source import is_readable, open_source
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.ranks import autotune, distributed
 
@@ -139,7 +139,13 @@ def _train(
         return batches
 
     max_steps, resume_from = data.max_steps or None, model.resume_from or None
-    estimator.train(train_input_fn, max_steps=max_steps, evaluation=eval_spec, resume_from=resume_from)
+    estimator.train(
+        train_input_fn,
+        max_steps=max_steps,
+        evaluation=eval_spec,
+        resume_from=resume_from,
+        next_data=open_source(data.train_data, experiment, fitted=False).files if data.next_data else "",
+    )
     result = estimator.last_training
     if result is None:
         _complete_summary(estimator, eval_spec)

@@ -155,14 +155,22 @@ class Position:
         """
         if not _is_position(values):
             raise UserError(f"reader position {values!r}: expected the keys epoch, shares and order")
-        here = _order(order)
         there = values["order"]
-        for name, value in here.items():
+        for name, value in _order(order).items():
             if there.get(name) != value:
+                if name in ("rows", "files"):
+                    why = (
+                        "it is other data than the checkpoint's. To train this model on it, as on the next day, set "
+                        "next_data; or set warm_start to this model, and another model_dir. To resume, give the "
+                        "checkpoint's data"
+                    )
+                else:
+                    why = (
+                        "the order of the rows differs: some would be read twice, others never. Resume with the "
+                        "settings of the checkpoint"
+                    )
                 raise UserError(
-                    f"reader position: it was saved with {name} = {there.get(name)}, and now {name} = {value}, so the "
-                    "order of the rows differs: some would be read twice, others never. Resume with the data and the "
-                    "settings of the checkpoint"
+                    f"reader position: it was saved with {name} = {there.get(name)}, and now {name} = {value}: {why}"
                 )
         shares = values["shares"]
         if len(shares) != workers:
@@ -188,6 +196,11 @@ def progress(values: Any) -> tuple[float, int] | None:
         return None
     left = sum(map(length, values["shares"]))
     return values["epoch"] + 1 - left / values["order"]["rows"], len(values["shares"])
+
+
+def is_of(values: Any, files: str) -> bool:
+    """Returns whether a saved position is one of the data with this description, see `Source.files`."""
+    return _is_position(values) and values["order"].get("files") == files
 
 
 def _is_position(values: Any) -> bool:

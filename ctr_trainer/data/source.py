@@ -100,6 +100,7 @@ class Source(abc.ABC):
       statistics: dict of dense feature -> `mean`, `std`, `min` and `max` of the training data; {} if unknown.
       files: (path, number of rows of each row group, size in bytes) of each file.
       cure: advice for the message about a changed file, such as `convert the data again`.
+      content: figures of the content, which distinguish data whose files have equal sizes, serializable as JSON.
 
     Attributes:
       group_rows: number of rows of each row group.
@@ -113,11 +114,12 @@ class Source(abc.ABC):
         statistics: dict[str, dict],
         files: Sequence[tuple[Named, Sequence[int], int]],
         cure: str,
+        content: Sequence[object] = (),
     ) -> None:
         self.name, self.spec, self.statistics, self._cure = name, spec, statistics, cure
         self._places = [(path, number) for path, rows, _ in files for number in range(len(rows))]
         self.group_rows = tuple(count for _, rows, _ in files for count in rows)
-        self.files = _description((size, *rows) for _, rows, size in files)
+        self.files = _description([(size, *rows) for _, rows, size in files], content)
         self._open: dict[Named, pq.ParquetFile] = {}
 
     @abc.abstractmethod
@@ -170,17 +172,17 @@ class Source(abc.ABC):
         return table
 
 
-def _description(files: Iterable[Sequence[int]]) -> str:
+def _description(files: Sequence[Sequence[int]], content: Sequence[object]) -> str:
     """Describes the files of a data set, such as `"2 files, 5 row groups, SHA-256 5feceb66ffc86f38"`.
 
-    The digest covers the size and the row group sizes of each file, but no paths, so the data can be moved. Rewriting
-    the data with other row groups changes the digest. So does another order of the rows if it changes a file's size.
+    The digest covers the size and the row group sizes of each file and the content's figures, but no paths, so the data
+    can be moved. Rewriting the data with other row groups changes the digest. So does another order of the rows if it
+    changes a file's size.
 
     Each file is a list of its size in bytes and the number of rows of each row group.
     """
-    listed = list(files)
-    digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
-    return f"{len(listed)} files, {sum(len(each) - 1 for each in listed)} row groups, SHA-256 {digest}"
+    digest = hashlib.sha256(json.dumps([*files, *content]).encode()).hexdigest()[:16]
+    return f"{len(files)} files, {sum(len(each) - 1 for each in files)} row groups, SHA-256 {digest}"
 
 
 def _open(path: Named, dictionaries: Sequence[str]) -> pq.ParquetFile:
@@ -199,7 +201,8 @@ class ConvertedData(Source):
     def __init__(self, path: str | os.PathLike) -> None:
         info = open_dataset(path)
         files = [(path_of(info.path) / file["name"], file["row_groups"], file["bytes"]) for file in info.files]
-        super().__init__(str(path), info.spec, info.statistics, files, "convert the data again")
+        content = [info.label_means, info.distinct]
+        super().__init__(str(path), info.spec, info.statistics, files, "convert the data again", content)
         self._label_means = info.label_means
 
     def read(self, group: int) -> pa.Table:

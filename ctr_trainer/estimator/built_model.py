@@ -39,6 +39,7 @@ class TrainingJob:
       record: compared with the record in `checkpoint`, and written to each new checkpoint.
       checkpoint: the `Checkpoint` to resume from; None for a training that starts from step 0.
       newer_checkpoints: prefix of the names to which checkpoints after `checkpoint`, no longer used, are renamed.
+      data_begin: the global step at which the training on this data began; `start` if it begins with other data.
       last_step: the global step to stop at; None to stop at the end of the input.
       warm_start: the model to start from if there is no checkpoint, see `warm_start_of`.
       stops_early: whether evaluations may end it before `last_step` and the end of the input.
@@ -56,6 +57,7 @@ class TrainingJob:
     lock: PathLease | None
     checkpoint: Checkpoint | None = None
     newer_checkpoints: Literal["refused", "set-aside"] = "refused"
+    data_begin: int = 0
     last_step: int | None = None
     stops_early: bool = False
     warm_start: Any = None
@@ -65,6 +67,11 @@ class TrainingJob:
     def start(self) -> int:
         """The global step at which the training starts."""
         return self.checkpoint.step if self.checkpoint else 0
+
+    @property
+    def position(self) -> dict[str, Any] | None:
+        """Where the input resumes; None for its beginning."""
+        return self.checkpoint.position if self.checkpoint and self.start > self.data_begin else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,15 +90,14 @@ def build_model(job: TrainingJob, input_ends: InputEnds) -> BuiltModel:
       UserError: the input or the `train_op` cannot be used, see `build_step`.
     """
     config, several = job.config, distributed.size() > 1
-    position = job.checkpoint.position if job.checkpoint else None
-    data = call_input_fn(job.input_fn, ModeKeys.TRAIN, job.params, config, position)
+    data = call_input_fn(job.input_fn, ModeKeys.TRAIN, job.params, config, job.position)
     pads = config.uneven_inputs == "pad" and several
     inputs = padded_input(data) if pads else make_input(data, job.model_dir)
     if several and not inputs.fed:
         inputs.count_reads(input_ends.has_read)
     own = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
     batches, epochs = distributed.broadcast_object((inputs.batches, own), "batches")
-    length = resumed(job.checkpoint, batches, job.last_step, epochs and Epochs(**epochs))
+    length = resumed(job.checkpoint, batches, job.last_step, epochs and Epochs(**epochs), job.data_begin)
     spec = job.model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, job.params)
     step = build_step(
         spec, inputs, config.embedding.learning_rate, length, config.dense_exchange, config.mixed_precision == "float16"

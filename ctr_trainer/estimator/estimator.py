@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint.model_directory import one_job, resume_text
+from ctr_trainer.data.row_order import is_of
 from ctr_trainer.estimator.built_model import TrainingJob
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, is_over
 from ctr_trainer.estimator.evaluation import no_examples
@@ -53,6 +54,7 @@ class Estimator(TrainedModel):
         saving_listeners: Sequence[Any] | None = (),
         evaluation: EvalSpec | None = None,
         resume_from: int | None = None,
+        next_data: str = "",
     ) -> Self:
         """Trains until the input ends or a step is reached; resumes from the newest checkpoint if there is one.
 
@@ -64,10 +66,14 @@ class Estimator(TrainedModel):
             `RunConfig.equal_inputs` determines what happens if they get the same batches.
           hooks: additional session hooks.
           steps: number of additional steps; cannot be combined with `max_steps`.
-          max_steps: the global step to stop at; a checkpoint of that step ends the call on all ranks.
+          max_steps: the global step to stop at, counted from the beginning of the current data (see `next_data`); a
+            checkpoint of that step ends the call on all ranks.
           saving_listeners: must be empty.
           evaluation: `EvalSpec` for evaluations during training, see `train_and_evaluate`; None to not evaluate.
           resume_from: step of the checkpoint to resume from; later checkpoints are set aside. None for the newest.
+          next_data: `Source.files` of a `BatchReader`'s data. If the checkpoint was trained on other data, `input_fn`
+            gets no `position`, and `max_steps`, epochs, learning-rate schedules, early stopping and the best checkpoint
+            count from there. "" continues with the checkpoint's data.
 
         Returns:
           this `Estimator`, whose `last_training` is the result.
@@ -91,6 +97,9 @@ class Estimator(TrainedModel):
         self._take_directory()
         with one_job(self.model_dir) as lock, staged(self.model_dir, distributed.is_chief(), owns) as staging:
             checkpoint = self.latest_checkpoint() if resume_from is None else self.find_checkpoint(str(resume_from))
+            start, data_begin = (checkpoint.step, checkpoint.data_begin) if checkpoint else (0, 0)
+            if checkpoint and next_data and not is_of(checkpoint.position, next_data):
+                data_begin = start
             job = TrainingJob(
                 model_fn=self.model_fn,
                 params=self.params,
@@ -102,7 +111,8 @@ class Estimator(TrainedModel):
                 lock=lock,
                 checkpoint=checkpoint,
                 newer_checkpoints="refused" if resume_from is None else "set-aside",
-                last_step=max_steps if steps is None else (checkpoint.step if checkpoint else 0) + steps,
+                data_begin=data_begin,
+                last_step=start + steps if steps else max_steps and data_begin + max_steps,
                 stops_early=bool(evaluation and evaluation.early_stopping_patience),
                 warm_start=self._warm_start or self.config.warm_start,
                 services=self._services,
@@ -125,7 +135,7 @@ class Estimator(TrainedModel):
         if job.last_step is not None and job.start >= job.last_step:
             self._log_nothing_to_do(job, f"it was to stop at step {job.last_step}")
             return None
-        if evaluation and is_over(self.model_dir, evaluation, job.start):
+        if evaluation and is_over(job, evaluation):
             self._log_nothing_to_do(job, "early stopping has ended it there; a higher patience continues it")
             return None
         with open_training(job) as training:

@@ -13,6 +13,7 @@ from ctr_trainer.checkpoint import retention
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.estimator import exporters
 from ctr_trainer.estimator.advice import about_quality
+from ctr_trainer.estimator.built_model import TrainingJob
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
 from ctr_trainer.estimator.run_length import EveryEpochs, EverySeconds, EverySteps, RunLength
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
@@ -58,8 +59,7 @@ class EvaluatedTraining:
         self._history = EvaluationHistory()  # Only rank 0 records evaluations.
         self._writer: tf1.summary.FileWriter | None = None
         if distributed.is_chief():
-            self._history = EvaluationHistory.load(self._model_dir)
-            self._history.go_back(training.job.start)
+            self._history = _history(training.job)
         falls = self._count_falls(_waits(self._history, eval_spec))
         self._falls = distributed.broadcast_object(falls, "learning_rate_falls") if self._plateau else 0
 
@@ -87,7 +87,7 @@ class EvaluatedTraining:
         """Returns fields of `TrainResult`."""
         if self._metrics:
             self._export(is_final=True)
-        if advice := about_quality(self._history.evaluations, keeps_best=bool(self._spec.best_metric)):
+        if advice := about_quality(self._history.current, keeps_best=bool(self._spec.best_metric)):
             _log.info("most likely to make it better: %s", advice)
         return {
             "evaluation": self._metrics,
@@ -197,13 +197,20 @@ def _waits(history: EvaluationHistory, spec: EvalSpec) -> list[int]:
     return history.waits(spec.best_metric or "", spec.direction, spec.early_stopping_min_delta)
 
 
-def is_over(model_dir: str, eval_spec: EvalSpec, step: int) -> bool:
-    """Returns whether early stopping ended the run at `step`. A collective."""
+def _history(job: TrainingJob) -> EvaluationHistory:
+    """Returns the evaluations up to the step at which a training starts."""
+    history = EvaluationHistory.load(job.model_dir)
+    history.go_back(job.start)
+    history.begin = job.data_begin
+    return history
+
+
+def is_over(job: TrainingJob, eval_spec: EvalSpec) -> bool:
+    """Returns whether early stopping ended the run at the step at which a training starts. A collective."""
     over = False
     if distributed.is_chief() and eval_spec.early_stopping_patience:
-        history = EvaluationHistory.load(model_dir)
-        history.go_back(step)
-        at_end = bool(history.evaluations) and history.evaluations[-1]["step"] == step
+        history = _history(job)
+        at_end = bool(history.current) and history.current[-1]["step"] == job.start
         over = at_end and _waits(history, eval_spec)[-1] >= eval_spec.early_stopping_patience
     return distributed.broadcast_object(over, "early_stopping")
 

@@ -134,7 +134,7 @@ class BestExporter(LatestExporter):
 
     def _wants(self, estimator: Any, metrics: Metrics, is_final: bool) -> bool:
         if self._best is None:
-            for earlier in EvaluationHistory.load(estimator.model_dir).evaluations:
+            for earlier in EvaluationHistory.load(estimator.model_dir).current:
                 if earlier["step"] < metrics["global_step"]:
                     self._take({**earlier, "global_step": earlier["step"]})
         return self._take(metrics)

@@ -84,6 +84,7 @@ def own_loop(
             staging=staging,
             lock=lock,
             checkpoint=checkpoint,
+            data_begin=checkpoint.data_begin if checkpoint else 0,
             warm_start=config.warm_start,
         )
         training = stack.enter_context(open_training(job))

@@ -29,8 +29,8 @@ class RunLength:
     """The steps of a run, as far as they are known before it starts; the same on all ranks.
 
     Attributes:
-      begin: the global step at which the run's schedule begins: 0, or the last step of the previous run if that run had
-        reached its end.
+      begin: the global step at which the run's schedule begins: `data_begin`, or the last step of the previous run if
+        that run had reached its end.
       start: the global step from which this process resumes; `begin` or later.
       batches: number of batches that each rank's input has from `start` on; None if unknown.
       last: the global step to stop at; None if there is none.
@@ -38,6 +38,7 @@ class RunLength:
         unknown.
       epochs: the `Epochs` of the input; None if unknown.
       accumulation_steps: batches per optimizer step; 1 until the `train_op` is made.
+      data_begin: the global step at which the training on the current data began, from which schedules count steps.
     """
 
     begin: int = 0
@@ -47,6 +48,7 @@ class RunLength:
     earlier_end: int | None = None
     epochs: Epochs | None = None
     accumulation_steps: int = 1
+    data_begin: int = 0
 
     def end(self) -> int | None:
         """Returns the global step at which the run ends; None if it is not known."""
@@ -86,15 +88,19 @@ class RunLength:
 
 
 def resumed(
-    checkpoint: Checkpoint | None, batches: int | None, last: int | None, epochs: Epochs | None = None
+    checkpoint: Checkpoint | None,
+    batches: int | None,
+    last: int | None,
+    epochs: Epochs | None = None,
+    data_begin: int = 0,
 ) -> RunLength:
     """Returns the `RunLength` of a training that resumes from a `Checkpoint`, or starts without one."""
     if checkpoint is None:
         return RunLength(batches=batches, last=last, epochs=epochs)
     before = checkpoint.decay
     came_to_its_end = before["end"] is not None and checkpoint.step >= before["end"]
-    begin = checkpoint.step if came_to_its_end else before["begin"] or 0
-    return RunLength(begin, checkpoint.step, batches, last, before["end"], epochs)
+    begin = checkpoint.step if came_to_its_end else max(before["begin"] or 0, data_begin)
+    return RunLength(begin, checkpoint.step, batches, last, before["end"], epochs, data_begin=data_begin)
 
 
 class EverySteps:

@@ -142,6 +142,7 @@ class Saving:
                     negative_sampling=self._negative_sampling,
                     model={**self._model, "new_keys": self._feed.new_keys.in_training},
                     decay=self._decay,
+                    data_begin=self._job.data_begin,
                 )
                 self._last = checkpoints.commit(made)
                 model_directory.point_tensorflow_to(self._job.model_dir, self._last)

@@ -106,7 +106,7 @@ def span(schedule: Schedule, run: RunLength) -> tuple[float, float]:
 def _unit(schedule: Schedule, run: RunLength) -> tuple[float, float]:
     """Returns the schedule's unit in steps, and the global step from which the schedule counts."""
     if schedule.unit == "step":
-        return 1.0, 0.0
+        return 1.0, float(run.data_begin)
     if run.steps_per_epoch is None:
         raise UserError(
             "unit=epoch: the input does not say how many batches an epoch has, as a tf.data.Dataset: count in "

@@ -146,7 +146,8 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         job.record.check(job.checkpoint, job.model_dir, training=True)
     if distributed.is_chief():
         if job.checkpoint:
-            _log.info("%s", model_directory.resuming_text(job.checkpoint, job.model_dir, distributed.size()))
+            size = distributed.size()
+            _log.info("%s", model_directory.resuming_text(job.checkpoint, job.model_dir, size, job.position))
         retention.set_aside(job.model_dir, job.start, job.newer_checkpoints)
         retention.remove_unfinished(job.model_dir)
         model_directory.point_tensorflow_to(job.model_dir, job.checkpoint)

@@ -57,9 +57,13 @@ def trained(source, tmp_path_factory):
     loose = [training(how, "--epochs=3", "--evaluate", "--loose", how) for how in LOOSE]
     loose += [training(f"limited-{by}", "--epochs=3", "--loose", "--limits", f"--service={by}") for by in LIMITED]
     ended = [training("ended", "--epochs=0", "--max_steps=10", name=name) for name in ("first", "again")]
+    next_day = small.make(directory / "next_day", rows=ROWS, seed=1)
+    days = [training("days", "--max_steps=9")]
+    for name, *more in (("half", "--max_steps=8"), ("rest",)):
+        days.append(_flags(next_day, directory / "days", "--next_data", *more, name=name))
     two = training("resized", "--epochs=1", "--max_steps=13", name="two")
     warm = training("warm", "--epochs=0", "--max_steps=1", "--loose", f"--warm_start={directory / 'strict' / 'model'}")
-    of_two = _arguments(training("strict", *STRICT), *loose, *ended, two, warm)
+    of_two = _arguments(training("strict", *STRICT), *loose, *ended, two, warm, *days)
     launch.run(2, *of_two, seconds=2 * launch.TIMEOUT_SECONDS)
     shutil.copytree(directory / "resized" / "model", directory / "resized" / "of_two")
     launch.run(3, *_arguments(training("three", "--epochs=1"), training("resized", "--epochs=1", name="three")))
@@ -128,6 +132,14 @@ def test_two_workers_begin_with_the_rows_and_variables_of_another_model(trained)
         assert np.array_equal(starts[0][name], dense.get_tensor(name.replace(".", "/")))
     said = json.loads((trained / "warm" / "out" / "result-0.json").read_text())["warm_start"]
     assert sum(said["rows"].values()) == len(there["keys"]) and said["step"] == source.step
+
+
+def test_two_workers_with_a_service_read_the_next_days_data_once(trained):
+    half, rest = (_seen(trained / "days" / name, 2) for name in ("half", "rest"))
+    half = [seen[: 8 * 16] for seen in half]  # one batch more may have been read ahead
+    assert sorted(sum(half + rest, [])) == sorted(f"r{i}" for i in range(ROWS))
+    saved = latest_checkpoint(trained / "days" / "model")
+    assert (saved.data_begin, saved.step, saved.examples) == (9, 9 + 32, 9 * 32 + ROWS)
 
 
 def test_a_run_resumes_with_another_number_of_workers_without_repeats(trained):

@@ -3,6 +3,7 @@
 import os
 
 from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
+from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.schedule import check_plateau
@@ -18,7 +19,6 @@ _OF_HOROVOD = ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log"
 def require_data(path: str, experiment: Experiment) -> None:
     """Raises UserError if this --train_data or --eval_data has no data, or the feature spec does not exist."""
     from ctr_trainer.data.dataset import FILE
-    from ctr_trainer.data.input_schemes import is_stream
     from ctr_trainer.data.source import ConvertedData
     from ctr_trainer.features.spec import FeatureSpec
 
@@ -37,7 +37,6 @@ def require_data(path: str, experiment: Experiment) -> None:
 
 def _require_stream(url: str, experiment: Experiment) -> None:
     """Raises UserError if a stream's URL or settings are wrong, or a required package is missing."""
-    from ctr_trainer.data.input_schemes import is_stream
     from ctr_trainer.live.stream.opening import opener
     from ctr_trainer.live.stream.source import StreamAddress
 
@@ -78,6 +77,8 @@ def require_model(model: ModelSettings) -> None:
 
 def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None:
     """Raises UserError if settings of a training contradict each other."""
+    if experiment.data.next_data and is_stream(experiment.data.train_data):
+        raise UserError("--next_data is about files: a stream continues by itself, and --stream_from begins elsewhere")
     if not experiment.data.epochs and not experiment.data.max_steps:
         raise UserError("--epochs=0 never ends by itself: give --max_steps")
     if evaluation.best_metric and not (evaluation.evaluates or experiment.data.eval_data):

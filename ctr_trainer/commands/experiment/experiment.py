@@ -61,6 +61,11 @@ class DataSettings(Settings, title="Data"):
         "--feature_spec is given",
         "path",
     )
+    next_data: bool = setting(
+        False,
+        "continue a model that was trained on other data with --train_data from its beginning; --epochs, --max_steps, "
+        "schedules and early stopping count from there, and the same command resumes within the data",
+    )
     feature_spec: str = setting(
         "", "feature spec (TOML) of Parquet, TFRecords or CSV (.csv, .tsv) that is read without `convert`", "path"
     )
@@ -70,7 +75,8 @@ class DataSettings(Settings, title="Data"):
     epochs: int = setting(1, "passes over the training data; 0 trains until --max_steps", "epochs", minimum=0)
     max_steps: int = setting(
         0,
-        "global step to stop at, counted over all runs of the model; 0 trains until --epochs are over",
+        "global step to stop at, counted over all runs of the model, or since --next_data began other data; 0 trains "
+        "until --epochs are over",
         "steps",
         minimum=0,
     )

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.data.source import ConvertedData
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.program import run_program
@@ -48,6 +49,7 @@ parser.add_argument("--sync_compression", default="none")
 parser.add_argument("--row_copies", default="host")
 parser.add_argument("--warm_start", default="")
 parser.add_argument("--publish", default="")
+parser.add_argument("--next_data", action="store_true")
 parser.add_argument("--limits", action="store_true", help="a table of at most 50 rows, of keys that came twice")
 parser.add_argument("--stall_warning", type=float, default=0.0)
 parser.add_argument("--stall_timeout", type=float, default=1800.0)
@@ -124,7 +126,9 @@ def run(flags):
         limits = [TableLimits(table.name, 2, 50) for table in reader.spec.tables[:1]] if flags.limits else ()
         return Recording(reader, witness, tuple(limits))
 
-    result = estimator.train(input_fn, hooks=[witness], max_steps=flags.max_steps).last_training
+    next_data = ConvertedData(flags.data).files if flags.next_data else ""
+    estimator.train(input_fn, hooks=[witness], max_steps=flags.max_steps, next_data=next_data)
+    result = estimator.last_training
     (out / f"seen-{rank}.json").write_text(json.dumps(witness.seen))
     (out / f"result-{rank}.json").write_text(json.dumps(result and result.to_json()))
     if flags.evaluate:
