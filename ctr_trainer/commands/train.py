@@ -31,7 +31,7 @@ MAIN = (
     *("embedding_optimizer_params", "lr_schedule_params", "scale_lr", "lr_schedule", "embedding_lr_schedule", "l2"),
     *("embedding_service", "sync_steps", "accumulation_steps", "dense_sync_steps", "dense_exchange"),
     *("eval_steps", "eval_epochs", "best_metric", "early_stopping_patience", "save_checkpoints_steps", "warm_start"),
-    *("next_data", "deterministic", "threads", "log_steps", "log_format", "export_dir", "publish"),
+    *("next_data", "deterministic", "threads", "log_steps", "export_dir", "publish"),
 )
 EXAMPLES = (
     "./run.sh --flagfile=configs/demo.flags",

@@ -222,7 +222,7 @@ def test_the_history_has_no_nan_in_its_file(tmp_path):
 
 def test_patience_counts_from_the_last_improvement_by_more_than_min_delta():
     history = EvaluationHistory(
-        [{"step": i, "auc": auc} for i, auc in enumerate([0.6, 0.7, 0.705, float("nan"), 0.69])]
+        [{"step": i, "auc": auc} for i, auc in enumerate([0.6, 0.7, 0.705, float("nan"), 0.69], 1)]
     )
     assert history.waits("auc", "max") == [0, 0, 0, 1, 2]
     assert history.waits("auc", "max", 0.01) == [0, 0, 1, 2, 3]

@@ -86,6 +86,9 @@ class Recording:
         self.statistics, self.batch_size = reader.statistics, reader.batch_size
         self.position_after = reader.position_after
 
+    def with_statistics(self, statistics):
+        return Recording(self._reader.with_statistics(statistics), self._witness, self.spec.limits)
+
     def __iter__(self):
         for batch in self._reader:
             self._witness.seen.extend(map(str, batch.ids["row"][: batch.size]))

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Trains a model on the clicks of one more day, and publishes it; docs/every_day.md explains the steps. From cron:
+#
+#     15 4 * * *  every_day.sh HOME CLICKS        (the files CLICKS/YYYY-MM-DD.csv; HOME has features.toml, train.flags)
+#     every_day.sh HOME CLICKS 2026-11-27         (the same for another day; repeats only what is not done yet)
+#
+# HOW=warm_start trains each day's model into a directory of its own, HOW=next_data continues one model.
+set -euo pipefail
+home=$1 clicks=$2 day=${3:-$(date -d yesterday +%F)}
+mkdir -p "$home"/{data,before,models} && cd "$home"
+exec 9> lock
+flock --nonblock 9 || { echo "every_day.sh: another run holds $home/lock" >&2; exit 75; }
+ctr() { python -m ctr_trainer "$@"; }
+
+if [[ ${HOW:-next_data} == next_data ]]; then
+    model=models/current former=models/current how=--next_data
+else
+    model=models/$day former=$(find models -mindepth 1 -maxdepth 1 ! -name "$day" | sort | tail -n 1)
+    how=${former:+--warm_start=$former}
+fi
+data=data/$day before=before/$day.json
+[[ -e $data/_dataset.json ]] ||
+    ctr convert --format=csv --input="$clicks/$day.csv" --feature_spec=features.toml --output="$data"
+
+if [[ -d $former/checkpoints && ! -e $before ]]; then # What the model says of clicks that it has not seen.
+    ctr evaluate --model_dir="$former" --eval_data="$data" --checkpoint=latest --output="$before"
+fi
+python - before "${MOST_FALL:-0.02}" <<'PYTHON' # More clicks of a broken day would spoil the model.
+import json, pathlib, sys
+days = sorted(pathlib.Path(sys.argv[1]).glob("*.json"))[-2:]
+auc = [json.loads(day.read_text())["auc"] for day in days]
+if len(auc) == 2 and auc[1] < auc[0] - float(sys.argv[2]):
+    sys.exit(f"{days[1].stem}: AUC {auc[1]:.4f}, on {days[0].stem} {auc[0]:.4f}: look at the data; not trained")
+PYTHON
+
+ctr train --flagfile=train.flags --model_dir="$model" --train_data="$data" ${how:+"$how"}
+ctr publish --model_dir="$model" --checkpoint=latest --to=publication
+find data before models -mindepth 1 -maxdepth 1 -mtime +"${KEEP_DAYS:-14}" -exec rm -r {} +
