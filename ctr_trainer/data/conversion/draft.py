@@ -182,19 +182,14 @@ def _place_single(c: Column, labels: Labels, draft: Draft) -> bool:
     can_count = numbers is None or c.is_whole
     measured = measure(labels, c.codes, numbers, can_count)
     what = "text" if c.kind == TEXT else "whole numbers" if c.is_whole else "numbers"
-    why = f"{what}, {distinct:,} distinct values, {c.missing}; {measured}"
-    if (
-        can_count
-        and present >= _MIN_ROWS
-        and distinct >= _OWN * present
-        and not (measured.is_amount and measured.gains)
-    ):
+    why = f"{what}, {distinct:,} distinct values, {c.missing}; {measured.why}"
+    if can_count and present >= _MIN_ROWS and distinct >= _OWN * present and not (measured.is_amount and measured.gain):
         draft.ids[c.name] = f"{why}; {distinct / present:.0%} are distinct, which are too rare to learn from"
         return False
-    if not measured.gains:
+    if not measured.gain:
         draft.weak.append(c.name)
     name, codes = c.name, c.codes if numbers is None or measured.is_category else buckets(c.numbers, _BASE_BUCKETS)
-    draft.gains["dense" if measured.is_amount else "sparse"] += measured.gain if measured.gains else 0.0
+    draft.gains["dense" if measured.is_amount else "sparse"] += measured.gain
     if measured.is_amount:
         _place_amount(c, why, draft, has_levels=not measured.is_category)
     if measured.is_category:

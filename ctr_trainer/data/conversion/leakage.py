@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
-from ctr_trainer.data.conversion.measurement import Labels, auc, buckets, scores
+from ctr_trainer.data.conversion.measurement import Labels, added, auc, buckets
 from ctr_trainer.data.source import Source
 from ctr_trainer.features.columns import DenseFeature, SparseFeature
 from ctr_trainer.features.hashing import keys
@@ -106,7 +106,7 @@ def evidence(values: np.ndarray | None, present: Labels, labels: Labels) -> str:
         alone = _auc(labels[present], values[present])
     else:
         codes, alone = np.unique(np.where(present, values, 0), return_inverse=True)[1], 0.5
-    best = max(alone, 1 - alone, _auc(labels, scores(labels, codes)))
+    best = max(alone, 1 - alone, _auc(labels, added(labels, None, codes)))
     if best > _AUC:
         return f"alone has an AUC of {best:.4f}"
     found, codes, counts = np.unique(values[present], return_inverse=True, return_counts=True)

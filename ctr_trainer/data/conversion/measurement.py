@@ -1,30 +1,29 @@
 """Measures what a column says about the label: its held-out log loss as a category, as an amount, and as both.
 
-The prediction for a row is computed from the other rows. With n other rows of the row's category, of which s are
-positive,
+The odds p / (1 - p) of a row are a product over columns, and then over pairs of columns. With n other rows of the row's
+category, of which s are positive and for which the product so far predicts e positive ones, the factor of a category is
 
-    p = (s + w p0) / (n + w)
+    ((s + w p0) / (e + w p0)) / ((n - s + w (1 - p0)) / (n - e + w (1 - p0)))
 
-p0 is the mean label, and w is the one of 1, 5, 25 and 125 with the least log loss. The categories of an amount are
-buckets of neighbouring numbers: 8, 32 or 128 buckets, but at most half as many as there are distinct numbers. For both,
-the categories are the values and p0 is the prediction of the value's bucket.
+p0 is the mean label, and w is the one of 1, 5, 25 and 125 with the least log loss. Without other columns, the
+prediction is (s + w p0) / (n + w). The categories of an amount are buckets of neighbouring numbers: 8, 32 or 128
+buckets, but at most half as many as there are distinct numbers.
 
 A frequent id has a bucket almost of its own, so buckets alone do not show that numbers are amounts. Their order must
 matter, too: the other values of a bucket, of 8 or 32, must predict the labels of a value better than the mean label.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 _WEIGHTS = (1.0, 5.0, 25.0, 125.0)
 _BUCKETS = (8, 32, 128)
-_SURE = 2.0  # Least gain, in standard errors.
+_SURE, _SURE_OF_PAIR = 2.0, 3.0  # Least gain, in standard errors: of a column, and of the best of many pairs.
 _FEWEST_ROWS = 2  # Least mean number of rows per value of a category whose order matters.
-_SURE_OF_PAIR = 3.0  # The same for the best of many pairs.
 _MOST_CROSSED = 32  # Most columns whose pairs are measured: 496 pairs.
 _MOST_TRIED = 32  # Most pairs that are measured again next to the pairs that were found before.
 _SHARE = 0.1  # Least share of the gain that the second of two forms adds.
@@ -34,59 +33,20 @@ Codes = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.bool_]
 
 
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """The held-out log losses of a column, and the form that they suggest.
+class Measured(NamedTuple):
+    """The form of a column that its held-out log losses suggest.
 
     Attributes:
-      none, category, amount: mean log loss per row without the column, as a category and as an amount; None if not
-        measured.
-      gains: whether the better form has a lower log loss than `none`, by more than chance.
+      gain: the mean log loss per row without the column minus the one of its better form; 0 if it may be chance.
       is_category, is_amount: the suggested form. Both are True if each adds a tenth of the gain to the other. If the
         category does not, or has fewer than two rows per value, and neighbouring numbers are alike, it is an amount.
-      note: the reason for the form, other than the log losses.
+      why: the log losses, and the reason for the form if it is another one.
     """
 
-    none: float
-    category: float | None
-    amount: float | None
-    gains: bool
+    gain: float
     is_category: bool
     is_amount: bool
-    note: str = ""
-
-    @property
-    def gain(self) -> float:
-        """The log loss without the column minus the one of the better form, at least 0."""
-        return max(0.0, *(self.none - loss for loss in (self.category, self.amount) if loss is not None))
-
-    def __str__(self) -> str:
-        forms = (("a category", self.category), ("an amount", self.amount))
-        figures = ", ".join(f"{loss:.4f} as {form}" for form, loss in forms if loss is not None)
-        gain = "" if self.gains else "no gain: "
-        return f"{gain}held-out log loss {figures}, {self.none:.4f} without{self.note and '; '}{self.note}"
-
-
-class _Losses:
-    """The log losses of the rows of each value.
-
-    Args:
-      rows: float64[2, k], the number of rows of each value whose label is 0 and 1.
-      p: float64[2, k], the predictions for these rows.
-    """
-
-    def __init__(self, rows: Floats, p: Floats) -> None:
-        self.p, self._share = p, rows / rows.sum()
-        p = np.clip(p, 1e-9, 1 - 1e-9)
-        self._each = -np.log(np.array([1 - p[0], p[1]]))
-        self._count = rows.sum()
-        self.mean = float((self._share * self._each).sum())
-
-    def adds_to(self, before: "_Losses", least: float = 0.0) -> bool:
-        """Whether these losses are lower than the losses `before` by more than chance, and by more than `least`."""
-        gains, gain = before._each - self._each, before.mean - self.mean
-        deviation = np.sqrt((self._share * (gains - gain) ** 2).sum() / self._count)
-        return bool(gain > max(_SURE * deviation, least))
+    why: str
 
 
 def measure(labels: Labels, codes: Codes, numbers: Floats | None, is_countable: bool) -> Measured:
@@ -98,39 +58,37 @@ def measure(labels: Labels, codes: Codes, numbers: Floats | None, is_countable: 
       numbers: float64[k], the values, for an amount; None for text.
       is_countable: whether the values can be categories.
     """
-    rows = _rows(labels, codes)
-    none = _Losses(rows, _prior(rows))
-    category = _best(rows, none.p) if is_countable else None
-    if numbers is None:
-        assert category is not None
-        return Measured(none.mean, category.mean, None, category.adds_to(none), True, False)
-    order = np.argsort(numbers)
-    sizes = [_buckets(rows.sum(0), order, min(size, len(order) // 2)) for size in _BUCKETS]
-    amount = min((_of_buckets(rows, bucket) for bucket in sizes), key=lambda losses: losses.mean)
-    if category is None:
-        return Measured(none.mean, None, amount.mean, amount.adds_to(none), False, True)
-    both = _best(rows, amount.p)
-    least = _SHARE * max(none.mean - both.mean, 0)
-    is_ordered = any(_neighbours_tell(rows, bucket) for bucket in sizes[:-1])
-    # Fewer rows per value overfit: as a category, the weights of persons in Adult lower the test AUC by 0.005.
-    is_frequent = rows.sum() >= _FEWEST_ROWS * len(numbers)
-    is_category = not is_ordered or (is_frequent and both.adds_to(amount, least))
-    is_amount = is_ordered and (not is_category or both.adds_to(category, least))
-    gains = is_ordered or category.adds_to(none)
-    note = "" if is_ordered else "neighbouring numbers are unlike"
-    note = note if is_frequent or is_category else "too few rows per number for a category"
-    return Measured(none.mean, category.mean, amount.mean, gains, is_category, is_amount, note)
+    start = _start(labels)
+    none, note, is_ordered = _loss(labels, start), "", False
+    forms = {"a category": _loss(labels, added(labels, start, codes))} if is_countable else {}
+    is_category, is_amount = is_countable, numbers is not None
+    if numbers is not None:
+        counts, order = np.bincount(codes), np.argsort(numbers)
+        bucketed = [_buckets(counts, order, min(size, len(order) // 2))[codes] for size in _BUCKETS]
+        tried = [added(labels, start, bucket) for bucket in bucketed]
+        odds = min(tried, key=lambda each: _loss(labels, each).mean())
+        forms["an amount"] = _loss(labels, odds)
+    if is_countable and numbers is not None:
+        both = _loss(labels, added(labels, odds, codes))
+        least = _SHARE * max(none.mean() - both.mean(), 0)
+        is_ordered = any(_neighbours_tell(labels, codes, bucket) for bucket in bucketed[:-1])
+        # Fewer rows per value overfit: as a category, the weights of persons in Adult lower the test AUC by 0.005.
+        is_frequent = len(labels) >= _FEWEST_ROWS * len(numbers)
+        is_category = not is_ordered or (is_frequent and _adds(forms["an amount"], both, least))
+        is_amount = is_ordered and (not is_category or _adds(forms["a category"], both, least))
+        note = "" if is_frequent or is_category else "; too few rows per number for a category"
+        note = note if is_ordered else "; neighbouring numbers are unlike"
+    gain = none.mean() - min(loss.mean() for loss in forms.values())
+    gain = max(gain, 0.0) if is_ordered or any(_adds(none, loss) for loss in forms.values()) else 0.0
+    figures = ", ".join(f"{loss.mean():.4f} as {form}" for form, loss in forms.items())
+    why = f"{'' if gain else 'no gain: '}held-out log loss {figures}, {none.mean():.4f} without{note}"
+    return Measured(gain, is_category, is_amount, why)
 
 
 def crosses(
     labels: Labels, columns: Mapping[str, Codes], categories: Collection[str], count: int
 ) -> list[tuple[tuple[str, str], float, float]]:
     """Finds the pairs of categories that say most about the label beyond all single columns and the pairs before them.
-
-    The log-odds of a row are a sum over columns, and then over pairs. With n other rows of the row's category, of which
-    s are positive and for which the sum so far predicts e positive ones, a category adds
-
-        log((s + w p0) / (e + w p0)) - log((n - s + w (1 - p0)) / (n - e + w (1 - p0)))
 
     Args:
       columns: name -> int64[n], the number of each row's value.
@@ -142,24 +100,23 @@ def crosses(
     """
     if labels.all() or not labels.any():
         return []
-    odds, order = np.full(len(labels), np.log(labels.mean() / (1 - labels.mean()))), []
-    for name, codes in columns.items():
-        order.append((_loss(labels, _added(labels, odds, codes)).mean(), name))
-    for _, name in 2 * sorted(order):  # The second time, correlated columns correct each other.
-        odds = _added(labels, odds, columns[name])
-    best = [name for _, name in sorted(order) if name in categories][:_MOST_CROSSED]
+    odds = _start(labels)
+    order = sorted((_loss(labels, added(labels, odds, codes)).mean(), name) for name, codes in columns.items())
+    for _, name in 2 * order:  # The second time, correlated columns correct each other.
+        odds = added(labels, odds, columns[name])
+    best = [name for _, name in order if name in categories][:_MOST_CROSSED]
     pairs, found = list(itertools.combinations(sorted(best, key=list(columns).index), 2)), []
     for _ in range(count):
         before, tried = _loss(labels, odds), []
         for pair in pairs:
-            gains = before - _loss(labels, _added(labels, odds, _pair(*(columns[name] for name in pair))))
-            if gains.mean() > _SURE_OF_PAIR * gains.std() / np.sqrt(len(labels)):
-                tried.append((gains.mean(), pair))
+            after = _loss(labels, added(labels, odds, _pair(*(columns[name] for name in pair))))
+            if _adds(before, after, sure=_SURE_OF_PAIR):
+                tried.append((after.mean(), pair))
         if not tried:
             break
-        (gain, first), *others = sorted(tried, reverse=True)
-        found.append((first, float(before.mean()), float(before.mean() - gain)))
-        odds = _added(labels, odds, _pair(*(columns[name] for name in first)))
+        (after_best, first), *others = sorted(tried)
+        found.append((first, float(before.mean()), float(after_best)))
+        odds = added(labels, odds, _pair(*(columns[name] for name in first)))
         pairs = [pair for _, pair in others[:_MOST_TRIED]]
     return found
 
@@ -168,26 +125,36 @@ def _pair(first: Codes, second: Codes) -> Codes:
     return np.unique(first * (second.max() + 1) + second, return_inverse=True)[1]
 
 
-def _added(labels: Labels, odds: Floats, codes: Codes) -> Floats:
-    """Returns the log-odds with what the categories add, for the best w; see `crosses`."""
-    p, base = 1 / (1 + np.exp(-odds)), labels.mean()
+def added(labels: Labels, odds: Floats | None, codes: Codes) -> Floats:
+    """Returns the odds with the factors of the categories, float64[n]; `odds` is None for those of the mean label."""
+    odds = _start(labels) if odds is None else odds
+    p, base = odds / (1 + odds), _base(labels)
     n, s, e = (np.bincount(codes, each)[codes] - each for each in (np.ones(len(labels)), labels.astype(float), p))
     tried = []
     for weight in _WEIGHTS:
         of_positive = (s + weight * base) / (e + weight * base)
         of_negative = (n - s + weight * (1 - base)) / (n - e + weight * (1 - base))
-        tried.append(odds + np.log(np.maximum(of_positive, 1e-9) / np.maximum(of_negative, 1e-9)))
+        tried.append(np.clip(odds * of_positive / of_negative, 1e-9, 1e9))
     return min(tried, key=lambda each: _loss(labels, each).mean())
 
 
+def _base(labels: Labels) -> float:
+    return float(np.clip(labels.mean(), 1e-9, 1 - 1e-9))
+
+
+def _start(labels: Labels) -> Floats:
+    """Returns the odds of the mean label for each row."""
+    return np.full(len(labels), _base(labels) / (1 - _base(labels)))
+
+
 def _loss(labels: Labels, odds: Floats) -> Floats:
-    return np.logaddexp(0, np.where(labels, -odds, odds))
+    return np.log1p(np.where(labels, 1 / odds, odds))
 
 
-def scores(labels: Labels, codes: Codes) -> Floats:
-    """Returns the predictions p of the rows by their categories, float64[n]; the same for all values of one row."""
-    rows = _rows(labels, codes)
-    return _best(rows, np.full_like(rows, labels.mean())).p[labels.astype(int), codes]
+def _adds(before: Floats, after: Floats, least: float = 0.0, sure: float = _SURE) -> bool:
+    """Whether the losses `after` are lower than `before` by more than chance, and by more than `least`."""
+    gains = before - after
+    return bool(gains.mean() > max(sure * gains.std() / np.sqrt(len(gains)), least))
 
 
 def buckets(numbers: Floats, size: int) -> Codes:
@@ -206,35 +173,12 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * (len(labels) - n)))
 
 
-def _rows(labels: Labels, codes: Codes) -> Floats:
-    size = codes.max() + 1
-    return np.array([np.bincount(codes[labels == label], minlength=size) for label in (False, True)], np.float64)
-
-
-def _prior(rows: Floats) -> Floats:
-    """Returns the mean label of the other rows."""
-    positive = rows[1].sum() + np.array([[0.5], [-0.5]])
-    return np.repeat(positive / rows.sum(), rows.shape[1], axis=1)
-
-
-def _best(rows: Floats, prior: Floats) -> _Losses:
-    """Returns the losses with the best w; `prior` is p0."""
-    others, positive = np.maximum(rows.sum(0) - 1, 0), rows[1] - np.array([[0], [1]])
-    tried = (_Losses(rows, (positive + weight * prior) / (others + weight)) for weight in _WEIGHTS)
-    return min(tried, key=lambda losses: losses.mean)
-
-
-def _of_buckets(rows: Floats, bucket: Codes) -> _Losses:
-    of_buckets = np.array([np.bincount(bucket, of_label) for of_label in rows])
-    return _Losses(rows, _best(of_buckets, _prior(of_buckets)).p[:, bucket])
-
-
-def _neighbours_tell(rows: Floats, bucket: Codes) -> bool:
+def _neighbours_tell(labels: Labels, codes: Codes, bucket: Codes) -> bool:
     """Whether the labels of a value are better predicted by the other values of its bucket than by the mean label."""
-    others = np.array([np.bincount(bucket, of_label)[bucket] for of_label in rows]) - rows
-    base, weight = rows[1].sum() / rows.sum(), _WEIGHTS[-1]
-    p = (others[1] + weight * base) / (others.sum(0) + weight)
-    gains = (rows * np.log(np.array([(1 - p) / (1 - base), p / base]))).sum(0)
+    each_row, base, weight = np.ones(len(labels)), _base(labels), _WEIGHTS[-1]
+    n, s = (np.bincount(bucket, each)[bucket] - np.bincount(codes, each)[codes] for each in (each_row, labels))
+    p = (s + weight * base) / (n + weight)
+    gains = np.bincount(codes, np.log(np.where(labels, p / base, (1 - p) / (1 - base))))
     return bool(gains.sum() > _SURE * np.sqrt((gains**2).sum()))
 
 
