@@ -70,6 +70,7 @@ def run(
     metrics: MetricsConfig,
 ) -> None:
     """Searches, prints the best trials, and prints the result as a JSON object on the last line."""
+    from ctr_trainer.commands.experiment.recipes import Facts
     from ctr_trainer.commands.studies import space
     from ctr_trainer.commands.studies.plan import TrialPlan, TrialPlans
     from ctr_trainer.data.dataset import open_dataset
@@ -86,7 +87,10 @@ def run(
         open_dataset(path)  # Data that is not converted raises an error: each trial would convert it again.
     own, found = TrialPlan.of(given, experiment, evaluation, metrics), space.load(flags.space)
     widened = tuple(each.widened(own.texts[each.flag]) if each.flag in own.texts else each for each in found.parameters)
-    plans = TrialPlans(own, dataclasses.replace(found, parameters=widened), open_dataset(data.train_data).rows)
+    info = open_dataset(data.train_data)
+    has_pieces = any(feature.pieces for feature in info.spec.dense)
+    facts = Facts(info.rows, keys=sum(info.distinct.values()), has_validation=True, has_pieces=has_pieces)
+    plans = TrialPlans(own, dataclasses.replace(found, parameters=widened), facts)
     plans.of(None)  # Refuses settings that cannot be trained.
     plans.of({each.flag: str(each.start) for each in found.parameters if each.start is not None})
     _search(plans, flags)

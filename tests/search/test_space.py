@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from ctr_trainer.commands.experiment import flags
+from ctr_trainer.commands.experiment.recipes import Facts
 from ctr_trainer.commands.studies import space
 from ctr_trainer.commands.studies.plan import GROUPS, TrialPlan, TrialPlans, found_flags
 from ctr_trainer.settings.by_flag import replaced
@@ -13,14 +14,14 @@ from ctr_trainer.system.messages.errors import UserError
 NOTHING = space.Space(())
 
 
-def _plans(given, spaces=NOTHING):
+def _plans(given, spaces=NOTHING, **facts):
     """Returns the plans of a search with flags that are given."""
     values = flags.define(GROUPS)
     values(["search", *given])
     parsed = flags.parsed(GROUPS, values)
     names = {name for name in {*values, *parsed} if "=" in name or values[name].present}
     own = TrialPlan.of(names, *(replaced(group(), parsed) for group in GROUPS))
-    return TrialPlans(own, spaces, epoch_rows=8192)
+    return TrialPlans(own, spaces, Facts(8192, has_validation=True, **facts))
 
 
 def _loaded(tmp_path, text):
@@ -91,7 +92,7 @@ def test_a_study_is_of_settings_a_space_and_data_but_not_of_places_and_threads()
     assert _plans(["--learning_rate=0.1", "--model_dir=other", "--threads=1"]).fingerprint() == name
     plans = _plans(["--learning_rate=0.1"])
     others = [_plans(["--learning_rate=0.2"]), dataclasses.replace(plans, space=space.load(""))]
-    others += [dataclasses.replace(plans, epoch_rows=1)]
+    others += [dataclasses.replace(plans, facts=Facts(1))]
     assert name not in [other.fingerprint() for other in others]
 
 
@@ -146,3 +147,12 @@ def test_the_first_trial_leaves_to_train_what_the_recipe_by_the_data_chooses():
     assert {"--best_metric=auc", "--eval_epochs=1"} <= set(evaluated)
     by_step = found_flags(_plans(["--eval_steps=3", "--recipe=none"]).of(None))
     assert {"--best_metric=logloss", "--eval_steps=3", "--recipe=none"} <= set(by_step)
+
+
+def test_all_trials_have_the_model_that_the_recipe_chooses_for_numbers():
+    numbers = {"keys": 0, "has_pieces": True}
+    assert "--model=tabm" not in found_flags(_plans([], **numbers).of(None))  # The recipe itself chooses.
+    found = found_flags(_plans([], **numbers).of({"dropout": "0.25"}))
+    assert {"--model=tabm", "--model_params=members=8", "--recipe=none"} <= set(found)
+    given = found_flags(_plans(["--model=dcn_v2"], **numbers).of({"dropout": "0.25"}))
+    assert "--model=dcn_v2" in given and not [line for line in given if line.startswith("--model_params")]

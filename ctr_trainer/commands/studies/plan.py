@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.checks import check_training
@@ -80,14 +81,11 @@ class TrialPlan:
 
 @dataclasses.dataclass(frozen=True)
 class TrialPlans:
-    """The plans of all trials: the first trains the user's own settings, the others train settings from the space.
-
-    `epoch_rows` is the number of training examples.
-    """
+    """The plans of all trials: the first trains the user's own settings, the others train settings from the space."""
 
     own: TrialPlan
     space: Space
-    epoch_rows: int
+    facts: Facts
 
     def of(self, texts: Mapping[str, str] | None) -> TrialPlan:
         """Returns the plan of a trial with these values by flag; None for the user's settings, in the first trial.
@@ -100,7 +98,9 @@ class TrialPlans:
         if texts is None:
             plan = self._first()
         else:
+            chosen = self._chosen()
             recipe = {"recipe": "none"} if self.own.experiment.model.recipe == NAME else {}
+            recipe |= {name: text_of(name, chosen[name]) for name in ("model", "model_params") if name in chosen}
             plan = self.own.with_flags({**recipe, **self.space.fixed(self.own.texts), **texts})
             plan = plan.with_flags({"best_metric": self.own.metric, **self._period(plan)})
         check_training(*supposed(plan.texts, plan.experiment, plan.evaluation))
@@ -109,18 +109,23 @@ class TrialPlans:
     def _first(self) -> TrialPlan:
         """Returns the plan of the first trial: the user's settings, with evaluations if they have none."""
         own = self.own
-        if own.experiment.model.recipe == NAME:
-            given = given_values(own.texts, own.experiment, own.evaluation)
-            if "best_metric" in choices(Facts(rows=self.epoch_rows, has_validation=True), given)[0]:
-                return own
+        if "best_metric" in self._chosen():
+            return own
         return own.with_flags({"best_metric": own.metric, **({} if own.evaluation.evaluates else {"eval_epochs": "1"})})
+
+    def _chosen(self) -> dict[str, Any]:
+        """Returns what the recipe chooses for the first trial, by flag."""
+        own = self.own
+        if own.experiment.model.recipe != NAME:
+            return {}
+        return choices(self.facts, given_values(own.texts, own.experiment, own.evaluation))[0]
 
     def _period(self, plan: TrialPlan) -> dict[str, str]:
         """Returns the flag of the steps between two evaluations, unless the plan counts epochs."""
         if plan.evaluation.every_n_epochs:
             return {}
         steps = self.own.evaluation.every_n_steps
-        rows = steps * self.own.step_rows if steps else self.epoch_rows / _EVALUATIONS
+        rows = steps * self.own.step_rows if steps else self.facts.rows / _EVALUATIONS
         return {"eval_steps": str(max(round(rows / plan.step_rows), 1))}
 
     def fingerprint(self) -> str:
@@ -128,7 +133,7 @@ class TrialPlans:
         own = {name: value for group in self.own.groups for name, value in alike(group).items()}
         known = {name: value for name, value in own.items() if name not in (*_OF_A_TRIAL, *_PERIODS)}
         given = sorted({*self.own.texts} & {*known})
-        text = json.dumps([known, given, dataclasses.asdict(self.space), self.epoch_rows], sort_keys=True)
+        text = json.dumps([known, given, dataclasses.asdict(self.space), self.facts.rows], sort_keys=True)
         return f"{self.own.experiment.model.model}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
