@@ -41,7 +41,7 @@ class Draft:
     """A feature spec to write.
 
     Attributes:
-      columns: all columns of the source. The name of a second feature must differ from them.
+      missing: each column of the source, and its share of missing values. Names of second features must differ.
       label: the label's column, its options and the reason.
       ids, left_out: column -> reason.
       weak: columns that have no influence of their own on the label.
@@ -51,7 +51,7 @@ class Draft:
       codes, categories: the numbers of the values of each single-valued column, and which of them are categories.
     """
 
-    columns: tuple[str, ...]
+    missing: dict[str, str]
     label: tuple[str, dict[str, Option], str]
     ids: dict[str, str] = dataclasses.field(default_factory=dict)
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -68,11 +68,8 @@ class Draft:
         """Adds a feature of a column, and returns its name. The column's second feature needs a `suffix` for it."""
         names = _names_of(column)
         if suffix:
-            name = f"{names['name']}_{suffix}"
-            while name in self.columns:
-                name += "_"
-            names = dict(name=name, column=column)
-        self.features[section].append([f"# {_plain(why)}", *_lines({**names, **options})])
+            names = dict(name=self._unused(f"{names['name']}_{suffix}"), column=column)
+        self.features[section].append([f"# {_plain(why)}; {self.missing[column]}", *_lines({**names, **options})])
         return names["name"]
 
     def cross(self, labels: Labels, count: int) -> None:
@@ -80,21 +77,23 @@ class Draft:
         for pair, before, after in crosses(labels, self.codes, self.categories, count) if count else ():
             why = f"held-out log loss {after:.4f}, {before:.4f} with the single columns and the crosses above only"
             columns = tuple(_names_of(column)["name"] for column in pair)
-            name = default = "_x_".join(columns)
-            while name in self.columns:
-                name += "_"
-            named = {} if name == default else {"name": name}
+            name = "_x_".join(columns)
+            named = {"name": self._unused(name)} if name in self.missing else {}
             self.features["cross"].append([f"# {why}", *_lines({**named, "columns": columns})])
+
+    def _unused(self, name: str) -> str:
+        return name if name not in self.missing else self._unused(f"{name}_")
 
     def toml(self, name: str, form: CsvFormat, rows: int) -> str:
         """Returns the spec as TOML; `rows` is the number of rows that were read."""
         lines = [f"# Inferred from the first {rows:,} rows: a draft to review.", f"name = {_value(name)}"]
-        ids = [f"    {_value(column)},  # {_plain(why)}" for column, why in self.ids.items()]
+        ids = [f"    {_value(column)},  # {_plain(why)}; {self.missing[column]}" for column, why in self.ids.items()]
         lines += ["# kept next to the predictions, not trained on", "ids = [", *ids, "]"] if ids else []
         for column, why in self.left_out.items():
-            lines.append(f"# left out: {_plain(column) or 'the first column, without a name'}: {_plain(why)}")
+            named = _plain(column) or "the first column, without a name"
+            lines.append(f"# left out: {named}: {_plain(why)}; {self.missing[column]}")
         column, options, why = self.label
-        lines += ["", "[label]", f"# {_plain(why)}", *_lines(dict(column=column, **options))]
+        lines += ["", "[label]", f"# {_plain(why)}; {self.missing[column]}", *_lines(dict(column=column, **options))]
         lines += ["", "[defaults]", "dim = 16"]
         changed = {key: value for key, value in vars(form).items() if value != getattr(CsvFormat(), key)}
         lines += ["", "[csv]", *_lines(changed)] if changed else []
@@ -161,17 +160,17 @@ def _place_time(c: Column, draft: Draft) -> None:
         draft.ids[c.name] = f"dates such as {first}: is it day or month first? Add a feature with {one} or {other}"
         return
     read = f" ({order.replace('_', ' ')}: {first})" if order else ""
-    draft.ids[c.name] = f"a time{read}, {c.missing}: for --split=time:...:{c.name}"
+    draft.ids[c.name] = f"a time{read}: for --split=time:...:{c.name}"
     texts = c.values if c.kind == NUMBER else c.values.cast(pa.string())
     seconds = times.seconds(times.year_first(texts, order))[c.present]
     if np.isnan(seconds).any():
         return
     for what in (times.HOUR, times.WEEKDAY):
         if (found := len(np.unique(times.of_seconds(seconds, what)))) > 1:
-            why = f"the {what} of each time{read}, {found} distinct values, {c.missing}"
+            why = f"the {what} of each time{read}, {found} distinct values"
             draft.add("sparse", c.name, why, suffix=what, derive=f"{order}_{what}" if order else what)
     if not order and not _is_sorted(c):
-        why = f"the age: the time as a number, because the rows are not in its order, {c.missing}"
+        why = "the age: the time as a number, because the rows are not in its order"
         draft.add("dense", c.name, why, suffix="age", transform="standardize", default=float(np.median(seconds)))
 
 
@@ -182,7 +181,7 @@ def _place_single(c: Column, labels: Labels, draft: Draft) -> bool:
     can_count = numbers is None or c.is_whole
     measured = measure(labels, c.codes, numbers, can_count)
     what = "text" if c.kind == TEXT else "whole numbers" if c.is_whole else "numbers"
-    why = f"{what}, {distinct:,} distinct values, {c.missing}; {measured.why}"
+    why = f"{what}, {distinct:,} distinct values; {measured.why}"
     if can_count and present >= _MIN_ROWS and distinct >= _OWN * present and not (measured.is_amount and measured.gain):
         draft.ids[c.name] = f"{why}; {distinct / present:.0%} are distinct, which are too rare to learn from"
         return False
@@ -232,7 +231,7 @@ def _skewness(values: np.ndarray) -> float:
 def _place_list(c: Column, singles: Sequence[Column], draft: Draft) -> None:
     owner, values = c.lists
     lengths, distinct, options = np.bincount(owner), values.unique(), dict(c.options)
-    of = f", on average {lengths.sum() / c.present.sum():.1f} of {len(distinct):,}, {c.missing}"
+    of = f", on average {lengths.sum() / c.present.sum():.1f} of {len(distinct):,}"
     if "weight_separator" in options:
         draft.add("sparse", c.name, f"indices, whose values are their weights{of}", combiner="sum", **options)
         return

@@ -62,7 +62,7 @@ def infer(
     columns, form = read_sample(input, format, max_bad_rows, encoding)
     target = _label_column(columns, label or (libsvm.LABEL if format in ("libsvm", "libffm") else None))
     options, labels, read = _read_label(target)
-    draft = Draft(tuple(c.name for c in columns), (target.name, options, read))
+    draft = Draft({c.name: c.missing for c in columns}, (target.name, options, read))
     labelled = pa.array(target.present)
     others = [dataclasses.replace(c, values=c.values.filter(labelled)) for c in columns if c is not target]
     place_all(others, labels, draft)
