@@ -173,14 +173,8 @@ class Source(abc.ABC):
 
 
 def _description(files: Sequence[Sequence[int]], content: Sequence[object]) -> str:
-    """Describes the files of a data set, such as `"2 files, 5 row groups, SHA-256 5feceb66ffc86f38"`.
-
-    The digest covers the size and the row group sizes of each file and the content's figures, but no paths, so the data
-    can be moved. Rewriting the data with other row groups changes the digest. So does another order of the rows if it
-    changes a file's size.
-
-    Each file is a list of its size in bytes and the number of rows of each row group.
-    """
+    """Returns `"2 files, 5 row groups, SHA-256 5feceb66ffc86f38"` of lists: a file's size, then its groups' rows."""
+    # The digest covers the content's figures, but no paths, so the data can be moved.
     digest = hashlib.sha256(json.dumps([*files, *content]).encode()).hexdigest()[:16]
     return f"{len(files)} files, {sum(len(each) - 1 for each in files)} row groups, SHA-256 {digest}"
 

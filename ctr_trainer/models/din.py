@@ -118,11 +118,7 @@ def attention_pooling(
 
 
 def _pairs(target: tf.Tensor, behaviours: tf.Tensor, present: Present, units: int) -> tf.Tensor:
-    """`[q, h, q - h, q * h] W + b` of each of N behaviours, float32[N, units].
-
-    This is computed as `q (W_0 + W_2) + h (W_1 - W_2) + (q * h) W_3 + b`, which takes half the products and does not
-    concatenate a copy of the target with each behaviour.
-    """
+    """Computes `[q, h, q - h, q * h] W + b` of N behaviours: `q (W_0 + W_2) + h (W_1 - W_2) + (q * h) W_3 + b`."""
     dim = behaviours.shape.as_list()[1]
     with tf1.variable_scope("layer_0"):
         kernel = glorot("kernel", [4, dim, units], 4 * dim, units)

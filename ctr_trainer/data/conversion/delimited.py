@@ -93,18 +93,12 @@ def blocks(
 
 
 class _Row(NamedTuple):
-    """Consecutive lines of a block that are a row or a bad row.
+    """Consecutive lines of a block that are a row or a bad row."""
 
-    Attributes:
-      first, height: number of the first line, from 0 at the block's start, and number of lines.
-      fault: description of a valid row if this is a bad one; otherwise "".
-      field: index of a bad row's wrong field; None if the row has another number of fields.
-    """
-
-    first: int
-    height: int
-    fault: str = ""
-    field: int | None = None
+    first: int  # Number of the first line, from 0 at the block's start.
+    height: int  # Number of lines.
+    fault: str = ""  # Description of a valid row if this is a bad one.
+    field: int | None = None  # Index of a bad row's wrong field; None if the row has another number of fields.
 
 
 def _cut(text: bytes, form: CsvFormat, fields: int) -> tuple[bytes, bytes, list[_Row] | None]:
@@ -118,15 +112,9 @@ def _cut(text: bytes, form: CsvFormat, fields: int) -> tuple[bytes, bytes, list[
 
 
 def _rows(lines: Sequence[bytes], form: CsvFormat, fields: int, final: bool = True) -> Iterator[_Row]:
-    """Yields the rows and bad rows of lines, except empty lines.
-
-    A quoted field with line breaks ends at its closing quote if the row then has at most `form.lines_per_row` lines and
-    the right number of fields. Otherwise its first line is a bad row, and the next line begins a new row.
-
-    Args:
-      fields: number of fields of a row.
-      final: whether this is the last block. Otherwise, a last row that may continue in the next block is left out.
-    """
+    """Yields the rows and bad rows of lines, except empty lines and, unless `final`, a last row that may continue."""
+    # A quoted field with line breaks ends at its closing quote if the row then has at most `form.lines_per_row` lines
+    # and the right number of fields. Otherwise its first line is a bad row, and the next line begins a new row.
     delimiter, quote = form.delimiter.encode(), form.quote.encode()
     special = re.compile(rb"[\0%b]|%b" % (re.escape(quote), _RETURN.pattern))
     at = 0
@@ -180,21 +168,15 @@ def _fields(lines: Iterable[bytes], form: CsvFormat) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class _CsvBlock:
-    """Whole rows of a file.
-
-    Attributes:
-      names, hint: see `csv_header.names_of`.
-      before: number of lines of the file before this block.
-      rows: the rows of the text, if they are known.
-    """
+    """Whole rows of a file. For `names` and `hint`, see `csv_header.names_of`."""
 
     file: SourceFile
     form: CsvFormat
     names: Sequence[str]
     hint: str
     text: bytes
-    before: int
-    rows: list[_Row] | None
+    before: int  # Number of lines of the file before this block.
+    rows: list[_Row] | None  # The rows of the text, if they are known.
 
     def parse(self, bad_rows: list[BadRow]) -> Chunk:
         """Returns the Chunk of the good rows. Appends the bad rows to `bad_rows`."""
@@ -222,11 +204,7 @@ class _CsvBlock:
         return Chunk(self.file.complete(table, self.file.partitions), self.file.path, line_of, self.hint)
 
     def _parse_whole(self) -> tuple[pa.Table | None, np.ndarray | None]:
-        """Parses the block if each of its lines is a row or empty.
-
-        Returns:
-          (table, or None; int64[n], the line of each row from 0, or None if row i is line i).
-        """
+        """Returns (table; the line of each row from 0, or None if row i is line i) if each line is a row or empty."""
         text = self.text
         if self.rows or b"\0" in text or text.count(b"\r") != text.count(b"\r\n"):
             return None, None

@@ -135,14 +135,9 @@ def evidence_of_lists(owner: npt.NDArray[np.int64], values: pa.Array, labels: La
 
 
 def _of_values(found: np.ndarray, codes: npt.NDArray[np.int64], of_codes: Labels, labels: Labels) -> str:
-    """Describes the most frequent value of a feature that nearly always goes with one label; "" if there is none.
-
-    A value must differ from all other values: at 17 nobody has an income above 50,000 in Adult, but at 18 or 19 hardly
-    anybody has one, either. Therefore the chance of a pure value is computed with the purest of the other values.
-
-    Args:
-      found: the distinct values; `codes` has the index of the value, and `of_codes` the label, of each occurrence.
-    """
+    """Describes the most frequent value of those `found` that nearly always goes with one label; "" for none."""
+    # A value must differ from all other values: at 17 nobody has an income above 50,000 in Adult, but at 18 or 19
+    # hardly anybody has one, either. Therefore the chance of a pure value is that of the purest of the other values.
     counts = np.bincount(codes, minlength=len(found))
     positive = np.bincount(codes, of_codes, minlength=len(found))
     for right, expected, name in ((positive, labels.mean(), 1), (counts - positive, 1 - labels.mean(), 0)):

@@ -69,12 +69,7 @@ def _chunk(
 def _good_lines(
     text: bytes, file: str, first: int, pattern: str, labelled: bool, bad_rows: list[BadRow]
 ) -> tuple[pa.Array, np.ndarray]:
-    """Returns (good lines as an Array of bytes; int64[n], their numbers). Appends the bad lines to `bad_rows`.
-
-    Args:
-      pattern: regular expression of a token after the label.
-      labelled: whether a line must have a label.
-    """
+    """Returns (good lines as bytes, their numbers). `pattern` matches a token; a line has a label if `labelled`."""
     label = rf"(?:{NUMBER}(?:\s|$))" + ("" if labelled else "?")
     whole = rf"^\s*{label}\s*(?:{QUERY_TOKEN}(?:\s+|$))?(?:{pattern}(?:\s+|$))*(?:#.*)?$"
     block = text.split(b"\n")[:-1]
@@ -89,12 +84,7 @@ def _good_lines(
 def _columns(
     lines: pa.Array, pattern: str, fields: Sequence[str] | None = None, weighted: Container[str] | None = None
 ) -> dict[str, pa.Array]:
-    """Returns the label, the query, and lists of `index:value` of good lines.
-
-    Args:
-      fields: columns of the fields for the pattern OF_FIELD; None for all fields that occur.
-      weighted: the fields whose lists have values; None for all.
-    """
+    """Returns the label, the query and lists of good lines: of `fields`, with values in those `weighted`, or of all."""
     rows, texts = len(lines), pc.replace_substring_regex(lines, r"#.*$", "").cast(pa.string())
     lists = pc.ascii_split_whitespace(pc.ascii_trim_whitespace(texts))
     tokens, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()

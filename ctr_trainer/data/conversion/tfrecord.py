@@ -120,11 +120,7 @@ def _unreadable(path: str, read: int, reason: str) -> str:
 
 
 def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: int, read: int) -> None:
-    """Raises UserError if a file is longer than its records. TensorFlow does not report a file truncated in a record.
-
-    Args:
-      size: number of bytes of the `read` records, including their lengths and checksums.
-    """
+    """Raises UserError if a file is not as long as its records, which TensorFlow does not check."""
     found = _gzip_size(local, path, size, read) if compressed else os.path.getsize(local)
     if found != size:
         raise UserError(f"{path}: after {read} valid records, {found - size} bytes are not a record{_CUT}")

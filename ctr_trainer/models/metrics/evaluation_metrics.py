@@ -75,10 +75,7 @@ def grouped_auc(logits: np.ndarray, signed_weights: np.ndarray, groups: np.ndarr
 
 @numba.njit(nogil=True, cache=True)
 def _sum_groups(logits: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> tuple[float, float, int, int]:
-    """Returns the sums of w_g AUC_g and of w_g, and the numbers of groups with both classes and with one.
-
-    The examples are sorted by group, then by logit.
-    """
+    """Returns the sums of w_g AUC_g and of w_g, and the numbers of groups with both classes and with one class."""
     total, total_weight, both, one = 0.0, 0.0, 0, 0
     count, i = len(logits), 0
     while i < count:

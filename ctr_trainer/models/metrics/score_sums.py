@@ -91,13 +91,10 @@ def _limited(sums: np.ndarray, limit: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _group(sums: np.ndarray, interval_length: float, most_above: float) -> int:
-    """Groups neighbouring rows by their sum of shares of both totals, in intervals of the cumulative sum.
-
-    A row belongs to the interval of its middle. Otherwise, the class of a row would decide at which end of a group it
-    is, which changes the AUC. If `most_above` is not 0, a group's weight stays below `most_above` times the weight of
-    all higher scores, because precision among the highest scores depends on few examples. Returns the number of groups,
-    which take the place of the first rows.
-    """
+    """Groups neighbouring rows by intervals of the cumulative sum of their shares. Returns the number of groups."""
+    # A row belongs to the interval of its middle. Otherwise, the class of a row would decide at which end of a group it
+    # is, which changes the AUC. If `most_above` is not 0, a group's weight stays below `most_above` times the weight of
+    # all higher scores, because precision among the highest scores depends on few examples.
     negative, positive, count, cumulative, last = 0.0, 0.0, 0, 0.0, -1
     for i in range(len(sums)):
         negative += sums[i, 1]
