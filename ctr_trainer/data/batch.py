@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
 from ctr_trainer.features import hashing
-from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 
 _BLOCK_ROWS = 1024
@@ -20,10 +19,7 @@ _KEYS, _BAG = "keys:", "bag:"
 class Bag:
     """A bag or sequence of a batch: row `b` has the keys `values[splits[b]:splits[b + 1]]`.
 
-    Attributes:
-      values: int64[n], the keys of all rows, concatenated.
-      splits: int32[B + 1], the position in `values` at which each row begins, then n.
-      weights: float32[n], the weight of each value; None if the feature has no weights.
+    `values` are int64[n], `splits` int32[B + 1], and `weights` float32[n], or None if the feature has no weights.
     """
 
     values: np.ndarray
@@ -60,12 +56,10 @@ def rows_of(table: pa.Table, spec: FeatureSpec, buckets: Mapping[str, hashing.Bu
     """Converts an encoded table (see `encode.Encoder`) to the columns of a `Batch`, see `batch_of`.
 
     Its columns are `keys:<table>`, `dense`, `labels`, `weights`, `id:<column>`, `bag:<feature>` and
-    `weights:<feature>`. A row of a matrix is a fixed-size list.
-
-    Args:
-      buckets: see `hashing.buckets_of`.
+    `weights:<feature>`. A row of a matrix is a fixed-size list. For `buckets`, see `hashing.buckets_of`.
     """
-    keys = {f.name: _keys(table, f, buckets) for f in spec.sparse if f.combiner is None}
+    keys = {f.name: table[f.name].to_numpy() for f in spec.sparse if f.combiner is None}
+    keys |= {f.name: buckets[f.name].keys(keys[f.name]) for f in spec.bucketised}
     keys |= {f.name: hashing.cross_keys(f, [keys[part.name] for part in spec.crossed(f)]) for f in spec.cross}
     rows = {f"{_KEYS}{t.name}": _matrix([keys[f.name] for f in t.single], len(table)) for t in spec.tables}
     for feature in (*spec.bags, *spec.sequences):
@@ -128,11 +122,6 @@ def _bag(rows: pa.Table, name: str, batch_size: int) -> Bag:
     return Bag(lists.flatten().to_numpy().copy(), np.concatenate([splits, padding]).astype(np.int32), weights)
 
 
-def _keys(table: pa.Table, feature: SparseFeature, buckets: Mapping[str, hashing.Buckets]) -> np.ndarray:
-    values = table[feature.name].to_numpy()
-    return buckets[feature.name].keys(values) if feature.is_bucketised else values
-
-
 def _matrix(columns: list[np.ndarray], rows: int, dtype: npt.DTypeLike = np.int64) -> pa.Array:
     """Returns fixed-size lists of the values of each row, copied in blocks of rows that fit into the cache."""
     matrix = np.empty((rows, len(columns)), columns[0].dtype if columns else dtype)
@@ -151,12 +140,7 @@ def _with_fixed_type(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
 
 
 def batches(pieces: Iterator[pa.Table], steps: int, batch_size: int) -> Iterator[Batch]:
-    """Splits pieces into `steps` Batches, in order. Batches after the last row consist of padding.
-
-    Args:
-      pieces: iterator of at least one result of `rows_of`; it will be exhausted.
-      steps: number of batches, enough for all rows.
-    """
+    """Splits at least one result of `rows_of` into `steps` Batches, in order; the last ones may be padding."""
     piece, at = next(pieces), 0
     for _ in range(steps):
         parts, wanted = [], batch_size

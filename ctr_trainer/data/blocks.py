@@ -33,12 +33,9 @@ def label_columns(spec: FeatureSpec) -> dict[str, Label]:
 
 
 class BadRow(NamedTuple):
-    """A row that cannot be used.
+    """A row that cannot be used. `line` is its number in the file, from 1, or None if unknown.
 
-    Attributes:
-      line: line number or row number in the file, from 1; None if unknown.
-      column: name of the column; None if the row as a whole is wrong.
-      expected: description of a valid value, such as `a finite number`.
+    `column` is None if the row as a whole is wrong. `expected` describes a valid value, such as `a finite number`.
     """
 
     file: str
@@ -52,10 +49,7 @@ class BadRow(NamedTuple):
 class BadRows:
     """Logs every row that is left out, and stops the conversion at the first bad row beyond the budget.
 
-    Attributes:
-      budget: number of rows that may be left out.
-      count: number of rows that were left out so far.
-      unit: what `BadRow.line` counts: `line` in a text file, otherwise `row`.
+    `count` rows were left out so far. `unit` is what `BadRow.line` counts: `line` in a text file, otherwise `row`.
     """
 
     budget: int = 0
@@ -79,13 +73,10 @@ class BadRows:
 
 @dataclasses.dataclass
 class Chunk:
-    """Consecutive rows of one source file.
+    """Consecutive rows of one source file, in the source's columns: strings or numbers, null for a missing value.
 
-    Attributes:
-      table: the source's columns, strings or numbers; null for a missing value.
-      file: path of the source file, for messages.
-      line_of: f(row of the table) -> its line in the file, from 1. It is called only for bad rows, so it may be slow.
-      first_line_hint: possible reason for a bad row in line 1 of the file; appended to the message.
+    `line_of` is f(row of the table) -> its line in the file, from 1. It is called only for bad rows, so it may be slow.
+    `first_line_hint` is a possible reason for a bad row in line 1 of the file, for the message.
     """
 
     table: pa.Table
@@ -103,15 +94,10 @@ Block = Callable[[list[BadRow]], Chunk]
 class Encoded:
     """An encoded column of the data set, and its bad rows.
 
-    Attributes:
-      column: pyarrow Array of n rows.
-      bad: bool[n], whether each row is invalid; None if all rows are valid.
-      expected: description of a valid value, such as `a finite number`.
-      weights: list<float32>, the weights of a bag's values; None if the bag has no weights.
-      lengths: int[n], number of values in each row's list before truncation to `max_length`; None if the column has no
-        lists.
-      odd: a value that looks like several values, such as `[1, 2]`; None if there is none.
-      cure: advice on a setting of the feature spec, appended to the messages about bad rows.
+    `bad` is bool[n], whether each row is invalid, or None if all are valid; `expected` describes a valid value, and
+    `cure` is advice for the message. `weights` are those of a bag's values, list<float32>. `lengths`, int[n], are the
+    numbers of values in each row's list before truncation to `max_length`. `odd` is a value that looks like several, as
+    `[1, 2]`.
     """
 
     column: pa.Array

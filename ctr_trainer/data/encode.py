@@ -87,7 +87,8 @@ class Encoder:
                 expected += chunk.first_line_hint if line == 1 else ""
                 bad_rows.append(BadRow(chunk.file, line, column, encoders.shown(value), expected))
         for name, each in lengths.items():
-            observed.see_lengths(name, each[good])
+            found, rows = np.unique(each[good], return_counts=True)
+            observed.lengths[name].update(dict(zip(found.tolist(), rows.tolist(), strict=True)))
         whole = pa.table(columns)
         return whole if good.all() else whole.filter(pa.array(good))
 

@@ -24,15 +24,13 @@ _LOOKED_AT = 10_000  # Number of values per chunk that are matched with _ODD.
 def numbers(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray | None]:
     """Returns (float array, NaN if missing or not a number; mask of the infinite or invalid values, or None).
 
-    Args:
-      values: a column of numbers, or of texts that represent numbers.
-      kind: pa.float32() or pa.float64(). A number that the type cannot represent, such as a large whole number in
-        float32, is rounded to the nearest number, with ties to even.
+    The values are numbers, or texts that represent numbers; `kind` is pa.float32() or pa.float64(). A number that the
+    type cannot represent, such as a large whole number in float32, is rounded to the nearest number, with ties to even.
     """
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_integer(values.type):
-        return _of_integers(values, kind), None
+        return values.cast(kind, safe=False).fill_null(np.nan), None
     try:
         plain = values.cast(pa.string()) if is_text(values.type) else values
         column = plain.cast(kind)
@@ -49,7 +47,7 @@ def text(values: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
     try:
         return values.cast(pa.string()), None
     except pa.ArrowInvalid:
-        bad = np.array([v is not None and not _is_utf8(v) for v in values.to_pylist()])
+        bad = np.array([v is not None and v.decode(errors="ignore").encode() != v for v in values.to_pylist()])
         return pc.if_else(pa.array(bad), pa.scalar(None, values.type), values).cast(pa.string()), bad
 
 
@@ -64,13 +62,13 @@ def not_utf8(values: pa.Array) -> np.ndarray | None:
 def invalid_byte(value: pa.Scalar) -> str:
     """Names the first byte of a value, or of a list of values, that is not UTF-8; "" if there is none."""
     held = value_of(value)
-    held = b"".join(v for v in held if isinstance(v, bytes)) if isinstance(held, list) else held
     try:
-        _ = held.decode() if isinstance(held, bytes) else ""
+        for part in held if isinstance(held, list) else [held]:
+            _ = part.decode() if isinstance(part, bytes) else ""
     except UnicodeDecodeError as error:
         return (
-            f": the byte 0x{held[error.start]:02x} is not UTF-8. If the text has another encoding, write it again in "
-            "UTF-8 or, for CSV files, name the encoding as `encoding` in [csv], such as latin-1"
+            f": the byte 0x{error.object[error.start]:02x} is not UTF-8. If the text has another encoding, write it "
+            "again in UTF-8 or, for CSV files, name the encoding as `encoding` in [csv], such as latin-1"
         )
     return ""
 
@@ -123,14 +121,6 @@ def _label(values: pa.Array, label: Label, suffix: str) -> Encoded:
     return Encoded(pa.array(labels.astype(np.float32)), any_bad(bad, wrong), expected, cure=cure)
 
 
-def _of_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Casts integers to floats, NaN if missing. Uses NumPy, because Arrow refuses to round integers."""
-    column = values.fill_null(0).to_numpy(zero_copy_only=False).astype(kind.to_pandas_dtype())
-    if values.null_count:
-        column[values.is_null().to_numpy(zero_copy_only=False)] = np.nan
-    return pa.array(column)
-
-
 def _of_some(values: pa.DictionaryArray, kind: pa.DataType) -> pa.Array:
     """Casts texts to numbers one by one, null for texts that are not numbers."""
 
@@ -141,14 +131,6 @@ def _of_some(values: pa.DictionaryArray, kind: pa.DataType) -> pa.Array:
             return None
 
     return pa.array([cast(value) for value in values.dictionary], kind).take(values.indices)
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def encode_list(values: pa.Array, feature: SparseFeature) -> Encoded:
@@ -196,7 +178,8 @@ def _encode(flat: pa.Array, owner: np.ndarray, count: int, feature: SparseFeatur
     if (wrong := not_utf8(flat)) is not None:
         bad = (np.bincount(owner[wrong], minlength=count) > 0) | (False if bad is None else bad)
     kept = np.flatnonzero(pc.binary_length(flat).fill_null(0).to_numpy(zero_copy_only=False) > 0)
-    lengths, odd = np.bincount(owner[kept], minlength=count), _odd(flat)
+    lengths, looked_at = np.bincount(owner[kept], minlength=count), flat.slice(0, _LOOKED_AT)
+    first_odd = pc.index(pc.match_substring_regex(looked_at, _ODD), True).as_py()
     kept = _within_length(kept, owner, feature)
     owner, hashed = owner[kept], keys(feature.slot, flat.take(pa.array(kept)))
     weights = None if weights is None else weights[kept]
@@ -214,14 +197,8 @@ def _encode(flat: pa.Array, owner: np.ndarray, count: int, feature: SparseFeatur
         expected="UTF-8 text" if weights is None else of_weights,
         weights=None if weights is None else pa.ListArray.from_arrays(splits, pa.array(weights)),
         lengths=lengths,
-        odd=odd,
+        odd=None if first_odd < 0 else shown(looked_at[first_odd]),
     )
-
-
-def _odd(flat: pa.Array) -> Any:
-    looked_at = flat.slice(0, _LOOKED_AT)
-    first = pc.index(pc.match_substring_regex(looked_at, _ODD), True).as_py()
-    return None if first < 0 else shown(looked_at[first])
 
 
 def _within_length(kept: np.ndarray, owner: np.ndarray, feature: SparseFeature) -> np.ndarray:

@@ -67,12 +67,10 @@ class Positives:
 class Observations:
     """Lengths of lists, values that look like several values, occurrences of each label's `positive`, typical texts.
 
-    Chunks are encoded concurrently, each with its own Observations. These are merged in the order of the chunks.
-
-    Attributes:
-      lengths: dict of bag or sequence -> Counter of the good rows by the number of values before truncation.
-      odd: dict of bag or sequence -> (column, a value that looks like several values).
-      texts: dict of feature -> {FORM: the `form` of its column, TYPICAL: the most frequent text, if it can be shown}.
+    Chunks are encoded concurrently, each with its own Observations, which are merged in the order of the chunks. By bag
+    or sequence, `lengths` are the numbers of good rows by their number of values before truncation, and `odd` is
+    (column, a value that looks like several). `texts` has the FORM of each feature's column, and its TYPICAL text if it
+    can be shown.
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
@@ -83,11 +81,6 @@ class Observations:
         self.odd: dict[str, tuple[str, str]] = {}
         self.texts: dict[str, dict[str, str]] = {}
         self._positives = {n: Positives(label, spec.csv.label_suffix) for n, label in label_columns(spec).items()}
-
-    def see_lengths(self, name: str, lengths: np.ndarray) -> None:
-        """Adds n rows of a bag or sequence; `lengths`, int[n], are their numbers of values."""
-        found, rows = np.unique(lengths, return_counts=True)
-        self.lengths[name].update(dict(zip(found.tolist(), rows.tolist(), strict=True)))
 
     def lists(self) -> dict[str, dict[str, float]]:
         """Returns for each bag and sequence its mean and largest length, and the shares of empty and truncated rows."""

@@ -20,7 +20,7 @@ from ctr_trainer.data.observations import Observations, Positives
 from ctr_trainer.data.source import Input, Source, SourceFile, list_files
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.typed import Use
-from ctr_trainer.features.columns import FITTED, DenseFeature, Label, SparseFeature
+from ctr_trainer.features.columns import FITTED, DenseFeature, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -77,10 +77,8 @@ class ForeignParquet(Source):
     """A `Source` of Parquet files with the columns of a feature spec. Each row group is encoded when it is read.
 
     An unusable row raises UserError, because every epoch must have the same rows. Only a conversion can leave rows out.
-
-    Args:
-      layout: the result of `scan`, the same on every worker.
-      labels_needed: whether a missing or invalid label is an error; if False, the row's label is NaN.
+    `layout` is the result of `scan`, the same on every worker. Without `labels_needed`, the label of a row that has no
+    valid one is NaN.
     """
 
     def __init__(
@@ -122,17 +120,11 @@ class ForeignParquet(Source):
 
 
 def scan(source: Input, spec: FeatureSpec, advanced: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
-    """Reads the footers of Parquet files.
+    """Reads the footers of Parquet files. Returns the layout, serializable as JSON.
 
-    Args:
-      advanced: f(text), called after each piece of work.
-
-    Returns:
-      the layout, serializable as JSON: files, row groups and their numbers of rows, and `labelled`, whether all files
-      have the label columns. Files may lack these columns only if the spec is unlabelled.
-
-    Raises:
-      UserError: a file is not Parquet, or lacks a column; or a label has several values, but never its `positive`.
+    It has the files, row groups and their numbers of rows, and `labelled`, whether all files have the label columns,
+    which they may lack only if the spec is unlabelled. `advanced` is f(text), called after each piece of work. Raises
+    UserError if a file is not Parquet, or lacks a column, or if a label has several values, but never its `positive`.
     """
     wanted, layout, labelled = typed.uses(spec), [], True
     for file in _bar(list_files(source), f"scanning {source}", " files", advanced):
@@ -143,28 +135,19 @@ def scan(source: Input, spec: FeatureSpec, advanced: Callable[[str], object] = l
             rows = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
         layout.append((file.path, file.partitions, rows, path_of(file.path).size()))
     for label in label_columns(spec).values():
-        _check_positive(source, label, wanted[label.column], spec)
+        positives = Positives(label, spec.csv.label_suffix)
+        for block in _blocks(list_files(source), {label.column: wanted[label.column]}, spec):
+            positives.add(block([]).table[label.column])
+            if positives.found:  # Usually in the first block.
+                break
+        positives.check()
     return {"name": str(source), "files": layout, "labelled": labelled}
-
-
-def _check_positive(source: Input, label: Label, use: Use, spec: FeatureSpec) -> None:
-    """Checks that a label's `positive` occurs; see `Positives.check`. Reads until it occurs, usually only one block."""
-    positives = Positives(label, spec.csv.label_suffix)
-    for block in _blocks(list_files(source), {label.column: use}, spec):
-        positives.add(block([]).table[label.column])
-        if positives.found:
-            return
-    positives.check()
 
 
 def fit_statistics(
     layout: dict[str, Any], spec: FeatureSpec, advanced: Callable[[str], object] = lambda text: None
 ) -> dict[str, dict]:
-    """Computes the statistics of the features whose transform or quantiles need them, in one pass over the data.
-
-    Args:
-      layout: the result of `scan`.
-    """
+    """Computes the statistics that transforms and quantiles need, in one pass over a `scan`'s layout."""
     dense = tuple(f for f in spec.dense if f.transform in FITTED)
     quantiles = tuple(f for f in spec.sparse if f.quantiles)
     if not dense and not quantiles:

@@ -16,18 +16,12 @@ class OrderedMap(Generic[T, R]):
 
     Each idle thread takes the next item; threads advance `items` one after another. If a worker or `items` raises an
     exception, the consumer gets it, with its traceback, instead of the result. A consumer that leaves the loop early
-    must call `close()`, or use this as a context manager.
+    must call `close()`, or use this as a context manager. Without workers there is no thread, and it yields the items.
 
-    Args:
-      workers: list of f(item), each of which is called in its own thread. [] yields the items, without a thread.
-      items: iterable, which may be infinite. If it is a generator or another OrderedMap, a thread that ends closes it;
-        with one worker, this is the thread that ran it.
-      name: description of the work, such as `reading /data/train`, for the threads' name and for error messages.
-      timeout: seconds to wait for a result, and for the end of each thread.
-      ahead: largest number of results that are computed or waiting; None for one more than the number of workers.
-
-    Raises:
-      UserError: there was no result within `timeout`, or a thread did not end within `timeout` after `close()`.
+    A generator, or another OrderedMap, as `items` is closed by a thread that ends; with one worker, by the thread that
+    ran it. `name` describes the work for messages, such as `reading /data/train`. At most `ahead` results are computed
+    or waiting, by default one more than the workers. Raises UserError if there was no result within `timeout` seconds,
+    or if a thread did not end within them after `close()`.
     """
 
     def __init__(
@@ -132,13 +126,5 @@ class OrderedMap(Generic[T, R]):
 
 
 def read_ahead(iterable: Iterable[T], depth: int, name: str = "prefetching", timeout: float = 1800) -> OrderedMap[T, T]:
-    """Iterates over `iterable`. A background thread reads at most `depth` items ahead; see `OrderedMap`.
-
-    Args:
-      depth: number of items that may wait, in addition to the item in progress. 0 uses no thread.
-    """
-    return OrderedMap([_same] if depth else [], iterable, name, timeout, ahead=depth + 1)
-
-
-def _same(item: T) -> T:
-    return item
+    """Iterates over `iterable`, of which a thread reads at most `depth` items ahead; 0 for no thread."""
+    return OrderedMap([lambda item: item] if depth else [], iterable, name, timeout, ahead=depth + 1)

@@ -39,13 +39,10 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class EpochOrder:
-    """The order of the rows in each epoch.
+    """The order of the rows in each epoch; without `shuffle` that of the files.
 
-    Attributes:
-      group_rows: number of rows of each row group, over all files in order.
-      shuffle: whether to shuffle; False keeps the order of the files in every epoch.
-      shuffle_buffer: approximate number of rows per buffer. A buffer consists of whole row groups.
-      files: description of the files, see `Source.files`; "" for none.
+    `group_rows` are the rows of each row group, over all files in order. A buffer of about `shuffle_buffer` rows
+    consists of whole row groups. `files` describes the files, see `Source.files`; "" for none.
     """
 
     group_rows: tuple[int, ...]
@@ -135,7 +132,7 @@ def _slice(ranges: Share, first: int, last: int) -> Share:
 class Position:
     """An epoch and, for each worker, the ranges of the epoch's order that the worker has not read yet.
 
-    The end of an epoch is represented by the beginning of the next epoch, with complete shares.
+    The end of an epoch is the beginning of the next epoch, with complete shares.
     """
 
     epoch: int

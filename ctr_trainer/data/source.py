@@ -27,9 +27,7 @@ _MOST_OPEN = 64  # Largest number of open files. A data set from Spark may have 
 class SourceFile:
     """A file and its partition columns, which are in directory names, as in `date=2024-01-31/part-0.parquet`.
 
-    Attributes:
-      path: path or URL of the file.
-      partitions: dict of column -> value; None for Hive's name for a missing value.
+    The value of a partition column is None for Hive's name for a missing value.
     """
 
     path: str
@@ -46,12 +44,8 @@ class SourceFile:
 def list_files(source: Input) -> list[SourceFile]:
     """Lists the files of a source. Files of a directory or pattern are sorted by name.
 
-    Args:
-      source: a file; a directory, for all files below it, except files and directories whose names begin with `_` or
-        `.`; a pattern of files or directories; or a list of files, directories and patterns. Each is a path or a URL.
-
-    Raises:
-      UserError: there is no file.
+    A source is a file; a directory, for all files below it, except files and directories whose names begin with `_` or
+    `.`; a pattern of files or directories; or a list of them. Each is a path or a URL. Raises UserError without a file.
     """
     found = []
     for name in named(source):
@@ -92,19 +86,11 @@ def _partitions(directories: Iterable[str]) -> dict[str, str | None]:
 class Source(abc.ABC):
     """The row groups of Parquet files as encoded rows (see `encode.Encoder`). A source is not thread-safe.
 
-    The row groups are numbered consecutively over all files, and can be read in any order.
-
-    Args:
-      name: name of the source in errors, such as its path.
-      spec: FeatureSpec of the rows.
-      statistics: dict of dense feature -> `mean`, `std`, `min` and `max` of the training data; {} if unknown.
-      files: (path, number of rows of each row group, size in bytes) of each file.
-      cure: advice for the message about a changed file, such as `convert the data again`.
-      content: figures of the content, which distinguish data whose files have equal sizes, serializable as JSON.
-
-    Attributes:
-      group_rows: number of rows of each row group.
-      files: description of the files, with which a saved position identifies its data.
+    The row groups are numbered consecutively over all files, and can be read in any order. `group_rows` are their rows,
+    and `files` describes the files for saved positions. `statistics` are those of the training data by dense feature,
+    {} if unknown. The argument `files` has (path, rows of each row group, size in bytes) of each file, and `cure` is
+    advice for the message about a changed file, such as `convert the data again`. `content` are figures, serializable
+    as JSON, which distinguish data whose files have equal sizes.
     """
 
     def __init__(
@@ -124,19 +110,11 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def read(self, group: int) -> pa.Table:
-        """Returns the encoded table of a row group, with `group_rows[group]` rows.
-
-        Raises:
-          UserError: a file was removed or changed.
-        """
+        """Returns the encoded table of a row group. Raises UserError if a file was removed or changed."""
 
     @abc.abstractmethod
     def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
-        """Returns a dict of label -> share of positive examples; {} for data without labels.
-
-        Args:
-          advanced: f(text), called after each piece of work to report progress.
-        """
+        """Returns the share of positive examples by label; `advanced` is called with texts of progress."""
 
     def reopened(self) -> "Source":
         """Returns a copy of the source for another thread. The copy opens the files separately."""

@@ -33,12 +33,9 @@ _SECONDS_A_DAY = 86_400
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """How a feature spec uses a source column.
+    """How a feature spec uses a source column: `why` describes it for messages, such as `feature 'price'`.
 
-    Attributes:
-      why: description of the use for messages, such as `feature 'price'`.
-      several: whether a row may have several values, as in a bag or sequence.
-      keys_only: whether the column is used only for keys.
+    `several` is whether a row may have several values, `keys_only` whether the column is used only for keys.
     """
 
     why: str
@@ -85,10 +82,7 @@ def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: Feature
 def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.ndarray, bad_rows: list[BadRow]) -> Chunk:
     """Converts a table of typed columns to a Chunk. With all but its last argument, it is a `blocks.Block`.
 
-    Args:
-      wanted: the result of `uses`.
-      numbers: int64[n], the numbers of the rows in the file, from 1.
-      bad_rows: receives the rows that are left out because they have several values instead of one.
+    `numbers` are those of the rows in the file, from 1. Rows with several values instead of one go to `bad_rows`.
     """
     columns, good = {}, np.ones(len(table), bool)
     for name in table.column_names:

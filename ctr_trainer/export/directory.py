@@ -29,11 +29,8 @@ def replacing(path: str) -> contextlib.AbstractContextManager[str]:
     earlier export is removed from the store and the new files are uploaded, `saved_model.pb` last, so that no reader
     finds an incomplete model.
 
-    Args:
-      path: path or URL of the export: nothing, an empty directory, or an earlier export without added files.
-
-    Raises:
-      UserError: `path` holds other files, one of which the message names; or another process is writing this export.
+    At `path`, which may be a URL, there must be nothing, an empty directory, or an earlier export without added files.
+    Raises UserError if it holds other files, one of which the message names, or if another process writes this export.
     """
     return _on_disk(str(path_of(path))) if is_local(path) else _in_store(path_of(path))
 

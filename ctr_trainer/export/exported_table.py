@@ -31,12 +31,9 @@ class KeyIndex:
     buckets is between half the number of keys and the number of keys. Keys are hashes, so they are spread evenly over
     the buckets. With 20 million keys, the fullest bucket has 12 keys and 1 place in 20 is empty.
 
-    Attributes:
-      line_of: int32[buckets], the line of each bucket; int64 if there are 2^30 or more keys.
-      lines: int64[m, width + w]. Each line has `width` keys, then the bytes of their row numbers in the dtype of
-        `line_of`. An empty place has the key 0 and the row number 0, which means no row.
-      width: number of keys per line.
-      count: number of keys.
+    `line_of` is int32[buckets], or int64 for 2^30 or more keys. `lines` is int64[m, width + w]: each line has `width`
+    keys, then the bytes of their row numbers in the dtype of `line_of`. An empty place has the key 0 and the row number
+    0, which means no row. `count` is the number of keys.
     """
 
     line_of: np.ndarray
@@ -100,10 +97,9 @@ class ExportedTable:
     The graph has no custom operation, no hash table to fill, and no operation whose output grows with the table. No
     operation reads a whole variable, because TensorFlow would then copy it.
 
-    Attributes:
-      variables: dict of name -> variable of the graph: `rows` float32[1 + n, weights], whose first row is 0, and the
-        index's `line_of` and `lines`. Empty until the first `look_up`, so a table that is not read is not exported.
-      linear_start: column of a row's linear weight.
+    `variables` are, by name, `rows` float32[1 + n, weights], whose first row is 0, and the index's `line_of` and
+    `lines`. There are none until the first `look_up`, so a table that is not read is not exported. `linear_start` is
+    the column of a row's linear weight.
     """
 
     def __init__(self, config: TableConfig, index: KeyIndex) -> None:
@@ -153,9 +149,7 @@ class CheckpointParts:
     """Writes pieces of variables, each as a checkpoint, and joins these checkpoints without reading them again.
 
     TensorFlow restores the pieces as one variable, because they are stored like the slices of a partitioned variable.
-
-    Args:
-      prefix: prefix of the joined checkpoint, as for `Saver.save`; its directory must exist.
+    `prefix` is that of the joined checkpoint, as for `Saver.save`; its directory must exist.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -214,9 +208,8 @@ def _session() -> Iterator[tf1.Session]:
 class TableSaver(tf1.train.Saver):
     """A Saver that restores the graph's variables as usual, and saves without holding a table in memory.
 
-    Args:
-      path, files: the rows to save, see `snapshot.merged`.
-      tables: the tables by name. The session need not initialize their variables.
+    For the rows, `path` and `files`, see `snapshot.merged`. The session need not initialize the variables of the
+    tables.
     """
 
     def __init__(self, path: str, files: Sequence[dict[str, Any]], tables: Mapping[str, ExportedTable]) -> None:

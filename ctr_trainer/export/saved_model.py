@@ -110,10 +110,9 @@ def export_saved_model(
 def write_tower(
     path: str, model_fn: Callable[..., Any], params: Any, trained_features: TrainedFeatures
 ) -> dict[str, tuple[tf.TensorShape, tf.DType]]:
-    """Writes a SavedModel without rows, with arbitrary variable values, into an empty or absent directory.
+    """Writes a SavedModel without rows, with arbitrary variables, into an empty or absent directory.
 
-    Returns:
-      dict of variable name -> (shape, dtype).
+    Returns the shape and dtype of each variable by name.
     """
 
     def write(ranks: bool) -> dict[str, tuple[tf.TensorShape, tf.DType]]:
@@ -202,10 +201,7 @@ def signatures_of(
 ) -> dict[str, Any]:
     """Makes the graph of the predictions. Returns its SignatureDefs by name, see `signature_defs`.
 
-    Args:
-      receivers: dict of the graph's inputs; reading features may add to it.
-      tables: the exported tables.
-      ranks: whether to make the signatures for ranking.
+    Reading features may add to `receivers`, the graph's inputs. `ranks` is whether to make the signatures for ranking.
     """
     tf1.train.get_or_create_global_step()
     spec = model_fn(features, None, ModeKeys.PREDICT, params)  # First, because it adds to `receivers`.

@@ -38,14 +38,10 @@ _GROUP_SLOT = "group"
 
 @dataclasses.dataclass
 class RawExamples:
-    """`B` examples.
+    """`B` examples: the `inputs` of columns, see `receivers.ExportedFeatures`, and float32[B] labels and weights.
 
-    Attributes:
-      inputs: dict of column name -> float32[B], string[B] or string[B, N], see `receivers.ExportedFeatures`.
-      labels: dict of label name ("" if the spec has one label) -> float32[B].
-      weights: float32[B], the weights of the examples.
-      groups: int64[B], the group of each example; None without groups.
-      keys: dict of name of a sparse feature -> int64[n], its keys other than 0, without features that are buckets.
+    The name of a spec's only label is "". `groups` are int64[B], or None. `keys` are, by name of a sparse feature,
+    int64[n], its keys other than 0, without features that are buckets.
     """
 
     inputs: dict[str, np.ndarray]
@@ -60,14 +56,8 @@ def read_raw(
 ) -> Iterator[RawExamples]:
     """Yields the RawExamples of source files. Refuses and names the rows that a conversion would refuse.
 
-    Args:
-      format: one of `convert.SOURCES`.
-      files: paths or patterns.
-      group_by: id column or single-valued feature whose values are the groups; "" for no groups.
-      max_bad_rows: number of unusable rows that may be skipped.
-
-    Raises:
-      UserError: the files do not fit the spec, or there is no column `group_by`.
+    The values of `group_by`, an id column or single-valued feature, are the groups; "" for none. At most `max_bad_rows`
+    unusable rows are skipped. Raises UserError if the files do not fit the spec, or if there is no column `group_by`.
     """
     offered = [*spec.ids, *(f.name for f in spec.sparse if f.combiner is None and not f.is_bucketised)]
     if group_by and group_by not in offered:
@@ -143,18 +133,10 @@ def evaluate_saved_model(
 ) -> dict[str, Any]:
     """Computes the metrics of an export on source files. A collective call: each rank scores its share of the batches.
 
-    Args:
-      format: format of the files, one of `convert.SOURCES`.
-      files: paths or patterns of raw data, see `convert`.
-      threads: number of CPU threads of this rank; 0 lets TensorFlow choose.
-      max_bad_rows: number of unusable rows that may be skipped; the log names each one.
-
-    Returns:
-      dict of `saved_model`, its `global_step` if it has one, the number of `examples`, the metrics of
-      `EvaluationMetrics`, `new_keys` as `NewKeys.report` returns it, and `reliability`, the rows of its tables.
-
-    Raises:
-      UserError: there is no such export, the files do not fit its feature spec, or it has no logits for any label.
+    Returns `saved_model`, its `global_step` if it has one, the number of `examples`, the metrics of
+    `EvaluationMetrics`, `new_keys` as `NewKeys.report` returns it, and `reliability`, the rows of its tables. With
+    `threads` 0, TensorFlow chooses. The log names each unusable row that is skipped, at most `max_bad_rows`. Raises
+    UserError if there is no such export, the files do not fit its feature spec, or it has no logits for any label.
     """
     spec = load_spec(path)
     labels = [""] if len(spec.labels) == 1 else [label.name for label in spec.labels]

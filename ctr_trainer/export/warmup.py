@@ -52,11 +52,7 @@ PredictionLog: Any = message_factory.GetMessageClass(
 
 
 def write_warmup(path: str, signatures: Mapping[str, Any]) -> None:
-    """Writes one request with missing values for each signature of a SavedModel that takes Predict requests.
-
-    Args:
-      signatures: the SignatureDefs by name.
-    """
+    """Writes one request with missing values for each signature of a SavedModel that takes Predict requests."""
     file = os.path.join(path, *FILE)
     os.makedirs(os.path.dirname(file), exist_ok=True)
     with tf.io.TFRecordWriter(file) as writer:

@@ -24,16 +24,10 @@ def describe_params(name: str) -> list[str]:
 
 
 def parse(model: str, params_class: type[ModelParams], texts: Sequence[str], shared: Mapping[str, Any]) -> ModelParams:
-    """Returns the params of a model.
+    """Returns the params of a model from texts `name=value`, of which the last of a name counts, and fields with own
+    flags.
 
-    Args:
-      model: its name, for the errors.
-      params_class: `ModelParams` or a subclass.
-      texts: `name=value` each; the last of a name counts, so that a command line overrides its flagfile.
-      shared: dict, the values of the fields that have flags of their own.
-
-    Raises:
-      UserError: an unknown name, a value of a wrong type, or one that the class refuses; says what is accepted.
+    Raises UserError, which says what is accepted, for an unknown name, a wrong type, or a value that the class refuses.
     """
     own = _own(params_class)
     try:

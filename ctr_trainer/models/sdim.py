@@ -121,12 +121,7 @@ class SharedSignatures:
 
     A word of 64 bits has as many signatures as fit. It has a field for each plane, and another field that marks the
     signatures in whose planes the vector lies. Bit i of each field belongs to signature i of the word. Two vectors
-    share the signature if their words agree in bit i of all fields.
-
-    Args:
-      target: float32[B, dim].
-      behaviours: the `Behaviours`.
-      planes: float32[bits, dim, m], the normals of each signature's planes; at most MOST_BITS bits.
+    share the signature if their words agree in bit i of all fields. `planes` are float32[bits, dim, m], the normals.
     """
 
     def __init__(self, target: tf.Tensor, behaviours: Behaviours, planes: np.ndarray) -> None:

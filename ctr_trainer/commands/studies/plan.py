@@ -90,10 +90,7 @@ class TrialPlans:
     def of(self, texts: Mapping[str, str] | None) -> TrialPlan:
         """Returns the plan of a trial with these values by flag; None for the user's settings, in the first trial.
 
-        All trials except the first evaluate after the same numbers of examples.
-
-        Raises:
-          UserError: the settings are invalid.
+        All trials except the first evaluate after the same numbers of examples. Raises UserError for invalid settings.
         """
         if texts is None:
             plan = self._first()

@@ -113,11 +113,7 @@ def _is_ours(path: LocalPath) -> bool:
 
 
 def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path) -> Found:
-    """Writes the result files and returns the result of the search.
-
-    Raises:
-      UserError: no trial was evaluated.
-    """
+    """Writes the result files and returns the result. Raises UserError if no trial was evaluated."""
     found = best_of(study)
     if found is None:
         failures = [failure(each) for each in study.get_trials(deepcopy=False) if each.state == _State.FAIL]

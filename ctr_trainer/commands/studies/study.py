@@ -40,15 +40,10 @@ class Search:
     The objective is the best value of the metric in the evaluations of a trial. Asynchronous successive halving stops
     trials that are not in the better half after the same number of evaluations. Optuna's TPE suggests the parameters.
 
-    Args:
-      plans: `TrialPlans`.
-      output: directory of the results and of the trials' files.
-      storage: database URL for SQLAlchemy, or path of an SQLite file; "" for an SQLite file in `output`.
-      minutes: the budget in wall-clock time of this process; 0 for no limit.
-      rows: the budget in training examples of all trials of the study, over all hosts and runs; 0 for no limit.
-
-    Raises:
-      UserError: the storage cannot be opened, or it is unknown which values of the metric are better.
+    The results and the trials' files are in `output`. `storage` is a database URL for SQLAlchemy, or the path of an
+    SQLite file; "" for one in `output`. The budget is `minutes` of this process, and training `rows` of all trials of
+    the study, over all hosts and runs; 0 for no limit. Raises UserError if the storage cannot be opened, or if it is
+    unknown which values of the metric are better.
 
     Source: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020; Bergstra et al., Algorithms
     for Hyper-Parameter Optimization, NeurIPS 2011.
@@ -76,8 +71,7 @@ class Search:
     def run(self) -> results.Found:
         """Runs trials, updates the result files after each trial, and returns the result.
 
-        Raises:
-          UserError: the first three trials failed, or no trial was evaluated.
+        Raises UserError if the first three trials failed, or if no trial was evaluated.
         """
         trials = self._study.get_trials(deepcopy=False)
         finished = sum(each.state.is_finished() for each in trials)

@@ -33,10 +33,8 @@ class TrialTraining:
     def run(self, flags: Sequence[str], metric: str, watch: Callable[[Curve], bool]) -> bool:
         """Trains, and returns whether the training reached its end before `watch` returned True.
 
-        `watch` is called every 0.2 s with the evaluations so far by the metric.
-
-        Raises:
-          UserError: the training failed, and the message has its error; or the directory is not a trial's.
+        `watch` is called every 0.2 s with the evaluations so far by the metric. Raises UserError with the error of a
+        training that failed, or if the directory is not a trial's.
         """
         self.remove()
         if self.model_dir.exists():

@@ -170,10 +170,7 @@ def describe(
 ) -> dict[str, DatasetInfo]:
     """Writes the description of each part, which makes it a data set. Returns the descriptions; `all` is the part "".
 
-    Args:
-      parts: the parts by the names of their directories, the training part first.
-      bad_rows: number of rows that the conversion left out.
-      extra: additional figures of the format.
+    `parts` are by the names of their directories, the training part first; `extra` are further figures of the format.
     """
     fitted = next(iter(parts.values())).statistics.fitted() | observed.texts
     found = {}
@@ -208,9 +205,7 @@ def result_of(
 ) -> dict[str, Any]:
     """Logs warnings for features of a finished conversion that leak the label. Returns the result of `convert`.
 
-    Args:
-      start: `time.perf_counter()` when the conversion started.
-      parts: DatasetInfo of each part, the training part first.
+    `start` is `time.perf_counter()` when the conversion started; the training part is the first of `parts`.
     """
     if warns:
         warn_of_leaks(ConvertedData(next(iter(parts.values())).path))

@@ -37,19 +37,12 @@ def converted(
     """Returns the path of a source's conversion below `directory`. Converts the source first if necessary.
 
     A conversion is identified by the format, the spec, and the paths, sizes and modification times of the source files.
-    If several processes need the same conversion, one of them converts and the others wait. Conversions of other files
-    or specs are not removed.
+    If several processes need the same conversion, one of them converts and the others wait, as long as it makes
+    progress within `timeout` seconds. Conversions of other files or specs are not removed.
 
-    Args:
-      labels: False if labels and weights are not needed. An existing conversion with labels is reused; a new conversion
-        has no labels.
-      advanced: f(text), called whenever the conversion, in this or another process, makes progress.
-      warns: whether to warn of columns that leak the label.
-      timeout: seconds that another process's conversion may make no progress.
-      max_bad_rows: number of unusable rows that the conversion may leave out, or may have left out.
-
-    Raises:
-      UserError: see `convert`; there are too many unusable rows; or another process's conversion makes no progress.
+    Without `labels`, a new conversion has neither labels nor weights; an existing one with labels is reused. `advanced`
+    is f(text), called whenever the conversion, in this or another process, makes progress. At most `max_bad_rows` rows
+    may be left out, or have been left out.
     """
     target = pathlib.Path(directory) / _name(source, format, spec)
     if not labels and not (target / FILE).is_file():

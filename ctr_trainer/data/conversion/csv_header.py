@@ -23,16 +23,10 @@ _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def names_of(file: str, line: bytes, form: CsvFormat, wanted: dict[str, Use]) -> tuple[tuple[str, ...], str]:
-    """Determines the names of a file's columns from its first line.
+    """Returns (names of a file's columns by its first line, advice for the message about a bad first row).
 
-    Args:
-      wanted: dict of column -> `typed.Use`. Columns that must be numbers distinguish a row from a header.
-
-    Returns:
-      (names, hint: advice on a [csv] setting that may be wrong if the first row is bad, to append to the message).
-
-    Raises:
-      UserError: the header cannot be read, or the first line contradicts `form.header`.
+    Columns that must be numbers, by their `typed.Use`, distinguish a row from a header. Raises UserError if the header
+    cannot be read, or if the first line contradicts `form.header`.
     """
     where, fields = f"{file}, line 1", fields_of(file, line, form)
     if not form.columns and (invalid := invalid_byte(pa.scalar(line))):

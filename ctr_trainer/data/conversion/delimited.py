@@ -42,13 +42,10 @@ csv.field_size_limit(2 * LONGEST_LINE)
 def read(
     files: Sequence[SourceFile], spec: FeatureSpec, time: str | None, form: CsvFormat | None = None
 ) -> Iterator[Block]:
-    """Yields the blocks of files; see `blocks`.
+    """Yields the blocks of files, in the form of the spec's [csv] section or in `form`; see `blocks`.
 
     If the spec is unlabelled and `form` names the columns, the files may lack the label columns, as the test set of
     Criteo's challenge does.
-
-    Args:
-      form: form of the files; None for the form that the spec's [csv] section describes.
     """
     form = form or spec.csv
     labels = {label.column for label in spec.labels}
@@ -63,15 +60,11 @@ def read(
 def blocks(
     files: Iterable[SourceFile], form: CsvFormat, spec: FeatureSpec | None = None, time: str | None = None
 ) -> Iterator[Block]:
-    """Yields the blocks of delimited files, which may be compressed (.gz, .bz2, .zst).
+    """Yields the blocks of delimited files, which may be compressed (.gz, .bz2, .zst): all columns, or those of a spec.
 
     Each line of a file is the header, a row, a bad row, empty, or the continuation of a quoted field. A bad row has too
     many or too few fields, a quote that is not closed (see CsvFormat), a zero byte, or a carriage return that is not at
-    its end.
-
-    Args:
-      spec: FeatureSpec, whose columns every file must have; None reads all columns of the files.
-      time: column of a split by time; None for no such split.
+    its end. `time` is the column of a split by time.
     """
     wanted = typed.uses(spec, time) if spec else {}
     for file in files:

@@ -22,15 +22,11 @@ def encoded(
     num_threads: int = 0,
     measured: bool = True,
 ) -> Generator[tuple[pa.Table, Statistics], None, None]:
-    """Yields (encoded table, its Statistics) for each block of a source, in order.
+    """Yields (encoded table, its Statistics, empty unless `measured`) for each block of a source, in order.
 
     A thread reads the source. The tables, statistics and order of bad rows do not depend on the number of threads.
-
-    Args:
-      leave_out: f(bad rows of a block), called before the block's table is yielded.
-      observed: receives the observations of all blocks. The caller checks it at the end.
-      time, num_threads: see `Encoder` and `convert`.
-      measured: whether to compute statistics. If False, the yielded Statistics have no rows.
+    `leave_out` gets the bad rows of a block before its table is yielded. `observed` gets the observations of all
+    blocks; the caller checks it at the end.
     """
     encoder = Encoder(spec, time)
 

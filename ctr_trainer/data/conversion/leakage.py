@@ -30,8 +30,7 @@ _log = logging.getLogger(__name__)
 def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[tuple[str, str]]:
     """Finds the features that leak a label on their own. Returns (feature, the evidence as a sentence) of each.
 
-    Args:
-      tables: encoded tables (see `encode.Encoder`). Tables after the first `ROWS` rows are not read.
+    Of the encoded tables (see `encode.Encoder`), those after the first `ROWS` rows are not read.
     """
     taken = list(_first(tables)) if spec.labelled else []
     if not taken:
@@ -90,11 +89,7 @@ def evidence(values: np.ndarray | None, present: Labels, labels: Labels) -> str:
     A column leaks the labels if nearly all rows of a group have the same label, or if its own AUC is above 0.99. The
     groups are the rows with a value, the rows without one, the rows of each value, and the rows with another value than
     the most frequent one. The score of a category is the mean label of its other rows, so values that occur only once
-    have no effect.
-
-    Args:
-      values: float[n], amounts, or int64[n], categories; None if only the presence of values is examined.
-      present: bool[n], whether the row has a value.
+    have no effect. `values` are amounts if float, categories if int64; None examines the presence of values only.
     """
     for rows, what in ((present, "is filled"), (~present, "is missing")):
         if said := _pure(rows, labels):

@@ -52,11 +52,8 @@ class Measured(NamedTuple):
 def measure(labels: Labels, codes: Codes, numbers: Floats | None, is_countable: bool) -> Measured:
     """Measures a column.
 
-    Args:
-      labels: bool[n].
-      codes: int64[n], the number of each row's value; a missing value has the greatest number.
-      numbers: float64[k], the values, for an amount; None for text.
-      is_countable: whether the values can be categories.
+    `codes`, int64[n], are the numbers of the rows' values; a missing value has the greatest one. `numbers`, float64[k],
+    are the values of an amount; None for text. `is_countable` is whether the values can be categories.
     """
     start = _start(labels)
     none, note, is_ordered = _loss(labels, start), "", False
@@ -90,13 +87,8 @@ def crosses(
 ) -> list[tuple[tuple[str, str], float, float]]:
     """Finds the pairs of categories that say most about the label beyond all single columns and the pairs before them.
 
-    Args:
-      columns: name -> int64[n], the number of each row's value.
-      categories: the columns of the pairs.
-      count: the most pairs.
-
-    Returns:
-      list of (pair, log loss without it, log loss with it), the best first. Each gain is more than chance.
+    `columns` are the numbers of the rows' values by name, of which `categories` are paired. Returns at most `count` of
+    (pair, log loss without it, log loss with it), the best first. Each gain is more than chance.
     """
     if labels.all() or not labels.any():
         return []

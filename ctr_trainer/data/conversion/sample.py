@@ -32,13 +32,11 @@ _TITLES = 30  # Fewer texts of several words than this are categories, such as `
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """One column of the sample.
+    """One column of the sample: one value per row, null if missing.
 
-    Attributes:
-      kind: NUMBER, TEXT, LIST, TIME, or OTHER, which features do not support.
-      values: one value per row, null if missing: float64 for NUMBER, strings for TEXT, lists for LIST.
-      orders: for TIME, the orders of day and month in which its texts are dates; see `times.seen_orders`.
-      options: for LIST, the options of a feature that reads it, such as `separator`.
+    Its values are float64 for NUMBER, strings for TEXT, and lists for LIST, whose `options` are those of a feature that
+    reads them, such as `separator`. OTHER is not supported by features. For TIME, `orders` are the orders of day and
+    month in which its texts are dates; see `times.seen_orders`.
     """
 
     name: str
@@ -91,11 +89,7 @@ def read_sample(source: Input, format: str, bad_rows: int, encoding: str) -> tup
     """Returns the columns of the first 200,000 rows, and the form of delimited text.
 
     `csv_header.see_form` detects the form from the first file. A word such as NA represents a missing value if all
-    other values of its column are numbers.
-
-    Args:
-      bad_rows: number of unreadable rows that may be left out.
-      encoding: of the files of format `csv`; see `CsvFormat`.
+    other values of its column are numbers. At most `bad_rows` unreadable rows may be left out.
     """
     files, form, bad = list_files(source), CsvFormat(), bad_rows_of(format, bad_rows)
     if format == "csv":

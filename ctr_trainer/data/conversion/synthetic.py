@@ -73,20 +73,11 @@ def write(
     seed: int,
     bar: tqdm.tqdm,
 ) -> tuple[dict[str, DatasetWriter], dict[str, Any]]:
-    """Generates the data.
+    """Generates the data, a function of the numbers of rows and the seed; there are rows // 10 test rows in addition.
 
-    Args:
-      make_writer: f(part) -> DatasetWriter; the part is `train` or `test`.
-      sample_file: file for the first test rows in Criteo's raw format.
-      spec: FeatureSpec whose features are among I1..I13 (dense) and C1..C26 (sparse, single-valued).
-      rows: number of training rows; there are rows // 10 test rows in addition.
-      seed: random seed; the data is a function of (rows, seed).
-
-    Returns:
-      (writers by part, extra: `oracle_auc` and `seed`).
-
-    Raises:
-      UserError: the spec needs a column that the data lack, or `rows` is below 1000.
+    `make_writer` makes the DatasetWriter of the part `train` or `test`. `sample_file` gets the first test rows in
+    Criteo's raw format. The features of the spec are among I1..I13 (dense) and C1..C26 (sparse, single-valued). Returns
+    (writers by part, extra: `oracle_auc` and `seed`).
     """
     _check(spec, rows)
     total = rows + rows // 10

@@ -24,16 +24,12 @@ _NOT_TEXT = {
 
 
 def text_blocks(file: str, encoding: str = "utf-8") -> Generator[bytes, None, None]:
-    r"""Yields a file, which may be compressed (.gz, .bz2, .zst), in blocks that end at the end of a line.
+    """Yields a file, which may be compressed (.gz, .bz2, .zst), in blocks that end at the end of a line, in UTF-8.
 
-    A line ends in `\n` or `\r\n`. If the last line has no line end, one is added. A UTF-8 byte order mark is removed.
-
-    Args:
-      encoding: encoding of the file, which contains ASCII. The blocks are in UTF-8. A byte that the encoding lacks is
-        not changed, so that it is found as invalid UTF-8 later.
-
-    Raises:
-      UserError: the file is empty, damaged or no text, or a line is longer than `LONGEST_LINE`.
+    A line ends in a line feed, also after a carriage return. If the last line has no line end, one is added. A UTF-8
+    byte order mark is removed. `encoding` contains ASCII; a byte that it lacks is not changed, so that it is found as
+    invalid UTF-8 later. Raises UserError if the file is empty, damaged or no text, or a line is longer than
+    `LONGEST_LINE`.
     """
     rest, before = b"", 0
     pieces = _pieces(file, encoding)

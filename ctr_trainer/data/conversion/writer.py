@@ -18,12 +18,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 @dataclasses.dataclass
 class Written:
-    """What was written for one part of a data set.
-
-    Attributes:
-      files: one dict per Parquet file, as in `DatasetInfo.files`.
-      statistics: Statistics of the rows in the files.
-    """
+    """What was written for one part: dicts as in `DatasetInfo.files`, and the Statistics of the rows."""
 
     files: list[dict[str, Any]]
     statistics: Statistics
@@ -36,11 +31,8 @@ class _Abandoned(Exception):
 class DatasetWriter(Written):
     """Writes tables as files and row groups of a fixed number of rows, and computes the data set's statistics.
 
-    Args:
-      add: f(name of a file in `directory`) -> its path; called before the file is created.
-      directory, part: the output directory, and the name of the part's directory in it; "" for `directory` itself.
-      rows_per_file, rows_per_group: rows per file and per row group. The last file, and the last row group of each
-        file, may have fewer.
+    `add` is f(name of a file in `directory`) -> its path, called before the file is created. `part` is the part's
+    directory below `directory`, "" for `directory` itself. The last file and row group may have fewer rows.
     """
 
     def __init__(

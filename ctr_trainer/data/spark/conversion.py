@@ -24,7 +24,7 @@ from ctr_trainer.data.source import Input, SourceFile, list_files
 from ctr_trainer.data.spark.task import PARTS, SCHEMA, Layout, Task, TaskResult, merge
 from ctr_trainer.data.typed import check, uses
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.paths import Path, path_of
+from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 if TYPE_CHECKING:  # PySpark is optional.
@@ -126,8 +126,11 @@ def _convert(
     with new_data_set(target) as directory:
         directory.add(*(posixpath.join(part, PARTS) for part in fractions))
         parts = _judged(_collected(run(Task(spec, str(target), layout, fractions))), bad_rows, observed)
-        for name, part in parts.items():
-            _remove_others(target / name, part.files)
+        for name, part in parts.items():  # Removes the files of superseded attempts, in case Spark ran a task twice.
+            own = {posixpath.dirname(file["name"]) for file in part.files}
+            there = {posixpath.dirname(file) for file in (target / name).files() if file.startswith(PARTS)}
+            for other in there - own:
+                (target / name / other).remove_all()
         infos = describe(directory, spec, parts, bad_rows.count, observed)
     return result_of(target, start, bad_rows, infos, observed)
 
@@ -183,14 +186,6 @@ def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observatio
     if not sum(part.statistics.rows for part in whole.parts.values()):
         raise UserError("the input has no rows")
     return whole.parts
-
-
-def _remove_others(path: Path, files: Iterable[dict[str, Any]]) -> None:
-    """Removes the files of superseded attempts, in case Spark ran a task twice."""
-    own = {posixpath.dirname(file["name"]) for file in files}
-    there = {posixpath.dirname(name) for name in path.files() if name.startswith(PARTS)}
-    for other in there - own:
-        (path / other).remove_all()
 
 
 @contextlib.contextmanager

@@ -30,14 +30,10 @@ _ROWS = 50_000  # Approximate number of rows per encoded chunk. A Spark batch ha
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a conversion splits the rows and writes them to files.
+    """How a conversion splits the rows and writes them to files; see `convert.convert` for the names.
 
-    Attributes:
-      split: see `convert.convert`; only random splits are supported. The parts have the given shares on average,
-        because each row is assigned independently. The assignment depends on `split_seed` and the number of the task.
-      split_seed: seed of the split.
-      rows_per_file, rows_per_group: rows per Parquet file and per row group.
-      max_bad_rows: number of unusable rows that all tasks together may leave out.
+    Only random splits are supported. The parts have the given shares on average, because each row is assigned
+    independently, by `split_seed` and the number of the task. All tasks together may leave out `max_bad_rows` rows.
     """
 
     split: str | None = None
@@ -49,13 +45,10 @@ class Layout:
 
 @dataclasses.dataclass
 class TaskResult:
-    """The result of one task or of several consecutive tasks.
+    """The result of one task or of several consecutive tasks, the first of which has this `number`.
 
-    Attributes:
-      number: number of the first of these tasks.
-      parts: what the tasks wrote for each part, in the order of the tasks.
-      bad_rows: the rows that were left out; at most `max_bad_rows` + 1 per task.
-      error: message of the first task that failed; "" if no task failed.
+    `parts` is what the tasks wrote for each part, in order. `bad_rows` were left out, at most `max_bad_rows` + 1 per
+    task. `error` is the message of the first task that failed; "" if none did.
     """
 
     number: int
@@ -78,9 +71,8 @@ class TaskResult:
 class Task:
     """The parameters of a conversion, which Spark sends to all tasks.
 
-    Attributes:
-      output: path or URL of the data set, which must be the same on every machine of the cluster.
-      fractions: dict of part name -> share of the part in a random split; {"": 1.0} for no split.
+    `output` must be the same path or URL on every machine of the cluster. `fractions` are the shares of the parts of a
+    random split; {"": 1.0} for no split.
     """
 
     spec: FeatureSpec
@@ -89,11 +81,7 @@ class Task:
     fractions: dict[str, float]
 
     def convert_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Converts a partition of a DataFrame; a function for `mapInArrow`.
-
-        Yields:
-          one RecordBatch of `SCHEMA`: the number of the task and its pickled TaskResult.
-        """
+        """Converts a partition of a DataFrame, for `mapInArrow`, to one row of `SCHEMA`: a pickled TaskResult."""
         number = _number()
         yield self._result(number, _blocks(batches, self.spec, f"partition {number}"))
 

@@ -113,15 +113,10 @@ class ClickMetrics:
         self._scores.update(logits, labels, weights)
         # float64, because the log shows eight digits.
         entropy = np.logaddexp(0.0, logits, dtype=np.float64) - labels * logits
-        values = (entropy, _is_right(logits, labels), sigmoid(logits), labels)
+        right = np.where(np.isnan(logits), np.nan, (logits > 0) == (labels > 0.5))  # The probability is above 0.5.
+        values = (entropy, right, sigmoid(logits), labels)
         for mean, each in zip(self._means.values(), values, strict=True):
             mean.update(each, weights)
-
-
-def _is_right(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns 1 if the probability is above 0.5 exactly when the label is positive, else 0; NaN if the logit is NaN."""
-    right = ((logits > 0) == (labels > 0.5)).astype(np.float64)
-    return np.where(np.isnan(logits), np.nan, right)
 
 
 def metric_name(name: str, label: str) -> str:
