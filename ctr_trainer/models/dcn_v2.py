@@ -1,9 +1,11 @@
 """DCN-v2: a cross network below or next to a deep one."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ctr_trainer.features.ranked import joined
+import tensorflow as tf
+
+from ctr_trainer.features.ranked import Columns, joined
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
@@ -16,8 +18,8 @@ from ctr_trainer.settings.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
-class Params(ModelParams):
-    """The params of DCN-v2."""
+class CrossParams(ModelParams):
+    """The params of a cross network with a deep network."""
 
     structure: str = setting(
         "parallel",
@@ -25,6 +27,12 @@ class Params(ModelParams):
         choices=("stacked", "parallel"),
     )
     cross_layers: int = setting(3, "cross layers; each adds one to the degree of the interactions", minimum=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(CrossParams):
+    """The params of DCN-v2."""
+
     cross_rank: int = setting(0, "rank of the cross layers' matrices; 0 for full matrices", minimum=0)
     experts: int = setting(
         1, "low-rank transformations that a gate mixes in each cross layer; 1 for no gate", minimum=1
@@ -45,6 +53,13 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     """
     inputs = flat_inputs(features)
     crossed = cross(joined(inputs), params.cross_layers, params.cross_rank, params.experts)
+    return with_deep(features, labels, mode, params, inputs, crossed)
+
+
+def with_deep(
+    features: Features, labels: Labels, mode: str, params: CrossParams, inputs: Sequence[Columns], crossed: tf.Tensor
+) -> EstimatorSpec:
+    """Makes the spec of a deep network upon or next to the result of a cross network over the inputs."""
     if params.structure == "stacked":
         last = tower(crossed, mode, params)
     else:

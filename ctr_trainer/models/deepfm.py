@@ -19,7 +19,5 @@ def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams)
     Source: Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Prediction, IJCAI 2017, section 2.
     """
     deep = tower(flat_inputs(features), mode, params)
-    logits = (
-        linear(features, bias=params.base_logit()) + fm(field_columns(features, "deepfm")) + dense(deep, 1, "logits")
-    )
-    return binary_head(features, labels, mode, params, logits)
+    wide = linear(features, bias=params.base_logit()) + fm(field_columns(features, "deepfm"))
+    return binary_head(features, labels, mode, params, wide + dense(deep, 1, "logits"))

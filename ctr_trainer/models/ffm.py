@@ -43,8 +43,4 @@ def ffm(vectors: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]
     count = vectors.shape.as_list()[1]
     others = (1.0 - tf.eye(count))[:, :, None]
     mirrored = tf.transpose(vectors, [0, 2, 1, 3]) * others
-
-    def gradient(upstream: tf.Tensor) -> tf.Tensor:
-        return mirrored * upstream[..., None, None]
-
-    return 0.5 * tf.reduce_sum(vectors * mirrored, [1, 2, 3])[:, None], gradient
+    return 0.5 * tf.reduce_sum(vectors * mirrored, [1, 2, 3])[:, None], lambda g: mirrored * g[..., None, None]

@@ -1,36 +1,24 @@
 """GDCN: a cross network whose layers have gates, below or next to a deep network."""
 
-import dataclasses
-
 import tensorflow as tf
 
 from ctr_trainer.features.tensors import Features
+from ctr_trainer.models.dcn_v2 import CrossParams as Params
+from ctr_trainer.models.dcn_v2 import with_deep
 from ctr_trainer.models.estimator_spec import EstimatorSpec
-from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.head import Labels
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.layers.weights import glorot
-from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.shared import tower
-from ctr_trainer.settings.setting import setting
 
+__all__ = ["Params", "model_fn"]
 tf1 = tf.compat.v1
 
 
-@dataclasses.dataclass(frozen=True)
-class Params(ModelParams):
-    """The params of GDCN."""
-
-    structure: str = setting(
-        "parallel",
-        "place of the deep network: stacked upon the cross network (GDCN-S), or parallel to it (GDCN-P)",
-        choices=("stacked", "parallel"),
-    )
-    cross_layers: int = setting(3, "cross layers; each adds one to the degree of the interactions", minimum=1)
-
-
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
-    """`p = sigmoid(w mlp(c(x_0)) + b)` stacked, `sigmoid(w [c(x_0), mlp(x_0)] + b)` parallel; c is `gated_cross`.
+    """`p = sigmoid(w mlp(c(x_0)) + b)` stacked (GDCN-S), `sigmoid(w [c(x_0), mlp(x_0)] + b)` parallel (GDCN-P).
+
+    c is `gated_cross`.
 
     Advice: take it where DCN-v2 gets worse with a third or fourth cross layer.
 
@@ -39,11 +27,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     """
     inputs = flat_inputs(features)
     crossed = gated_cross(tf.concat(inputs, 1), params.cross_layers)
-    if params.structure == "stacked":
-        last = tower(crossed, mode, params)
-    else:
-        last = [crossed, tower(inputs, mode, params)]
-    return binary_head(features, labels, mode, params, dense(last, 1, "logits", bias=params.base_logit()))
+    return with_deep(features, labels, mode, params, inputs, crossed)
 
 
 def gated_cross(inputs: tf.Tensor, layers: int) -> tf.Tensor:

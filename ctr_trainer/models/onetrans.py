@@ -99,20 +99,16 @@ def _scores(queries: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
     return tf.matmul(queries, source, transpose_b=True) * (1.0 / math.sqrt(source.shape.as_list()[2]))
 
 
-def rms_norm(inputs: tf.Tensor, epsilon: float = 1e-3) -> tf.Tensor:
-    """Scales the last axis to a mean square of at most 1: `x / sqrt(mean(x^2) + epsilon)`.
+@tf.custom_gradient
+def rms_norm(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    """Scales the last axis to a mean square of at most 1: `y = x / sqrt(mean(x^2) + 0.001)`.
 
     It has no weights, because the matrix of the next layer can scale each column. Vectors that are small compared with
-    the root of epsilon stay small, such as the rows of rare values, which are close to their random initial values.
+    the root of 0.001 stay small, such as the rows of rare values, which are close to their random initial values. The
+    gradient is `(g - y mean(g y)) / sqrt(mean(x^2) + 0.001)`.
 
     Source: Zhang and Sennrich, Root Mean Square Layer Normalization, NeurIPS 2019, section 3.
     """
-
-    @tf.custom_gradient
-    def normalized(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        """The gradient is `(g - y mean(g y)) / sqrt(mean(x^2) + epsilon)`, where y is the output."""
-        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + epsilon)
-        output = x * scale
-        return output, lambda g: scale * (g - output * tf.reduce_mean(g * output, -1, keepdims=True))
-
-    return normalized(inputs)
+    scale = tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + 1e-3)
+    output = x * scale
+    return output, lambda g: scale * (g - output * tf.reduce_mean(g * output, -1, keepdims=True))

@@ -17,7 +17,5 @@ def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams)
 
     Source: Cheng et al., Wide & Deep Learning for Recommender Systems, DLRS 2016, section 3.
     """
-    deep = tower(flat_inputs(features), mode, params)
-    return binary_head(
-        features, labels, mode, params, linear(features, bias=params.base_logit()) + dense(deep, 1, "logits")
-    )
+    deep = dense(tower(flat_inputs(features), mode, params), 1, "logits")
+    return binary_head(features, labels, mode, params, linear(features, bias=params.base_logit()) + deep)

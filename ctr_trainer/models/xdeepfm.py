@@ -72,9 +72,6 @@ def outer(a: tf.Tensor, b: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], 
     """
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return (
-            tf.squeeze(tf.matmul(upstream, b[:, :, None]), 2),
-            tf.squeeze(tf.matmul(a[:, None, :], upstream), 1),
-        )
+        return tf.matmul(upstream, b[:, :, None])[..., 0], tf.matmul(a[:, None, :], upstream)[:, 0]
 
     return a[:, :, None] * b[:, None, :], gradient

@@ -35,8 +35,8 @@ def test_senet_weighs_each_field_by_all_fields_means():
 
 def test_rms_norm_by_hand():
     """The mean square of [1, 7] is 25, and of [0, 0] it is 0."""
-    output, variables = run(lambda x: rms_norm(x, epsilon=11.0), [[1, 7], [0, 0]])
-    np.testing.assert_allclose(output, [[1 / 6, 7 / 6], [0, 0]], rtol=1e-6)
+    output, variables = run(rms_norm, [[1, 7], [0, 0]])
+    np.testing.assert_allclose(output, np.array([[1, 7], [0, 0]]) / np.sqrt(25.001), rtol=1e-6)
     assert not variables
 
 

@@ -9,7 +9,7 @@ from ctr_trainer.models.layers.weights import glorot
 tf1 = tf.compat.v1
 
 
-def cross(inputs: Columns, layers: int, rank: int = 0, experts: int = 1, name: str = "cross") -> tf.Tensor:
+def cross(inputs: Columns, layers: int, rank: int = 0, experts: int = 1) -> tf.Tensor:
     """Crosses the input with itself: after l layers, each output is a polynomial of degree l + 1 of its elements.
 
         full:     x_{l+1} = x_0 * (W_l x_l + b_l) + x_l
@@ -21,14 +21,13 @@ def cross(inputs: Columns, layers: int, rank: int = 0, experts: int = 1, name: s
       layers: number of layers.
       rank: number of columns of U and V, far fewer than n; 0 for the full matrix W.
       experts: number of low-rank transformations that a gate mixes; 1 for no gate. More than 1 requires a rank.
-      name: name of the variable scope.
 
     Use two or three layers. For wide inputs, use a rank of a quarter of the width, which suffices in the paper.
 
     Source: Wang et al., DCN V2: Improved Deep & Cross Network, WWW 2021, equations 1 to 4.
     """
     width, start, x = inputs.shape.as_list()[1], tf.convert_to_tensor(inputs), inputs
-    with tf1.variable_scope(name):
+    with tf1.variable_scope("cross"):
         for index in range(layers):
             with tf1.variable_scope(f"layer_{index}"):
                 projected = x

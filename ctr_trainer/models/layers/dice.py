@@ -10,6 +10,7 @@ from ctr_trainer.models.layers.masks import Present
 from ctr_trainer.models.layers.normalization import MovingMoments
 
 tf1 = tf.compat.v1
+_EPSILON = 1e-6
 
 
 def prelu(inputs: tf.Tensor, name: str = "prelu") -> tf.Tensor:
@@ -21,16 +22,10 @@ def prelu(inputs: tf.Tensor, name: str = "prelu") -> tf.Tensor:
     return tf.maximum(inputs, 0.0) + alpha * tf.minimum(inputs, 0.0)
 
 
-def dice(
-    inputs: tf.Tensor,
-    present: Present | None = None,
-    training: bool = False,
-    epsilon: float = 1e-6,
-    name: str = "dice",
-) -> tf.Tensor:
+def dice(inputs: tf.Tensor, present: Present | None = None, training: bool = False, name: str = "dice") -> tf.Tensor:
     """Computes a PReLU whose corner is at the mean of the data, and whose transition is as wide as the data.
 
-        f(x) = p x + (1 - p) alpha x,   p = sigmoid((x - E[x]) / sqrt(Var[x] + epsilon))
+        f(x) = p x + (1 - p) alpha x,   p = sigmoid((x - E[x]) / sqrt(Var[x] + 1e-6))
 
     alpha is learned for each channel and starts at 0. During training, E and Var are computed over this worker's batch,
     weighted by the weights of the examples. Otherwise they are moving averages, corrected for their start (see
@@ -42,7 +37,6 @@ def dice(
       inputs: x, float32[N, n]; the result has the same shape.
       present: positions of the N values in sequences; None if each example has one value.
       training: whether E and Var are computed over the batch.
-      epsilon: added to the variance.
       name: name of the variable scope.
 
     Caveat: with a `train_op` that is not made by `TrainOp`, the moving averages stay at E = 0 and Var = 1.
@@ -59,47 +53,38 @@ def dice(
             row, total = tf.ones_like(inputs[:, 0]), tf.shape(inputs)[0] if present is None else present.count
         else:
             row, total = weights if present is None else tf.gather(weights, present.examples), tf.reduce_sum(weights)
-        output, mean, variance = _of_batch(inputs, alpha, row, epsilon)
+        output, mean, variance = _of_batch(inputs, alpha, row)
         per_example = tf.math.divide_no_nan(tf.reduce_sum(row), tf.cast(total, tf.float32))
         moving.keep(mean, variance, per_example, momentum=None)
         return output
     mean, variance = moving.mean_and_variance()
-    gate = tf.sigmoid((inputs - mean) * tf.math.rsqrt(variance + epsilon))
+    gate = tf.sigmoid((inputs - mean) * tf.math.rsqrt(variance + _EPSILON))
     return inputs * (alpha + (1.0 - alpha) * gate)
 
 
-def _of_batch(
-    inputs: tf.Tensor, alpha: tf.Tensor, weights: tf.Tensor, epsilon: float
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Computes Dice with the statistics of the batch; returns (output, mean, variance).
+@tf.custom_gradient
+def _of_batch(x: tf.Tensor, a: tf.Tensor, row: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable[..., Any]]:
+    """Computes (Dice, mean, variance) of x, float32[N, n], with alpha a and `row`, the weights of the vectors."""
+    # The gradient is explicit, with all sums over the vectors as matrix products: TensorFlow's gradients of broadcast
+    # operations reduce over the first axis, which took half of the time of an attention.
+    share = tf.math.divide_no_nan(row, tf.reduce_sum(row))[None]
+    mean = tf.matmul(share, x)[0]
+    centred = x - mean
+    variance = tf.matmul(share, tf.square(centred))[0]
+    scale = tf.math.rsqrt(variance + _EPSILON)
+    gate = tf.sigmoid(centred * scale)
+    slope = a + (1.0 - a) * gate
 
-    The gradient is explicit, with all sums over the vectors as matrix products: TensorFlow's gradients of broadcast
-    operations reduce over the first axis, which took half of the time of an attention. `inputs` is x, float32[N, n],
-    `alpha` is float32[n], and `weights` is float32[N], the weight of each vector in the statistics.
-    """
+    def gradients(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, None]:
+        # The gate's part: z = centred * scale; `centred` depends on the mean of x and `scale` on its variance.
+        ones = tf.ones_like(row)[None]
+        of_slope, rest = upstream * x, 1.0 - gate
+        of_z = of_slope * gate * rest * (1.0 - a)
+        of_scale = tf.matmul(ones, of_z * centred)[0]
+        of_mean = -scale * tf.matmul(ones, of_z)[0]
+        of_variance = -0.5 * tf.pow(scale, 3) * of_scale
+        # The gradient through the statistics: d mean / d x = share, d variance / d x = 2 share centred.
+        by_statistics = (2.0 * of_variance * centred + of_mean) * share[0][:, None]
+        return upstream * slope + of_z * scale + by_statistics, tf.matmul(ones, of_slope * rest)[0], None
 
-    @tf.custom_gradient
-    def apply(x: tf.Tensor, a: tf.Tensor, row: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable[..., Any]]:
-        share = tf.math.divide_no_nan(row, tf.reduce_sum(row))[None]
-        mean = tf.matmul(share, x)[0]
-        centred = x - mean
-        variance = tf.matmul(share, tf.square(centred))[0]
-        scale = tf.math.rsqrt(variance + epsilon)
-        gate = tf.sigmoid(centred * scale)
-        slope = a + (1.0 - a) * gate
-
-        def gradients(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, None]:
-            # The gate's part: z = centred * scale; `centred` depends on the mean of x and `scale` on its variance.
-            ones = tf.ones_like(row)[None]
-            of_slope, rest = upstream * x, 1.0 - gate
-            of_z = of_slope * gate * rest * (1.0 - a)
-            of_scale = tf.matmul(ones, of_z * centred)[0]
-            of_mean = -scale * tf.matmul(ones, of_z)[0]
-            of_variance = -0.5 * tf.pow(scale, 3) * of_scale
-            # The gradient through the statistics: d mean / d x = share, d variance / d x = 2 share centred.
-            by_statistics = (2.0 * of_variance * centred + of_mean) * share[0][:, None]
-            return upstream * slope + of_z * scale + by_statistics, tf.matmul(ones, of_slope * rest)[0], None
-
-        return (x * slope, mean, variance), gradients
-
-    return apply(inputs, alpha, weights)
+    return (x * slope, mean, variance), gradients

@@ -10,20 +10,15 @@ from ctr_trainer.models.layers.weights import glorot
 from ctr_trainer.system.messages.errors import UserError
 
 
-def flat_embeddings(features: Mapping[str, tf.Tensor]) -> list[Columns]:
-    """Reads the flattened embeddings of all sparse features: a list of float32[B, F * dim], one per table.
+def flat_inputs(features: Mapping[str, tf.Tensor]) -> list[Columns]:
+    """Reads the flattened embeddings of all sparse features, one float32[B, F * dim] per table, and the dense features.
 
-    `features` are `features.tensors.Features`, or a dict with `embedding` or `embedding/<table>`, float32[B, F, dim].
-    Pass the list to `mlp` directly, which saves the copy of a concatenation.
+    `features` are `features.tensors.Features`, or a dict with `embedding` or `embedding/<table>`, float32[B, F, dim],
+    and `dense`. Pass the list to `mlp` directly, which saves the copy of a concatenation.
     """
     tables = [name for name in features if name.startswith(f"{EMBEDDING}/")]
     names = tables or [name for name in features if name == EMBEDDING]
-    return [_columns(features, name) for name in names]
-
-
-def flat_inputs(features: Mapping[str, tf.Tensor]) -> list[Columns]:
-    """Returns `flat_embeddings`, a list of float32[B, n], followed by the dense features if there are any."""
-    return flat_embeddings(features) + ([_columns(features, "dense")] if "dense" in features else [])
+    return [_columns(features, name) for name in (*names, *(["dense"] if "dense" in features else []))]
 
 
 def _columns(features: Mapping[str, tf.Tensor], name: str) -> Columns:
@@ -43,7 +38,7 @@ def field_embeddings(features: Mapping[str, tf.Tensor], model: str, fields: int 
     """Reads one vector per sparse feature, float32[B, F, dim], for models that compare vectors and need a single dim.
 
     Args:
-      features: see `flat_embeddings`.
+      features: see `flat_inputs`.
       model: the model's name, for the errors.
       fields: the minimum number of sparse features that the model needs.
 

@@ -62,8 +62,4 @@ def _fm(embeddings: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tens
     total = tf.reduce_sum(embeddings, 1, keepdims=True)
     square_of_sum = tf.reduce_sum(tf.square(total), 2)
     sum_of_squares = tf.square(tf.math.reduce_euclidean_norm(embeddings, [1, 2]))[:, None]
-
-    def gradient(upstream: tf.Tensor) -> tf.Tensor:
-        return (total - embeddings) * upstream[..., None]
-
-    return 0.5 * (square_of_sum - sum_of_squares), gradient
+    return 0.5 * (square_of_sum - sum_of_squares), lambda g: (total - embeddings) * g[..., None]

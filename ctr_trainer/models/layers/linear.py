@@ -9,22 +9,20 @@ from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.layers.weights import zeros
 
 
-def linear(features: Mapping[str, tf.Tensor], name: str = "linear", bias: float = 0.0) -> tf.Tensor:
+def linear(features: Mapping[str, tf.Tensor], bias: float = 0.0) -> tf.Tensor:
     """Computes `sum_f w_f + v . x + b`, float32[B, 1]: a weight per sparse value and per dense feature, and a bias.
 
     All weights except b are 0 before training. A random v would add noise of the size of x to each logit, and a
     training on small data would end before the model has unlearned it.
 
-    Args:
-      features: dict with `linear`, float32[B, F, 1], and `dense`, float32[B, n]; one of them may be missing.
-      name: name of the variable scope.
-      bias: initial value of b, such as `ModelParams.base_logit()`.
+    `features` have `linear`, float32[B, F, 1], and `dense`, float32[B, n]; one of them may be missing. `bias` is the
+    initial value of b, such as `ModelParams.base_logit()`.
     """
     if "linear" not in features:
-        return dense(features["dense"], 1, name, zeros, bias)
+        return dense(features["dense"], 1, LINEAR, zeros, bias)
     ranked = features.ranked(LINEAR) if isinstance(features, Features) else None
     sparse = tf.reduce_sum(features["linear"], 1) if ranked is None else ranked.sums()
     if "dense" in features:
-        return sparse + dense(features["dense"], 1, name, zeros, bias)
+        return sparse + dense(features["dense"], 1, LINEAR, zeros, bias)
     initializer = tf.compat.v1.constant_initializer(bias)
-    return sparse + tf.compat.v1.get_variable(f"{name}/bias", [1], initializer=initializer)
+    return sparse + tf.compat.v1.get_variable(f"{LINEAR}/bias", [1], initializer=initializer)

@@ -86,12 +86,8 @@ class Present:
 
     def repeat(self, vectors: tf.Tensor) -> tf.Tensor:
         """Returns float32[N, n] with the vector of each value's example in `vectors`, float32[B, n]."""
-
-        @tf.custom_gradient
-        def repeat(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            return tf.gather(given, self.examples), self.sum  # The gradient of a gather takes three times as long.
-
-        return repeat(vectors)
+        # The gradient of a gather takes three times as long.
+        return tf.custom_gradient(lambda given: (tf.gather(given, self.examples), self.sum))(vectors)
 
     def sum(self, packed: tf.Tensor) -> tf.Tensor:
         """Returns float32[B, n], the sums by example of `packed`, float32[N, n]; zeros for an empty sequence."""
@@ -108,15 +104,9 @@ class Present:
     # Packing and unpacking are each other's gradients, and both are gathers.
 
     def _packed(self, values: tf.Tensor) -> tf.Tensor:
-        @tf.custom_gradient
-        def pack(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            return tf.gather(given, self.places), self._unpacked
-
-        return pack(values)
+        return tf.custom_gradient(lambda given: (tf.gather(given, self.places), self._unpacked))(values)
 
     def _unpacked(self, packed: tf.Tensor) -> tf.Tensor:
-        @tf.custom_gradient
-        def unpack(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            return tf.gather(tf.pad(given, [[1, 0], [0, 0]]), self.rows), self._packed
-
-        return unpack(packed)
+        return tf.custom_gradient(lambda given: (tf.gather(tf.pad(given, [[1, 0], [0, 0]]), self.rows), self._packed))(
+            packed
+        )

@@ -14,14 +14,13 @@ _FEWEST_STEPS, _MOST_STEPS, _SHARE_OF_EPOCH = 10.0, 100.0, 0.1
 _KEY = ("ctr_trainer", "batch statistics")  # Not a string, so that TensorFlow does not serialize the collection.
 
 
-def layer_norm(inputs: tf.Tensor, shared: bool = True, epsilon: float = 1e-5, name: str = "layer_norm") -> tf.Tensor:
-    """Normalises the last axis: `gamma * (x - mean(x)) / sqrt(var(x) + epsilon) + beta`.
+def layer_norm(inputs: tf.Tensor, shared: bool = True, name: str = "layer_norm") -> tf.Tensor:
+    """Normalises the last axis: `gamma * (x - mean(x)) / sqrt(var(x) + 1e-5) + beta`.
 
     Args:
       inputs: x, float32[B, n] or float32[B, F, n]; the result has the same shape.
       shared: whether the F vectors of an example share gamma and beta, float32[n]; otherwise each has its own, which
         suits embeddings, because fields differ in scale.
-      epsilon: added to the variance, so that a vector of equal values stays finite.
       name: name of the variable scope.
 
     Source: Ba et al., Layer Normalization, arXiv 1607.06450, section 3.
@@ -30,24 +29,21 @@ def layer_norm(inputs: tf.Tensor, shared: bool = True, epsilon: float = 1e-5, na
     with tf1.variable_scope(name):
         gamma = tf1.get_variable("gamma", shape, initializer=tf1.ones_initializer())
         beta = tf1.get_variable("beta", shape, initializer=tf1.zeros_initializer())
-    return _normalized(inputs, epsilon) * gamma + beta
+    return _normalized(inputs) * gamma + beta
 
 
-def _normalized(inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
-    @tf.custom_gradient
-    def normalized(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        """The gradient is `(g - mean(g) - y mean(g y)) / sqrt(var(x) + epsilon)`, where y is the output."""
-        centered = x - tf.reduce_mean(x, -1, keepdims=True)
-        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), -1, keepdims=True) + epsilon)
-        output = centered * scale
+@tf.custom_gradient
+def _normalized(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    """Normalizes x; the gradient is `(g - mean(g) - y mean(g y)) / sqrt(var(x) + 1e-5)`, where y is the output."""
+    centered = x - tf.reduce_mean(x, -1, keepdims=True)
+    scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), -1, keepdims=True) + 1e-5)
+    output = centered * scale
 
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            along = tf.reduce_mean(upstream * output, -1, keepdims=True)
-            return scale * (upstream - tf.reduce_mean(upstream, -1, keepdims=True) - output * along)
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        along = tf.reduce_mean(upstream * output, -1, keepdims=True)
+        return scale * (upstream - tf.reduce_mean(upstream, -1, keepdims=True) - output * along)
 
-        return output, gradient
-
-    return normalized(inputs)
+    return output, gradient
 
 
 @dataclasses.dataclass(frozen=True)
