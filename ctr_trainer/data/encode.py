@@ -38,11 +38,8 @@ class Encoder:
     - if the spec has a weight, `weight`, float32;
     - per id column, `id:<column>`, with the values of the source.
 
-    Sparse features of all kinds are in the order of the spec.
-
-    Args:
-      time: source column of a split by time, stored as float64 in the column `TIME`; None for no such split.
-      labels_needed: whether a row without a valid label is bad. If False, its label is NaN.
+    Sparse features of all kinds are in the order of the spec. The column `time` of a split is stored as float64 in the
+    column `TIME`. Without `labels_needed`, a row without a valid label is not bad, and its label is NaN.
     """
 
     def __init__(self, spec: FeatureSpec, time: str | None = None, labels_needed: bool = True) -> None:

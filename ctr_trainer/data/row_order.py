@@ -147,8 +147,7 @@ class Position:
     def restore(values: Any, order: EpochOrder, workers: int) -> "Position":
         """Makes a position from the result of `to_dict`. If the number of workers differs, divides the rows again.
 
-        Raises:
-          UserError: the position belongs to other data or to another order of the rows.
+        Raises UserError if the position belongs to other data or to another order of the rows.
         """
         if not _is_position(values):
             raise UserError(f"reader position {values!r}: expected the keys epoch, shares and order")

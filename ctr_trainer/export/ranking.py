@@ -32,8 +32,7 @@ class NotRankable(UserError):
 class RankedFeatures(Features, abc.ABC):
     """The features of one context and n candidates; each tensor has n examples.
 
-    Attributes:
-      receivers: dict of input -> placeholder, all made at construction.
+    `receivers` are the placeholders by input, all made at construction.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None, receivers: dict[str, tf.Tensor]) -> None:
@@ -100,11 +99,7 @@ class RankedFeatures(Features, abc.ABC):
 
 
 class RankedValues(RankedFeatures):
-    """Features that the graph makes from raw values.
-
-    Args:
-      read: the inputs of `receivers.ExportedFeatures`; this graph has inputs of the same names.
-    """
+    """Features that the graph makes from raw values; its inputs have the names of those that are `read`."""
 
     def __init__(
         self,
@@ -159,12 +154,9 @@ class RankedValues(RankedFeatures):
 
 
 class RankedRows(RankedFeatures):
-    """Features whose rows are looked up elsewhere.
+    """Features whose rows are looked up elsewhere; `read` are the inputs of `receivers.RowInputs`.
 
     docs/features.md lists the dtypes and shapes of the inputs under "One context with many candidates".
-
-    Args:
-      read: the inputs of `receivers.RowInputs`.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None, read: Mapping[str, tf.Tensor]) -> None:
@@ -206,10 +198,8 @@ def _like(name: str, tensor: tf.Tensor, shape: list[int | None]) -> tf.Tensor:
 def ranking_signatures(model_fn: Callable[..., Any], params: Any, features: RankedFeatures) -> dict[str, Any]:
     """Makes the graph of a ranking request, which shares its variables with the graph of `serving_default`.
 
-    Returns {"ranking": SignatureDef}, and for `RankedRows` of a model with sparse features also "ranking_keys".
-
-    Raises:
-      NotRankable: the `model_fn` cannot make a second graph with its variables.
+    Returns {"ranking": SignatureDef}, and for `RankedRows` of a model with sparse features also "ranking_keys". Raises
+    NotRankable if the `model_fn` cannot make a second graph with its variables.
     """
     before = len(tf1.global_variables())
     try:

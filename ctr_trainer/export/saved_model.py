@@ -63,20 +63,10 @@ def export_saved_model(
 
     The keys of all tables and their index take about 25 bytes of memory per row. Rows are read and written in pieces.
 
-    Args:
-      path: directory of the SavedModel, or its URL.
-      trained_features: (FeatureSpec, statistics) of the model; None if `serving_input_receiver_fn` is given.
-      serving_input_receiver_fn: see `Estimator.export_saved_model`.
-      rows: `all` exports the tables; `none` exports only the dense tower, and each request brings its rows, see
-        `RowInputs`.
-      assets_extra: dict of path in `assets.extra` -> file to copy there; None for none.
-
-    Returns:
-      the absolute `path`.
-
-    Raises:
-      UserError: `path` holds files that no export wrote, or a setting in `params` differs from the setting that the
-        model was trained with.
+    `path` may be a URL; the absolute path is returned. `trained_features` may be None with a
+    `serving_input_receiver_fn`, see `Estimator.export_saved_model`. `assets_extra` are files to copy, by their path in
+    `assets.extra`. Raises UserError if `path` holds files that no export wrote, or if the model was trained with
+    another setting than one in `params`.
     """
     path = str(path_of(path).absolute())
     params = params_as_trained(params, checkpoint)
@@ -138,11 +128,7 @@ def _ranking_if_possible(write: Callable[[bool], _T]) -> _T:
 
 
 def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
-    """Returns the FeatureSpec of an export.
-
-    Raises:
-      UserError: there is no SavedModel at `path`, or `export_saved_model` did not write it.
-    """
+    """Returns the FeatureSpec of an export; raises UserError if `export_saved_model` did not write `path`."""
     file = pathlib.Path(path, *_SPEC)
     if not file.exists():
         why = f"it has no {os.path.join(*_SPEC)}" if os.path.isdir(path) else "there is no such directory"

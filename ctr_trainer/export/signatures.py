@@ -118,14 +118,10 @@ class RegressionOutput:
 
 
 def signature_defs(spec: EstimatorSpec, receivers: Receivers) -> dict[str, Any]:
-    """Returns the SignatureDefs, by name, of a model's `export_outputs`, or of its predictions if it has none.
+    """Returns the SignatureDefs, by name, of the `export_outputs` of a PREDICT spec, or of its predictions if it has
+    none.
 
-    Args:
-      spec: `EstimatorSpec` for the mode PREDICT.
-      receivers: the graph's inputs by name.
-
-    Raises:
-      UserError: there are several outputs, and none is named `serving_default`.
+    Raises UserError if there are several outputs, and none is named `serving_default`.
     """
     outputs = dict(spec.export_outputs or {SERVING: PredictOutput(spec.predictions)})
     if SERVING not in outputs:

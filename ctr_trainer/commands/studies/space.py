@@ -113,8 +113,7 @@ class Space:
 def load(path: str) -> Space:
     """Reads a space from a TOML file at a path or URL; "" for the default space.
 
-    Raises:
-      UserError: the file cannot be read, or is not a space; the message names the table and the key.
+    Raises UserError if the file is not a space; the message names the table and the key.
     """
     source = path or str(DEFAULT)
     try:

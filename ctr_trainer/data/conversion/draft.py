@@ -40,15 +40,12 @@ _log = logging.getLogger(__name__)
 class Draft:
     """A feature spec to write.
 
-    Attributes:
-      missing: each column of the source, and its share of missing values. Names of second features must differ.
-      label: the label's column, its options and the reason.
-      ids, left_out: column -> reason.
-      weak: columns that have no influence of their own on the label.
-      amounts: columns of at least five numbers, and the options for their missing values.
-      gains: for amounts (`dense`) and categories (`sparse`), the sum of the gains of the columns, each alone.
-      features: for the sections `dense`, `sparse` and `cross`, the lines of each feature.
-      codes, categories: the numbers of the values of each single-valued column, and which of them are categories.
+    `missing` has each column of the source and its share of missing values; other names of features must differ from
+    them. `label` is the label's column, its options and the reason; `ids` and `left_out` have the reasons of columns.
+    `weak` columns have no influence of their own on the label. `amounts` are columns of at least five numbers, and the
+    options for their missing values. `gains` are the sums of the gains of single amounts (`dense`) and categories
+    (`sparse`). `features` are the lines of each feature by section. `codes` are the numbers of the values of each
+    single-valued column, and `categories` those that are categories.
     """
 
     missing: dict[str, str]

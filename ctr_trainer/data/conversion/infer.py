@@ -38,22 +38,14 @@ def infer(
     encoding: str = "utf-8",
     crosses: int = 0,
 ) -> FeatureSpec:
-    """Drafts a feature spec for a source and writes it to a file.
+    """Drafts a feature spec for a source and writes it to `output`, a TOML file that must not exist.
 
     Whole numbers become categories, amounts or both, whichever has the lower held-out log loss of the label; see
     `measurement`. Columns that leak the label are left out, with a warning and a comment; see `leakage.evidence`.
 
-    Args:
-      input: a path or pattern, or a list of them; for Parquet also a directory.
-      output: path of the TOML file to write; it must not exist.
-      format: `csv`, `parquet`, `tfrecord`, `libsvm` or `libffm`; None detects it, see `seen_format`.
-      label: column of the label; None takes the only column with two values that is named like a label.
-      max_bad_rows: number of unusable rows of text that may be left out.
-      crosses: the most crosses of two categories to add; see `measurement.crosses`.
-      encoding: of the files of format `csv`; see `CsvFormat`.
-
-    Raises:
-      UserError: the label cannot be found, there is no feature, or `output` exists.
+    `format` is None to detect it, see `seen_format`. `label` is None for the only column with two values that is named
+    like a label. At most `max_bad_rows` unusable rows of text may be left out, and `crosses` crosses of two categories
+    are added; see `measurement.crosses`. Raises UserError if the label cannot be found, or if there is no feature.
     """
     output = pathlib.Path(output)
     if output.exists():

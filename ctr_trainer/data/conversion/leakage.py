@@ -116,10 +116,8 @@ def evidence(values: np.ndarray | None, present: Labels, labels: Labels) -> str:
 def evidence_of_lists(owner: npt.NDArray[np.int64], values: pa.Array, labels: Labels) -> str:
     """Returns the evidence that a column of lists leaks the labels, or "": all rows of a group have the same label.
 
-    The groups are the rows with values, the rows without any, and the rows whose lists contain a value.
-
-    Args:
-      owner, values: the values of all lists, and the row of each.
+    The groups are the rows with values, the rows without any, and the rows whose lists contain a value. `owner` is the
+    row of each of the values.
     """
     rows = len(labels)
     if said := evidence(None, np.bincount(owner, minlength=rows) > 0, labels):

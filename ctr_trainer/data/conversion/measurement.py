@@ -34,13 +34,11 @@ Labels = npt.NDArray[np.bool_]
 
 
 class Measured(NamedTuple):
-    """The form of a column that its held-out log losses suggest.
+    """The form of a column that its held-out log losses suggest, and why.
 
-    Attributes:
-      gain: the mean log loss per row without the column minus the one of its better form; 0 if it may be chance.
-      is_category, is_amount: the suggested form. Both are True if each adds a tenth of the gain to the other. If the
-        category does not, or has fewer than two rows per value, and neighbouring numbers are alike, it is an amount.
-      why: the log losses, and the reason for the form if it is another one.
+    `gain` is the mean log loss per row without the column minus the one of its better form; 0 if it may be chance. It
+    is a category and an amount if each adds a tenth of the gain to the other. If the category does not, or has fewer
+    than two rows per value, and neighbouring numbers are alike, it is an amount.
     """
 
     gain: float

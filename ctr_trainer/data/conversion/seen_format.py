@@ -23,8 +23,7 @@ _NOT_READ = {
 def seen_format(file: str) -> str:
     """Returns `parquet`, `tfrecord`, `libsvm`, `libffm` or, for any other file, `csv`.
 
-    Raises:
-      UserError: the file cannot be read, or has a known format that `convert` does not read.
+    Raises UserError if the file cannot be read, or has a known format that `convert` does not read.
     """
     if parquet.is_parquet(file):
         return "parquet"
