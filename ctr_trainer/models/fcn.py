@@ -11,9 +11,9 @@ from ctr_trainer.models.head import Labels, LossOf, binary_head
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.layers.normalization import layer_norm
-from ctr_trainer.models.layers.weights import glorot
+from ctr_trainer.models.layers.weights import glorot, seed_of
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.shared import dropped
+from ctr_trainer.models.shared import dropped, normed
 from ctr_trainer.settings.setting import setting
 
 tf1 = tf.compat.v1
@@ -25,6 +25,7 @@ class Params(ModelParams):
 
     exponential_layers: int = setting(3, "layers of the network whose degree doubles with each", minimum=1)
     linear_layers: int = setting(3, "layers of the network whose degree grows by one with each", minimum=1)
+    layer_norm: bool = setting(True, "whether the second half of each layer is a layer norm of the first, or scales it")
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
@@ -32,10 +33,11 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
 
         loss = L(p) + sum_k max(0, L(p_k) - L(p)) L(p_k),   L the cross entropy of the label
 
-    Advice: no deep network is missing; `hidden_units`, `activation` and `batch_norm` have no effect.
+    Advice: give it a dropout of 0.1, and try `batch_norm` with `layer_norm=false`, as the authors do on most data. No
+    deep network is missing; `hidden_units` and `activation` have no effect.
 
     Source: Li et al., FCN: Fusing Exponential and Linear Cross Network for Click-Through Rate Prediction, arXiv
-    2407.13349, 2024, as in the authors' code with one head.
+    2407.13349, 2024; the authors' FCNv1 with one head.
     """
     x = tf.concat(flat_inputs(features), 1)
     streams = []
@@ -47,15 +49,16 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
 
 
 def masked_cross(
-    inputs: tf.Tensor, layers: int, mode: str, params: ModelParams, exponential: bool, name: str = "masked_cross"
+    inputs: tf.Tensor, layers: int, mode: str, params: Params, exponential: bool, name: str = "masked_cross"
 ) -> tf.Tensor:
-    """Crosses with c and a masked copy of c, which halves the matrices; columns alternate between c and the copy.
+    """Crosses with c and a normalized copy of c, which halves the matrices; columns alternate between c and the copy.
 
-        c_l = W_l x_l,   m_l = c_l * relu(layer norm(c_l)),   x_{l+1} = x_0 * ([c_l, m_l] + b_l) + x_l
+        c_l = W_l x_l,   m_l = gamma_l * c_l + beta_l,   x_{l+1} = x_0 * (norm([c_l, m_l]) + b_l) + x_l
 
     `inputs` is x_0, float32[B, n], and W_l is float32[n, n / 2]. With `exponential`, x_l replaces x_0, so that each
-    layer doubles the degree of the interactions; otherwise each layer increases the degree by one. b_l starts at 0; in
-    the authors' code it starts at uniform random numbers in [0, 1).
+    layer doubles the degree of the interactions; otherwise each layer increases the degree by one. With
+    `params.layer_norm`, m_l is the layer norm of c_l. With `params.batch_norm`, norm is batch normalization with one
+    mean and one variance of all columns, else nothing. b_l starts at uniform random numbers in [0, 1).
     """
     width, x = inputs.shape.as_list()[1], inputs
     half = (width + 1) // 2
@@ -63,11 +66,19 @@ def masked_cross(
         for index in range(layers):
             with tf1.variable_scope(f"layer_{index}"):
                 c = tf.matmul(x, glorot("kernel", [width, half], width, half))
-                masked = c * tf.nn.relu(layer_norm(c))
-                both = tf.reshape(tf.stack([c, masked], 2), [-1, 2 * half])[:, :width]
-                bias = tf1.get_variable("bias", [width], initializer=tf1.zeros_initializer())
-                x = (x if exponential else inputs) * (both + bias) + x
-                x = dropped(x, mode, params)
+                if params.layer_norm:
+                    copy = layer_norm(c)
+                else:
+                    gamma = tf1.get_variable("gamma", [half], initializer=tf1.ones_initializer())
+                    copy = gamma * c + tf1.get_variable("beta", [half], initializer=tf1.zeros_initializer())
+                both = tf.reshape(tf.stack([c, copy], 2), [-1, 2 * half])[:, :width]
+                if params.batch_norm:
+                    by_column = tf.reshape(tf.transpose(both), [-1, 1])
+                    by_column = normed(by_column, mode, params, "batch_norm", copies=width)
+                    both = tf.transpose(tf.reshape(by_column, [width, -1]))
+                uniform = tf1.random_uniform_initializer(0.0, 1.0, seed=seed_of("bias"))
+                both += tf1.get_variable("bias", [width], initializer=uniform)
+                x = dropped((x if exponential else inputs) * both + x, mode, params)
     return x
 
 

@@ -7,13 +7,12 @@ import tensorflow as tf
 
 from ctr_trainer.features.ranked import Columns
 from ctr_trainer.features.tensors import Features
-from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense
-from ctr_trainer.models.layers.normalization import batch_norm
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.shared import dropped, self_distillation
+from ctr_trainer.models.shared import dropped, normed, self_distillation
 from ctr_trainer.settings.setting import setting
 
 
@@ -46,16 +45,14 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     Source: Zhu et al., FINAL: Factorized Interaction Layer for CTR Prediction, SIGIR 2023; FuxiCTR's
     FinalNet, whose default activation is none. The optional gates over the fields of the first block are left out.
     """
-    inputs, training = flat_inputs(features), mode == ModeKeys.TRAIN
+    inputs = flat_inputs(features)
     streams = []
     for block in range(params.blocks):
         x: Columns | list[Columns] = inputs
         with tf.compat.v1.variable_scope(f"block_{block}"):
             for index, units in enumerate(params.hidden_units):
                 y = factorized_interaction(x, units, params.residual, f"layer_{index}")
-                if params.batch_norm:
-                    momentum, epsilon = params.batch_norm_momentum or None, params.batch_norm_epsilon
-                    y = batch_norm(y, training, momentum, epsilon, f"batch_norm_{index}")
+                y = normed(y, mode, params, f"batch_norm_{index}")
                 x = dropped(getattr(tf.nn, params.activation)(y), mode, params)
             streams.append(dense(x, 1, "logits", bias=params.base_logit()))
     logits = tf.add_n(streams) / params.blocks

@@ -9,9 +9,8 @@ from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense
-from ctr_trainer.models.layers.normalization import batch_norm
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.shared import dropped, logit_of_mean, self_distillation
+from ctr_trainer.models.shared import dropped, logit_of_mean, normed, self_distillation
 from ctr_trainer.settings.setting import setting
 
 
@@ -58,9 +57,6 @@ def quadratic(inputs: tf.Tensor, mode: str, params: Params, copies: int = 1, nam
     examples `copies` times.
     """
     width = inputs.shape.as_list()[1]
-    hidden = dense(inputs, params.rows * width, name)
-    if params.batch_norm:
-        momentum, epsilon = params.batch_norm_momentum or None, params.batch_norm_epsilon
-        hidden = batch_norm(hidden, mode == ModeKeys.TRAIN, momentum, epsilon, f"{name}_norm", copies)
+    hidden = normed(dense(inputs, params.rows * width, name), mode, params, f"{name}_norm", copies)
     hidden = dropped(tf.nn.relu(hidden), mode, params)
     return inputs * tf.reduce_sum(tf.reshape(hidden, [-1, params.rows, width]), 1) + inputs

@@ -14,6 +14,7 @@ from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.head import Labels, cross_entropy, label_names
 from ctr_trainer.models.layers.dropout import dropout
 from ctr_trainer.models.layers.mlp import dense, mlp
+from ctr_trainer.models.layers.normalization import batch_norm
 from ctr_trainer.models.params import HistoryParams, ModelParams, SequenceParams
 from ctr_trainer.settings.setting import setting
 from ctr_trainer.system.messages.errors import UserError
@@ -47,6 +48,14 @@ def tower(
 def dropped(inputs: tf.Tensor, mode: str, params: ModelParams) -> tf.Tensor:
     """Applies dropout with the rate `params.dropout` while training; otherwise returns the inputs unchanged."""
     return dropout(inputs, params.dropout * (mode == ModeKeys.TRAIN))
+
+
+def normed(inputs: tf.Tensor, mode: str, params: ModelParams, name: str, copies: int = 1) -> tf.Tensor:
+    """Applies `layers.normalization.batch_norm` as the params specify it; without `batch_norm`, returns the inputs."""
+    if not params.batch_norm:
+        return inputs
+    momentum, epsilon = params.batch_norm_momentum or None, params.batch_norm_epsilon
+    return batch_norm(inputs, mode == ModeKeys.TRAIN, momentum, epsilon, name, copies)
 
 
 def self_distillation(

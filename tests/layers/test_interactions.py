@@ -6,17 +6,15 @@ import tensorflow as tf
 from scipy.special import softmax
 
 from ctr_trainer.features.ranked import RankedBlock, RankedColumns
-from ctr_trainer.models import qnn
+from ctr_trainer.models import fcn, qnn
 from ctr_trainer.models.autoint import interacting
 from ctr_trainer.models.estimator_spec import ModeKeys
-from ctr_trainer.models.fcn import masked_cross
 from ctr_trainer.models.ffm import ffm
 from ctr_trainer.models.fibinet import bilinear, pair_products
 from ctr_trainer.models.final_net import factorized_interaction
 from ctr_trainer.models.gdcn import gated_cross
 from ctr_trainer.models.layers.cross import cross
 from ctr_trainer.models.layers.interactions import fm, pair_dots
-from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.xdeepfm import cin, outer
 from tests.layers.run import assert_equal, run, vectors, with_gradients
 
@@ -168,20 +166,24 @@ def test_a_quadratic_layer_multiplies_the_input_by_rectified_rows(normalizes):
     np.testing.assert_allclose(output, np.einsum("bn,brn->bn", X, rows) + X, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("exponential", [True, False])
-@pytest.mark.parametrize("width", [4, 3])
-def test_a_masked_cross_meets_each_second_column_with_the_masked_copy(exponential, width):
-    inputs = X[:, :width]
-    output, variables = run(lambda x: masked_cross(x, 2, ModeKeys.EVAL, ModelParams(), exponential), inputs)
+@pytest.mark.parametrize(("exponential", "norm", "width"), [(True, "layer_norm", 4), (False, "batch_norm", 3)])
+def test_a_masked_cross_meets_each_second_column_with_the_normalized_copy(exponential, norm, width):
+    inputs, params = X[:, :width], fcn.Params(layer_norm=norm == "layer_norm", batch_norm=norm == "batch_norm")
+    output, variables = run(lambda x: fcn.masked_cross(x, 2, ModeKeys.TRAIN, params, exponential), inputs)
     x = inputs
     for layer in ("masked_cross/layer_0", "masked_cross/layer_1"):
-        c = x @ variables[f"{layer}/kernel"]
+        copy = c = x @ variables[f"{layer}/kernel"]
         assert c.shape == (5, 2)
-        norm = (c - c.mean(1, keepdims=True)) / np.sqrt(c.var(1, keepdims=True) + 1e-5)
-        norm = norm * variables[f"{layer}/layer_norm/gamma"] + variables[f"{layer}/layer_norm/beta"]
+        if norm == "layer_norm":
+            copy = (c - c.mean(1, keepdims=True)) / np.sqrt(c.var(1, keepdims=True) + 1e-5)
+        own = layer if norm == "batch_norm" else f"{layer}/layer_norm"
         both = np.empty((5, 4))
-        both[:, 0::2], both[:, 1::2] = c, c * np.maximum(norm, 0)
-        x = (x if exponential else inputs) * (both[:, :width] + variables[f"{layer}/bias"]) + x
+        both[:, 0::2], both[:, 1::2] = c, copy * variables[f"{own}/gamma"] + variables[f"{own}/beta"]
+        both = both[:, :width]
+        if norm == "batch_norm":  # One mean and one variance of all columns.
+            both = (both - both.mean()) / np.sqrt(both.var() + 1e-3)
+            both = both * variables[f"{layer}/batch_norm/gamma"] + variables[f"{layer}/batch_norm/beta"]
+        x = (x if exponential else inputs) * (both + variables[f"{layer}/bias"]) + x
     np.testing.assert_allclose(output, x, rtol=1e-4, atol=1e-4)
 
 

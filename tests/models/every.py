@@ -49,7 +49,10 @@ _OWN = {
     "gdcn": {"gdcn": dict(cross_layers=2), "gdcn-stacked": dict(structure="stacked", cross_layers=1)},
     "final_net": {"final_net": {}, "final_net-sum": dict(blocks=1, residual="sum")},
     "qnn": {"qnn": dict(cross_layers=2), "qnn-norm": dict(cross_layers=1, batch_norm=True, dropout=0.2)},
-    "fcn": {"fcn": dict(exponential_layers=2, linear_layers=3)},
+    "fcn": {
+        "fcn": dict(exponential_layers=2, linear_layers=3),
+        "fcn-norm": dict(exponential_layers=1, linear_layers=2, layer_norm=False, batch_norm=True, dropout=0.1),
+    },
     "wukong": {
         "wukong": dict(products=4, combinations=3, rank=2, product_units=(6,)),
         "wukong-norm": dict(products=4, combinations=3, rank=2, product_units=(6,), layer_norm=True),
