@@ -57,7 +57,7 @@ def masked_cross(
 
     `inputs` is x_0, float32[B, n], and W_l is float32[n, n / 2]. With `exponential`, x_l replaces x_0, so that each
     layer doubles the degree of the interactions; otherwise each layer increases the degree by one. With
-    `params.layer_norm`, m_l is the layer norm of c_l. With `params.batch_norm`, norm is batch normalization with one
+    `layer_norm`, m_l is the layer norm of c_l. With `batch_norm`, norm is batch normalization with one
     mean and one variance of all columns, else nothing. b_l starts at uniform random numbers in [0, 1).
     """
     width, x = inputs.shape.as_list()[1], inputs
