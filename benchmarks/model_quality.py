@@ -22,6 +22,7 @@ import os
 import pathlib
 import statistics
 import tempfile
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,7 +103,10 @@ def described(keys: pathlib.Path | Mapping[str, str], directory: pathlib.Path) -
 
 
 def compare(table: Table, seed: int) -> dict[str, float]:
-    """Returns the test AUC of each side, and `copc` and `worst_decile_copc` of ours, for the split of a seed."""
+    """Returns each side's test AUC and seconds, and `copc` and `worst_decile_copc` of ours, for the split of a seed.
+
+    Our seconds are of the draft, the conversion and the training; the peers' are of all variants.
+    """
     import pandas as pd
 
     with tempfile.TemporaryDirectory(prefix="ctr_trainer_tables_") as directory:
@@ -111,10 +115,12 @@ def compare(table: Table, seed: int) -> dict[str, float]:
         form = "csv" if all(map(pd.api.types.is_string_dtype, parts[0].dtypes)) else "parquet"
         for rows, path in zip(parts, paths, strict=True):
             rows.to_csv(f"{path}.csv", index=False) if form == "csv" else rows.to_parquet(f"{path}.parquet")
+        began = time.perf_counter()
         spec = infer(f"{paths[0]}.{form}", work / "spec.toml", label=table.label)
         for path in paths:
             convert(form, f"{path}.{form}", path, spec, progress=False)
         train(Parts(*paths), work / "model", f"--seed={seed}")
+        seconds = time.perf_counter() - began
         ours = test(work / "model", work / "test", f"--output={work / 'metrics.json'}")
         deciles = json.loads((work / "metrics.json").read_text())["reliability"]
     y = [labels_of(rows[table.label], spec.label) for rows in parts]
@@ -122,7 +128,7 @@ def compare(table: Table, seed: int) -> dict[str, float]:
     known = [each["copc"] for each in deciles if each["weight"] * each["real_mean"] > least]
     worst = max(known, key=lambda copc: abs(np.log(copc)))
     others = peers(*features(pd.concat(parts).drop(columns=table.label)), y, seed)
-    return {"ours": ours["auc"], **others, "copc": ours["copc"], "worst_decile_copc": worst}
+    return {"ours": ours["auc"], **others, "ours_seconds": seconds, "copc": ours["copc"], "worst_decile_copc": worst}
 
 
 def split(table: Table, seed: int) -> "list[pd.DataFrame]":
@@ -173,7 +179,7 @@ def features(rows: "pd.DataFrame") -> "tuple[pd.DataFrame, list[str]]":
 
 
 def peers(x: "pd.DataFrame", discrete: list[str], y: list[np.ndarray], seed: int) -> dict[str, float]:
-    """Returns the test AUC of each peer, in the variant of the best validation AUC.
+    """Returns the test AUC of each peer, in the variant of the best validation AUC, and its seconds.
 
     Logistic regression takes scaled numbers, and texts and whole numbers one-hot, with the best C. LightGBM, stopped
     early, takes whole numbers as numbers or as categories.
@@ -193,19 +199,22 @@ def peers(x: "pd.DataFrame", discrete: list[str], y: list[np.ndarray], seed: int
         """Returns the AUC of the parts valid and test."""
         return [float(roc_auc_score(y[part], model.predict_proba(of[part])[:, 1])) for part in (1, 2)]
 
+    began = time.perf_counter()
     one_hot = OneHotEncoder(min_frequency=2, handle_unknown="infrequent_if_exist")
     scaled = make_pipeline(SimpleImputer(), StandardScaler()), [*x.select_dtypes("number")]
     encoder = make_column_transformer((one_hot, discrete), scaled).fit(parts[0])
     encoded = [encoder.transform(part) for part in parts]
     tried = {"logistic": [scores(LogisticRegression(C=c, max_iter=300).fit(encoded[0], y[0]), encoded) for c in C]}
-    tried["lightgbm"] = []
+    tried["lightgbm"], seconds = [], {"logistic_seconds": time.perf_counter() - began}
+    began = time.perf_counter()
     for texts in ([], discrete):
         of = [part.astype({name: x[name].astype("category").dtype for name in texts}) for part in parts]
         model = LGBMClassifier(n_estimators=3000, learning_rate=0.05, random_state=seed, n_jobs=2, verbose=-1)
         stop = early_stopping(100, verbose=False)
         model.fit(of[0], y[0], eval_set=[(of[1], y[1])], eval_metric="auc", callbacks=[stop])
         tried["lightgbm"].append(scores(model, of))
-    return {name: max(found)[1] for name, found in tried.items()}
+    seconds["lightgbm_seconds"] = time.perf_counter() - began
+    return {name: max(found)[1] for name, found in tried.items()} | seconds
 
 
 PARTS = {

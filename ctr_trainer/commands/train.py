@@ -87,8 +87,8 @@ def run(
         require_files(data.eval_data)
     if export.export_dir:
         directory.refuse_others(export.export_dir)  # Checked before the training, not after it.
-    with services_ahead(experiment) as services:
-        _train(given, experiment, evaluation, metrics, export, services)
+    with services_ahead(experiment) as services, contextlib.ExitStack() as ending:
+        _train(given, experiment, evaluation, metrics, export, services, ending)
 
 
 def _train(
@@ -98,12 +98,13 @@ def _train(
     metrics: MetricsConfig,
     export: ExportFlags,
     services: LocalServices,
+    ending: contextlib.ExitStack,
 ) -> None:
     """Trains with settings that `run` has checked."""
     tensorflow_import.load()
     from ctr_trainer.checkpoint import model_directory
     from ctr_trainer.checkpoint.evaluations import without_nan
-    from ctr_trainer.commands.experiment import build, data_recipe
+    from ctr_trainer.commands.experiment import build, data_recipe, mlflow_run
     from ctr_trainer.commands.experiment.as_trained import as_trained
     from ctr_trainer.commands.experiment.open_source import is_readable, open_source
     from ctr_trainer.estimator import run_summary
@@ -121,6 +122,12 @@ def _train(
     experiment, evaluation = replaced(experiment, chosen), replaced(evaluation, chosen)
     check_training(experiment, evaluation)
     experiment = build.with_label_rates(as_trained(given, experiment))
+    flags = by_flag(experiment) | by_flag(evaluation) | by_flag(metrics) | by_flag(export)
+    tracker = None
+    if experiment.log.track == "mlflow" and distributed.is_chief():
+        about = flags | {"workers": distributed.size()}
+        tracker = ending.enter_context(mlflow_run.MlflowRun(model.model_dir, about))
+        experiment = dataclasses.replace(experiment, run=experiment.run.replace(tracker=tracker))
     eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))
     estimator = build.make_estimator(experiment, services)
     if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
@@ -132,7 +139,6 @@ def _train(
     def train_input_fn(position: Any) -> Any:
         batches = build.training_reader(experiment, position)
         if distributed.is_chief() and batches.steps != 0:
-            flags = by_flag(experiment) | by_flag(evaluation) | by_flag(metrics) | by_flag(export)
             about = {"command": "train", "version": __version__, "workers": distributed.size(), "flags": flags}
             about |= {"chosen": chosen} if chosen else {}
             (path_of(model.model_dir) / FLAGS_FILE).write_json(about)
@@ -158,6 +164,8 @@ def _train(
             (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result.to_json()))
             for line in run_summary.lines(result):
                 _log.info(line)
+            if tracker:
+                tracker.describe(result, run_summary.lines(result))
     if export.export_dir:
         checkpoint = estimator.find_checkpoint(model_directory.AUTO)  # As the command `export` does.
         # --negative_sampling may have changed after the best checkpoint, which is exported as it was trained.

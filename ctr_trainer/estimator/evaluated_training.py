@@ -179,12 +179,14 @@ class EvaluatedTraining:
         retention.remove_other_bests(self._model_dir, step)
 
     def _summarize(self, step: int, metrics: Mapping[str, float]) -> None:
+        name = f"eval_{self._spec.name}" if self._spec.name else "eval"
         if self._writer is None:
-            name = f"eval_{self._spec.name}" if self._spec.name else "eval"
             self._writer = tf1.summary.FileWriter(os.path.join(local_directory(self._model_dir), name))
         values = [tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
         self._writer.add_summary(tf1.Summary(value=values), step)
         self._writer.flush()
+        if tracker := self._estimator.config.tracker:
+            tracker.send({f"{name}/{metric}": value for metric, value in metrics.items()}, step)
 
 
 def _text(metric: str, value: float) -> str:

@@ -143,6 +143,7 @@ def _line_takers(training: Training) -> list[LineTaker]:
     takers.append(MetricsFile(directory))
     if job.config.summary_steps:
         takers.append(Summaries(directory, every_n_steps=job.config.summary_steps))
+    takers += [job.config.tracker] if job.config.tracker else []
     progress = TrainingProgress(
         clock=training.clock,
         last_step=job.last_step,

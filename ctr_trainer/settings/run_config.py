@@ -28,6 +28,7 @@ class RunConfig(Settings, title="Run"):
       model_dir: model directory, used if `Estimator` does not get one.
       session_config: `tf.compat.v1.ConfigProto` with the options of each session, or None. `threads`, the GPU of
         `local_rank` and `mixed_precision` override its options.
+      tracker: an `MlflowRun`, which gets the figures of a training on rank 0, or None.
 
     Raises:
       UserError: a setting is out of its range, or settings exclude each other.
@@ -153,6 +154,7 @@ class RunConfig(Settings, title="Run"):
     publish: PublishConfig = PublishConfig()
     model_dir: str | None = None
     session_config: Any = None
+    tracker: Any = None
 
     def conflicts(self) -> Iterator[str]:
         if self.save_checkpoints_steps and self.save_checkpoints_secs:

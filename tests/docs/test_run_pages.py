@@ -38,23 +38,30 @@ def _required():
     return names
 
 
-def test_the_four_steps_lead_from_a_csv_file_to_a_saved_model(tmp_path, monkeypatch, capsys):
+def test_the_four_steps_lead_from_csv_files_to_a_saved_model_and_two_workers(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     draw = np.random.default_rng(0)
-    users = draw.integers(0, 30, 1000)
-    rows = (f"{draw.random() < (user % 5) / 5:d},{draw.lognormal():.3f},u{user}\n" for user in users)
-    (tmp_path / "logs" / "day.csv").write_text("clicked,price,user\n" + "".join(rows))
+    for day in ("08", "09", "10"):
+        users = draw.integers(0, 30, 400)
+        at = [f"2026-01-{day} {hour % 24:02d}:00:00" for hour in range(400)]
+        rows = (
+            f"{draw.random() < (user % 5) / 5:d},{draw.lognormal():.3f},u{user},{time}\n"
+            for user, time in zip(users, at, strict=True)
+        )
+        (tmp_path / "logs" / f"2026-01-{day}.csv").write_text("clicked,price,user,at\n" + "".join(rows))
     steps = README.partition("## Your own data")[2]
     (experiment,) = page.blocks(steps, "ini")
     (tmp_path / "mine.flags").write_text(experiment)
     (training,) = page.commands(steps, "horovodrun -np 2 ./run.sh")
-    convert, rest = page.commands(steps)[:2], page.commands(steps)[2:]
-    assert [command[0] for command in rest] == ["evaluate", "predict", "export"]
-    for command in [*convert, ["train", *training, "--threads=1"], *rest]:
-        assert cli.main(command) == 0, command
-    assert '"examples": 100' in capsys.readouterr().out
-    assert pq.read_table("scores.parquet").num_rows == 100
+    commands = page.commands(steps)
+    assert [command[0] for command in commands] == ["convert", "train", "evaluate", "predict", "export", "convert"]
+    for command in [*commands, ["train", *training]]:
+        given = ["--threads=1", "--epochs=2"] if command[0] == "train" else []
+        assert cli.main([*command, *given]) == 0, command
+    assert '"examples": 400' in capsys.readouterr().out
+    assert pq.read_table("scores.parquet").num_rows == 400
+    assert open_dataset("data/mine/test").rows == 120
     assert (tmp_path / "serving" / "mine" / "1" / "saved_model.pb").exists()
 
 

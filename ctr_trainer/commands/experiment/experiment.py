@@ -137,6 +137,13 @@ class LogSettings(Settings, title="Log"):
         choices=log_lines.FORMATS,
         alike=False,
     )
+    track: str = setting(
+        "none",
+        "where else a training shows its settings, metrics and summary. mlflow: in a run of the server that the "
+        "environment variable MLFLOW_TRACKING_URI names",
+        choices=("none", "mlflow"),
+        alike=False,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
