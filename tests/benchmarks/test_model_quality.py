@@ -56,7 +56,7 @@ def test_unknown_tables_and_missing_libraries_are_named(monkeypatch, tmp_path):
 
 
 @pytest.mark.integration
-def test_a_raw_table_is_learned_by_all_sides(tmp_path):
+def test_a_raw_table_is_learned_by_all_sides(tmp_path, warm_python):
     for name in PEERS:
         pytest.importorskip(name, reason="it is in the extra `peers`, which tests do not need")
     labels = ["no" if (row % 50 < 30) ^ (row % 7 == 0) else "yes" for row in range(900)]

@@ -1,7 +1,5 @@
 """A small run of the part `kills` of `benchmarks/click_to_score.py`, and that it would see a wrong count."""
 
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,9 +11,8 @@ from tests.stream import brokers
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_a_kill_of_each_kind_loses_and_repeats_no_record(warm_python, monkeypatch):
+def test_a_kill_of_each_kind_loses_and_repeats_no_record(warm_python):
     brokers.require_kafka()
-    monkeypatch.setattr(kills.sides, "COMMAND", (sys.executable, *kills.sides.COMMAND[1:]))
     found = kills.measure(kills=5, kill_secs=1.0, records=5000, held_out=2000)
     assert found["kill_runs"] == 5 and found["records"] == 5000
     assert (found["records_not_trained"], found["records_trained_twice"]) == (0, 0)
