@@ -18,6 +18,7 @@ from tests.data import foreign
 from tests.docs import page
 
 README = (page.ROOT / "README.md").read_text()
+SHORT = {"train": ("--threads=1", "--epochs=2")}  # What keeps a command of a page short.
 
 
 def test_it_is_short():
@@ -57,8 +58,7 @@ def test_the_four_steps_lead_from_csv_files_to_a_saved_model_and_two_workers(tmp
     commands = page.commands(steps)
     assert [command[0] for command in commands] == ["convert", "train", "evaluate", "predict", "export", "convert"]
     for command in [*commands, ["train", *training]]:
-        given = ["--threads=1", "--epochs=2"] if command[0] == "train" else []
-        assert cli.main([*command, *given]) == 0, command
+        assert cli.main([*command, *SHORT.get(command[0], ())]) == 0, command
     assert '"examples": 400' in capsys.readouterr().out
     assert pq.read_table("scores.parquet").num_rows == 400
     assert open_dataset("data/mine/test").rows == 120
@@ -142,7 +142,7 @@ def test_the_ported_fuxictr_experiment_trains_and_is_evaluated(advertisements, c
     commands = page.commands(FUXICTR)
     assert [command[0] for command in commands] == ["convert", "convert", "train", "evaluate"]
     for command in commands:
-        assert cli.main(command) == 0, command
+        assert cli.main([*command, *SHORT.get(command[0], ())]) == 0, command
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == 100
 
 
@@ -168,7 +168,7 @@ def test_the_commands_about_inputs_run_one_after_the_other(tmp_path, monkeypatch
     for number, command in enumerate(commands):
         if number == 1:
             (tmp_path / "my.toml").write_text(foreign.TOML.replace(', "day"', ""))
-        assert cli.main(command) == 0, command
+        assert cli.main([*command, *SHORT.get(command[0], ())]) == 0, command
     assert '"examples": 40' in capsys.readouterr().out
     assert open_dataset(tmp_path / "data" / "my" / "train").rows == 90
 
@@ -182,7 +182,7 @@ def test_a_history_of_ones_own_is_trained_from_raw_csv(tmp_path, monkeypatch, ca
     commands = page.commands(section)
     assert [command[0] for command in commands] == ["convert", "convert", "train", "evaluate"]
     for command in commands:
-        assert cli.main(command) == 0, command
+        assert cli.main([*command, *SHORT.get(command[0], ())]) == 0, command
     spec = FeatureSpec.load(tmp_path / "views.toml")
     keys = re.findall(r"^(\w+) = (\S+)", shown.partition('name = "item_history"')[2], re.MULTILINE)
     assert [str(getattr(spec.sequences[0], key)).lower() for key, _ in keys] == [value.strip('"') for _, value in keys]
