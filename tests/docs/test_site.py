@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -38,6 +39,20 @@ def test_a_link_of_the_readme_to_a_page_and_to_a_program_leads_to_their_pages(si
     recipe = (site / "recipe.html").read_text()
     assert 'href="examples.html#plain_estimator"' in recipe
     assert 'id="plain_estimator"' in (site / "examples.html").read_text()
+
+
+def test_the_guides_are_in_small_groups_with_the_titles_of_the_readme():
+    nav = dict(each for group in yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"] for each in group.items())
+    table = (ROOT / "README.md").read_text().partition("## Documentation")[2].partition("##")[0]
+    titles = {page: title for title, page in re.findall(r"\[([^]]+)\]\(docs/(\w+\.md)\)", table)}
+    groups = [nav["Start"], nav["Figures"], *(pages for group in nav["Guides"] for pages in group.values())]
+    assert max(map(len, groups)) <= 6 and max(map(len, nav["Guides"])) <= 6
+    shown = {page: title.lower() for group in groups for each in group for title, page in each.items()}
+    assert {page: title.lower() for page, title in titles.items() if page != "architecture.md"}.items() <= shown.items()
+
+
+def test_the_search_needs_no_server(site):
+    assert "early stopping" in (site / "search" / "search_index.js").read_text()
 
 
 def test_commands_within_a_numbered_list_are_code(site):
