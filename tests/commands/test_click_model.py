@@ -1,5 +1,6 @@
 """Training and using a model from Python, on tables in memory and on files."""
 
+import json
 import pickle
 import re
 
@@ -130,12 +131,18 @@ def test_a_classifier_works_in_scikit_learn(tmp_path):
         classifier.fit(X, X[:, 1])
 
 
-def test_the_page_on_python_runs(tmp_path, monkeypatch):
+def test_the_page_on_python_and_its_notebook_run(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "python.md").read_text()
     monkeypatch.chdir(tmp_path)
     pytest.importorskip("pandas", reason="no pandas: pip install pandas")
-    clicks().to_pandas().to_csv("clicks.csv", index=False)
-    clicks(300, seed=3).to_pandas().to_csv("tomorrow.csv", index=False)
-    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+    notebook = json.loads((ROOT / "examples" / "from_python.ipynb").read_text())
+    data, *cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    first, *blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert "\n".join(cells) == first.rstrip()
+    names = {}
+    for cell in (data, *cells):
+        exec(cell, names)
+    assert "0   item  0.1" in capsys.readouterr().out
+    for block in blocks:
         exec(block, {})
     assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
