@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.estimator.dense_optimizers import Plateau
 from ctr_trainer.estimator.run_length import RunLength
-from ctr_trainer.estimator.schedules import Plateau
 from ctr_trainer.models.layers.normalization import batch_statistics
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.dense_exchange import Exchange, Fused, MeanOptimizer, mean_over_ranks

@@ -14,13 +14,12 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.index.key_kernels import distinct
 from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.store.worker_rows import RowStep, RowTotals, TableRows, WorkerRows
+from ctr_trainer.embedding.store.worker_rows import RowStep, TableRows, WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.embedding.worker.row_copies import RowCopies
-from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
-from ctr_trainer.estimator.row_sync import RowSync
+from ctr_trainer.estimator.row_gradients import RowGradients, RowSync, TableGradients
 from ctr_trainer.features.spec import TableFeatures, TableLimits
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, PAIRS, SEQUENCE, VECTORS
 from ctr_trainer.ranks import distributed
@@ -213,14 +212,14 @@ class Embeddings:
         tables, is_due = [], self.new_keys.begin_lookup(create)
         for name, rows in self.rows.items():
             inputs, (lookup, since) = self._inputs[name], lookups[name]
-            began, asked = time.perf_counter(), rows.totals().misses
+            began, asked = time.perf_counter(), rows.misses
             if create:  # A strict lookup sees every earlier push, even if the row was pulled ahead.
                 slots = rows.find_or_create(lookup.unique, None if self.syncs.is_strict else since)
             else:
                 slots = rows.find(lookup.unique)
             feed |= inputs.gather(lookup, rows.read(lookup.unique, slots, create))
             self.new_keys.look(inputs.features, rows, lookup, slots, is_due)
-            if rows.totals().misses == asked:  # A request measures its own latency.
+            if rows.misses == asked:  # A request measures its own latency.
                 latency = self._local if name in self.syncs.copies else self._lookup
                 latency.record(1e6 * (time.perf_counter() - began))
             tables.append(TableLookup(rows, inputs, lookup, slots))
@@ -274,8 +273,9 @@ class Embeddings:
         for rows in self._dense if distributed.local_rank() == 0 else ():
             rows.catch_up()
 
-    def totals(self) -> RowTotals:
-        return sum((rows.totals() for rows in self.rows.values()), RowTotals())
+    def total(self, name: str) -> int:
+        """Returns the sum over the tables of `hits`, `misses` or `bytes_synced` of `WorkerRows`."""
+        return sum(getattr(rows, name) for rows in self.rows.values())
 
     def lock_times(self) -> LockTimes:
         """The cost of the locks of rows that several workers train; 0 with one worker."""

@@ -13,8 +13,7 @@ from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.estimator.built_step import BuiltStep
 from ctr_trainer.estimator.embeddings import Embeddings, TableInputs
-from ctr_trainer.estimator.row_gradients import HostGradients, RowGradients
-from ctr_trainer.estimator.row_sync import RowSync
+from ctr_trainer.estimator.row_gradients import HostGradients, RowGradients, RowSync
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig

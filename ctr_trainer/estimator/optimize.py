@@ -9,11 +9,10 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator import schedules
+from ctr_trainer.estimator import dense_optimizers
 from ctr_trainer.estimator.built_step import BuiltStep, optimizer_step
-from ctr_trainer.estimator.dense_optimizers import DenseUpdate
+from ctr_trainer.estimator.dense_optimizers import DenseUpdate, Plateau, cooldown_steps
 from ctr_trainer.estimator.run_length import RunLength
-from ctr_trainer.estimator.schedules import Plateau, cooldown_steps
 from ctr_trainer.ranks import dense_exchange as exchanges
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.schedule import Schedule
@@ -112,9 +111,9 @@ class TrainOp(TrainSettings):
 
     def _learning_rates(self, step: tf.Tensor, run: RunLength, plateau: Plateau | None) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the learning rates of the dense variables and of the rows, scalar tensors."""
-        factor = schedules.factor(self.schedule, step, run, plateau)
+        factor = dense_optimizers.factor(self.schedule, step, run, plateau)
         rows = self._row_schedule(run)
-        rows_factor = factor if rows == self.schedule else schedules.factor(rows, step, run, plateau)
+        rows_factor = factor if rows == self.schedule else dense_optimizers.factor(rows, step, run, plateau)
         row_rate = self.embedding_learning_rate * rows_factor
         if distributed.is_chief():
             for line in rate_lines(self.schedule, rows, run):
@@ -151,9 +150,9 @@ def rate_lines(schedule: Schedule, rows: Schedule, run: RunLength) -> Iterator[s
             if of.name == "plateau" or (of.name == "constant" and not of.warmup_steps):
                 continue
             at = [start, *([] if end is None else [end])]
-            factors = schedules.factors(of, at, run)
+            factors = dense_optimizers.factors(of, at, run)
             text = " and ".join(f"{factor:.6g} at step {step}" for factor, step in zip(factors, at, strict=True))
-            first, steps = schedules.span(of, run)
+            first, steps = dense_optimizers.span(of, run)
             text = f"{text} of its full value" + (
                 f", decaying from step {first:.10g} on" if steps and first > start else ""
             )

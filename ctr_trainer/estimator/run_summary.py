@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
-from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import advise
 from ctr_trainer.estimator.step import TrainingSteps
 from ctr_trainer.estimator.train_and_evaluate import TrainResult
@@ -89,7 +88,6 @@ def _own_figures(training: Training, hooks: TrainingHooks) -> dict[str, float]:
     copy of the rows, only one of its ranks counts the `syncs`. The seconds of the lock are summed over all threads.
     """
     clock, embeddings, machine = training.clock, training.feed.embeddings, hooks.machine
-    totals = embeddings.totals() if embeddings else RowTotals()
     lock = embeddings.lock_times() if embeddings else LockTimes()
     services = training.store.stats().get("services", {})
     ran, waited = machine.core_seconds()
@@ -97,9 +95,7 @@ def _own_figures(training: Training, hooks: TrainingHooks) -> dict[str, float]:
         **{name: clock.seconds[name] for name in PHASES},
         "exchange": hooks.trace.share("exchange") * clock.seconds["session"],
         "syncing": embeddings.syncs.latency.total_seconds if embeddings else 0.0,
-        "hits": totals.hits,
-        "misses": totals.misses,
-        "bytes_synced": totals.bytes_synced,
+        **{name: embeddings.total(name) if embeddings else 0 for name in ("hits", "misses", "bytes_synced")},
         "syncs": embeddings.syncs.latency.total_count if embeddings else 0,
         "lock_waited": lock.waited,
         "lock_held": lock.held,

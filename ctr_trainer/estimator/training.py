@@ -17,8 +17,8 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator.batch_feed import connect
 from ctr_trainer.estimator.built_model import BuiltModel, TrainingJob, build_model
 from ctr_trainer.estimator.built_step import BuiltStep
-from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.estimator.feed import Feed
+from ctr_trainer.estimator.hooks.ending_hooks import EqualVariables
 from ctr_trainer.estimator.observation import InputEnds, observed_phases
 from ctr_trainer.estimator.open_store import open_store
 from ctr_trainer.estimator.run_length import EverySeconds, EverySteps

@@ -23,7 +23,7 @@ from ctr_trainer.models.metrics.click_metrics import WorkerFigures
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import GRAPH_NAMES
 from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.measuring.resources import no_gpu, open_gpu
+from ctr_trainer.system.measuring.latency import no_gpu, open_gpu
 
 _log = logging.getLogger(__name__)
 _PROGRESSIVE = (
@@ -114,10 +114,8 @@ def _worker_figures(embeddings: Embeddings | None) -> WorkerFigures:
     """Returns the current figures of this worker, without its rates."""
     if embeddings is None or embeddings.syncs.wait_ms is None:
         return WorkerFigures()
-    totals, syncs = embeddings.totals(), embeddings.syncs
-    return WorkerFigures(
-        sync_ms=1000 * syncs.seconds, sync_wait_ms=syncs.wait_ms, hits=totals.hits, misses=totals.misses
-    )
+    hits, misses, syncs = embeddings.total("hits"), embeddings.total("misses"), embeddings.syncs
+    return WorkerFigures(sync_ms=1000 * syncs.seconds, sync_wait_ms=syncs.wait_ms, hits=hits, misses=misses)
 
 
 def _merge_of_ranks(clock: Clock) -> Callable[[np.ndarray], tuple[np.ndarray, str]]:

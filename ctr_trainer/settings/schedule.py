@@ -26,7 +26,7 @@ class Schedule(Settings, title="Schedule of the learning rate", params_flag="lr_
         step:         decay(x) = max(decay_rate ** floor(x), end)
         piecewise:    factors[i] in place of decay(x), where i of the boundaries are at most t
         cooldown:     as linear
-        plateau:      max(decay_rate ** falls, end), see `estimator.schedules.Plateau`
+        plateau:      max(decay_rate ** falls, end), see `estimator.dense_optimizers.Plateau`
 
     With `decay_steps`, the decay begins when the warm-up is over (first = warmup_steps) and takes decay_steps; a
     cooldown takes the last decay_steps of the run. Without `decay_steps`, linear and cosine begin with the run, or when

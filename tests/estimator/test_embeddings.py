@@ -14,7 +14,7 @@ from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator import open_embeddings as opening
 from ctr_trainer.estimator.built_step import BuiltStep, RowTraining
 from ctr_trainer.estimator.open_embeddings import open_embeddings
-from ctr_trainer.estimator.row_sync import RowSync
+from ctr_trainer.estimator.row_gradients import RowSync
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
-from ctr_trainer.estimator import run_length, schedules
+from ctr_trainer.estimator import dense_optimizers, run_length
 from ctr_trainer.estimator.run_length import Epochs, RunLength
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.system.messages.errors import UserError
@@ -16,7 +16,7 @@ tf1 = tf.compat.v1
 def _factors(schedule, steps, run=RunLength()):  # noqa: B008, frozen
     with tf.Graph().as_default():
         step = tf1.placeholder(tf.int64, [])
-        factor = schedules.factor(schedule, step, run)
+        factor = dense_optimizers.factor(schedule, step, run)
         with tf1.Session() as session:
             return [float(session.run(factor, {step: number})) for number in steps]
 

@@ -17,8 +17,8 @@ from ctr_trainer.models.head import cross_entropy
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.dense_exchange import Exchange
 from ctr_trainer.system.measuring import clock as clocks
-from ctr_trainer.system.measuring import resources
 from ctr_trainer.system.measuring.clock import STEP_TITLES, Clock
+from ctr_trainer.system.measuring.latency import no_gpu
 
 tf1 = tf.compat.v1
 BEGAN = 1_700_000_000.0
@@ -225,7 +225,7 @@ def test_load_is_counted_by_second_from_the_first_step_that_counts(clock, monkey
         return {"lo": used, "eth0": types.SimpleNamespace(bytes_recv=7, bytes_sent=7)}
 
     monkeypatch.setattr(measuring_hooks.psutil, "net_io_counters", counters)
-    load = MachineHook(Store(), resources.no_gpu, 100, load_from=4)
+    load = MachineHook(Store(), no_gpu, 100, load_from=4)
     _run(clock, 8, 3, 4, [load])
     found = load.load()
     assert found["cpu"] == pytest.approx(2)

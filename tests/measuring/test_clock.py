@@ -11,9 +11,8 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator.hooks.measuring_hooks import MachineHook
 from ctr_trainer.estimator.hooks.profile_hook import PURPOSES
 from ctr_trainer.system.measuring import clock as clocks
-from ctr_trainer.system.measuring import resources
 from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, TABLE, Clock
-from ctr_trainer.system.measuring.latency import Latency
+from ctr_trainer.system.measuring.latency import Latency, no_gpu, open_gpu, resident_bytes
 from tests.hooks.test_hooks import _run
 
 
@@ -181,7 +180,7 @@ def nvml(monkeypatch):
 def test_a_worker_asks_the_gpu_of_its_place_among_those_that_are_visible(nvml, monkeypatch, visible, local_rank, known):
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert resources.open_gpu(local_rank)() == ((0.5, 1e9) if known else None)
+    assert open_gpu(local_rank)() == ((0.5, 1e9) if known else None)
 
 
 def test_without_the_binding_or_the_library_nothing_is_known_of_a_gpu(nvml, monkeypatch):
@@ -189,20 +188,20 @@ def test_without_the_binding_or_the_library_nothing_is_known_of_a_gpu(nvml, monk
         raise NVMLError
 
     monkeypatch.setattr(nvml, "nvmlInit", absent)
-    assert resources.open_gpu(0)() is None
+    assert open_gpu(0)() is None
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert resources.open_gpu(0)() is None
+    assert open_gpu(0)() is None
 
 
 def test_a_run_keeps_the_mean_of_how_busy_its_gpu_was_and_the_most_memory(nvml):
-    hook = MachineHook(LocalStore(), resources.open_gpu(0), 1)
+    hook = MachineHook(LocalStore(), open_gpu(0), 1)
     _run(lambda: [hook], steps=1)  # After the first step, and at the end.
     assert (hook.gpu_busy, hook.gpu_bytes) == (0.75, 3e9)
 
 
 def test_the_memory_of_this_process_is_what_it_holds_and_there_need_be_no_gpu():
-    hook, block = MachineHook(LocalStore(), resources.no_gpu, 1), []
-    before = resources.resident_bytes()
+    hook, block = MachineHook(LocalStore(), no_gpu, 1), []
+    before = resident_bytes()
 
     def grow():
         block.append(np.ones(40_000_000))  # 320 MB

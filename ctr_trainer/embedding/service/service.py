@@ -22,7 +22,7 @@ from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.files.paths import path_of
-from ctr_trainer.system.measuring.resources import resident_bytes
+from ctr_trainer.system.measuring.latency import resident_bytes
 from ctr_trainer.system.messages.errors import UserError, is_loss
 from ctr_trainer.system.processes import hardware
 

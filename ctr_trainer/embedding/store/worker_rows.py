@@ -85,25 +85,6 @@ def times(gradient: np.ndarray, factor: float) -> np.ndarray:
     return gradient if abs(factor - 1) <= _NO_FACTOR else gradient * np.float32(factor)
 
 
-@dataclasses.dataclass(frozen=True)
-class RowTotals:
-    """Totals of lookups and syncs since the start.
-
-    Attributes:
-      hits: distinct keys whose rows a lookup found up to date in the worker.
-      misses: distinct keys whose rows a lookup requested from the store.
-      bytes_synced: bytes of keys, versions and rows sent to and received from the store.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    bytes_synced: int = 0
-
-    def __add__(self, other: RowTotals) -> RowTotals:
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return RowTotals(*(one + another for one, another in pairs))
-
-
 class WorkerRows(abc.ABC):
     """The rows of one table that a worker trains: the table's own rows, or copies of a store's rows.
 
@@ -113,9 +94,13 @@ class WorkerRows(abc.ABC):
     Attributes:
       config: the TableConfig.
       lock_times: the time that this worker's threads waited for and held the rows' lock; 0 if there is no lock.
+      hits: distinct keys, since the start, whose rows a lookup found up to date in the worker.
+      misses: distinct keys whose rows a lookup requested from the store.
+      bytes_synced: bytes of keys, versions and rows sent to and received from the store.
     """
 
     config: TableConfig
+    hits = misses = bytes_synced = 0
 
     @property
     def lock_times(self) -> LockTimes:
@@ -170,9 +155,6 @@ class WorkerRows(abc.ABC):
     def asks(self) -> bool:
         """Whether the store may have rows that this worker lacks."""
         return False
-
-    def totals(self) -> RowTotals:
-        return RowTotals()
 
 
 class TableRows(WorkerRows):

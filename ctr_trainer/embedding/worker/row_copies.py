@@ -13,7 +13,7 @@ from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import ChangedRows
-from ctr_trainer.embedding.store.worker_rows import RowTotals, WorkerRows
+from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.copied_rows import KEPT_WINDOWS, CopiedRows, KeptMessage
 from ctr_trainer.embedding.worker.merging import Shares
@@ -74,7 +74,6 @@ class RowCopies(WorkerRows):
 
     Attributes:
       is_synced_here: whether this worker syncs the rows.
-      hits, misses, bytes_synced: see `RowTotals`.
       pulled_ahead: distinct keys whose rows were requested ahead of their lookup.
       rows_pulled: rows received from the store, because others had changed them or they were missing here.
       lookup_latency: OpsEmbeddingLookup, the latency of each request for rows, from the request to the answer.
@@ -127,9 +126,6 @@ class RowCopies(WorkerRows):
     @property
     def lock_times(self) -> LockTimes:
         return self._lock.times
-
-    def totals(self) -> RowTotals:
-        return RowTotals(self.hits, self.misses, self.bytes_synced)
 
     def begin(self) -> None:
         if self.is_synced_here and not self._has_others:

@@ -14,8 +14,7 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator.hooks.ending_hooks import StepHook
 from ctr_trainer.estimator.run_length import EverySeconds, EverySteps
 from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.measuring.latency import UNIT, Latency
-from ctr_trainer.system.measuring.resources import core_seconds, resident_bytes
+from ctr_trainer.system.measuring.latency import UNIT, Latency, core_seconds, resident_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class MachineHook(StepHook):
         return float(np.mean(self._busy)) if self._busy else np.nan
 
     def core_seconds(self) -> tuple[float, float]:
-        """Returns `resources.core_seconds` since the session was created. Threads that ended since do not count."""
+        """Returns `latency.core_seconds` since the session was created. Threads that ended since do not count."""
         (ran, waited), (ran_before, waited_before) = core_seconds(), self._cores
         return max(ran - ran_before, 0.0), max(waited - waited_before, 0.0)
 

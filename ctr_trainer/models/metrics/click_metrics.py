@@ -132,7 +132,7 @@ class WorkerFigures:
       lr: learning rate of the dense variables.
       sync_ms: milliseconds of the last sync of the rows; None if another worker of the host makes the syncs.
       sync_wait_ms: milliseconds for which the worker's steps waited for that sync.
-      hits, misses: number of keys looked up so far, see `RowTotals`; they add up over workers.
+      hits, misses: number of keys looked up so far, see `WorkerRows`; they add up over workers.
       steps_per_sec, examples_per_sec: rates of this worker since the previous line.
     """
 

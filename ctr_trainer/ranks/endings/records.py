@@ -63,13 +63,10 @@ class EndRecord:
     traceback: tuple[str, ...] = ()
 
     @classmethod
-    def new(
-        cls, message: str, kind: RecordKind, status: int, rank: int, is_here: bool, traceback: Iterable[str] = ()
-    ) -> "EndRecord":
+    def new(cls, message: str, kind: RecordKind, status: int, rank: int, is_here: bool) -> "EndRecord":
         """Returns the record of this process, which is `rank`."""
         host, attempt = socket.gethostname(), os.environ.get(ATTEMPT, "")
-        lines = tuple(traceback)
-        return cls(message, kind, status, time.time(), rank, rank, host, os.getpid(), is_here, attempt, lines)
+        return cls(message, kind, status, time.time(), rank, rank, host, os.getpid(), is_here, attempt)
 
     def of_killed(self, rank: int, pid: int) -> "EndRecord":
         """Returns the record of another rank of this host, which has ended without writing one."""
@@ -77,9 +74,7 @@ class EndRecord:
             f"rank {rank} on {self.host} has ended without an error message: it was killed, as the system does when "
             "memory runs out, or it crashed"
         )
-        return dataclasses.replace(
-            self, message=message, kind=RecordKind.CAUSE, status=LOST, rank=rank, pid=pid, traceback=()
-        )
+        return dataclasses.replace(self, message=message, kind=RecordKind.CAUSE, status=LOST, rank=rank, pid=pid)
 
     @property
     def is_of_killed(self) -> bool:
@@ -141,7 +136,7 @@ class RecordExchange:
     def put(self, record: EndRecord) -> None:
         """Writes a record for the other ranks and for the launcher."""
         if self._size > 1:
-            self._notices.put(f"end.{record.rank}", dataclasses.replace(record, traceback=()).to_json())
+            self._notices.put(f"end.{record.rank}", record.to_json())
         self.pass_on(record)
 
     def pass_on(self, record: EndRecord) -> None:
@@ -157,10 +152,9 @@ class RecordExchange:
         deadline = time.monotonic() + (0.0 if own.kind is RecordKind.CAUSE else _ANSWER_SECONDS)
         while True:
             self.put_killed(own)
-            found = [EndRecord.parse(self._notices.get(f"end.{rank}")) for rank in range(self._size)]
-            records = {record.rank: record for record in found if record is not None} | {own.rank: own}
-            if len(records) == self._size or self._is_known(list(records.values())) or time.monotonic() > deadline:
-                return list(records.values())
+            records = [*({record.rank: record for record in self._found()} | {own.rank: own}).values()]
+            if len(records) == self._size or self._is_known(records) or time.monotonic() > deadline:
+                return records
             time.sleep(self.poll_seconds)
 
     def _is_known(self, records: list[EndRecord]) -> bool:
@@ -172,22 +166,20 @@ class RecordExchange:
 
     def has_cause(self) -> bool:
         """Returns whether any rank of the job has the record of a cause."""
+        return any(record.kind is RecordKind.CAUSE for record in self._found())
+
+    def _found(self) -> Iterator[EndRecord]:
         records = (EndRecord.parse(self._notices.get(f"end.{rank}")) for rank in range(self._size))
-        return any(record is not None and record.kind is RecordKind.CAUSE for record in records)
+        return (record for record in records if record is not None)
 
     def put_killed(self, own: EndRecord) -> None:
         """Writes records of the ranks of this host that were killed; `own` is a record of this rank."""
-        for rank, pid in self._killed():
-            self.put(own.of_killed(rank, pid))
-
-    def _killed(self) -> Iterator[tuple[int, int]]:
-        """Yields (rank, process id) of the ranks of this host whose processes have ended without a record."""
         for rank in self._placement.host_ranks:
             process, _, host = (self._notices.get(f"process.{rank}") or "").partition(" ")
             if rank == self._placement.rank or not process.isdecimal() or host != socket.gethostname():
                 continue
             if not psutil.pid_exists(int(process)) and self._notices.get(f"end.{rank}") is None:
-                yield rank, int(process)
+                self.put(own.of_killed(rank, int(process)))
 
     def unheard(self) -> str:
         """Returns a sentence that names the ranks that have never written a notice; "" if there are none."""

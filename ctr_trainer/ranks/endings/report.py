@@ -133,7 +133,10 @@ class EndReport:
             record = dataclasses.replace(record, message=told)
             self._set(record)
         if self._is_in_order:
-            self._wait_until_closed()
+            # Rank 0, which reports a stop in order, closes its files first.
+            deadline = time.monotonic() + _PATIENCE_SECONDS * (self._rank > 0)
+            while time.monotonic() < deadline and self._notices.get(_CLOSED) is None:
+                time.sleep(self._exchange.poll_seconds)
             self._say_in_order()
             self._notices.put(_CLOSED, "")
         elif not self._report() and not self.signals.have_come:  # Otherwise horovodrun already ends this rank.
@@ -162,8 +165,8 @@ class EndReport:
             return self._record(text, RecordKind.OTHER_RANK, errors.LOST)
         lines = traceback.format_exception(error)
         text = f"{type(error).__name__}: {reason(error)}{_place(error)}"
-        record = self._record(text, RecordKind.CAUSE, end.status, tuple("".join(lines).splitlines()))
-        path = record.write(self.directory)
+        record = self._record(text, RecordKind.CAUSE, end.status)
+        path = dataclasses.replace(record, traceback=tuple("".join(lines).splitlines())).write(self.directory)
         if not path:
             print("".join(lines), end="", file=sys.stderr)
         return dataclasses.replace(record, message=f"{text}; its traceback is {f'in {path}' if path else 'above'}")
@@ -172,8 +175,8 @@ class EndReport:
     def _is_in_order(self) -> bool:
         return self._own is not None and self._own.kind is RecordKind.IN_ORDER
 
-    def _record(self, message: str, kind: RecordKind, status: int, lines: tuple[str, ...] = ()) -> EndRecord:
-        return EndRecord.new(message, kind, status, self._rank, self._notices.is_here(), lines)
+    def _record(self, message: str, kind: RecordKind, status: int) -> EndRecord:
+        return EndRecord.new(message, kind, status, self._rank, self._notices.is_here())
 
     def _set(self, record: EndRecord) -> None:
         """Makes a record the record of this process, and writes it."""
@@ -199,7 +202,10 @@ class EndReport:
             if self._speaks:
                 unheard = self._exchange.unheard() if first.kind is RecordKind.SIGNAL and self._size > 1 else ""
                 text = unheard or first.message
-                self._say(text if self._is_complete else self._with_resume_text(text))
+                if self.resume_text is not None and not self._is_complete:
+                    with contextlib.suppress(Exception):  # It may fail with the same disk error that ends the job.
+                        text = f"{text}. {call_within(_RESUME_TEXT_SECONDS, self.resume_text)}"
+                self._say(text)
             return self._speaks
 
     def _say(self, text: str, level: int = logging.ERROR) -> None:
@@ -215,20 +221,6 @@ class EndReport:
         with self._lock:
             assert self._own is not None
             self._say(self._own.message, logging.INFO)
-
-    def _wait_until_closed(self) -> None:
-        """Waits at most 15 s until rank 0, which reports a stop in order, has closed its files."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS * (self._rank > 0)
-        while time.monotonic() < deadline and self._notices.get(_CLOSED) is None:
-            time.sleep(self._exchange.poll_seconds)
-
-    def _with_resume_text(self, text: str) -> str:
-        if self.resume_text is None:
-            return text
-        try:
-            return f"{text}. {call_within(_RESUME_TEXT_SECONDS, self.resume_text)}"
-        except Exception:  # `resume_text` may fail with the same disk error that ends the job.
-            return text
 
     def _say_of_signal(self, number: int, late: str = "") -> None:
         call_within(_SAY_SECONDS, lambda: self._of_signal(number, late))

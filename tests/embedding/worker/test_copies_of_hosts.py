@@ -101,7 +101,7 @@ def test_a_key_is_asked_for_once_by_one_worker_of_a_lone_host(store):
         for worker in host:
             _step(worker, _keys(1, 2, 3), 1.0)
     assert store.keys == [[1, 2], [3]]
-    assert (one.totals().misses, other.totals().misses) == (2, 1)
+    assert (one.misses, other.misses) == (2, 1)
 
 
 def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, monkeypatch):
@@ -113,7 +113,7 @@ def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, 
     one.pull_ahead(_keys(1))
     for worker in host:
         _step(worker, np.arange(1, 101), 1.0)
-        assert (worker.totals().hits, worker.totals().misses) == (100, 0)
+        assert (worker.hits, worker.misses) == (100, 0)
     for _ in range(10):
         _step(other, _keys(50), 1.0)
         _sync(host)
