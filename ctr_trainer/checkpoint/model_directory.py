@@ -34,27 +34,8 @@ _CURE = "put a copy of this file in its place, or train into another model_dir"
 _NAMED = 3
 
 
-def newest_checkpoint(model_dir: str) -> Checkpoint | None:
-    """Returns the newest intact `Checkpoint` on every rank; None if there is no checkpoint. A collective.
-
-    Rank 0 reads all files of a checkpoint. If it is damaged, rank 0 logs the reason and tries the previous checkpoint.
-
-    Raises:
-      UserError: there are checkpoints, but all are damaged.
-    """
-    return on_every_rank(lambda: checkpoints.newest_whole(model_dir))
-
-
 def find_checkpoint(model_dir: str, which: str) -> Checkpoint:
-    """Returns a `Checkpoint` on every rank, and logs its step and why it was chosen. A collective.
-
-    Args:
-      which: `latest`; `best` (of a training with `EvalSpec.best_metric`); a step; or `auto`, the best checkpoint if one
-        is kept, else the newest.
-
-    Raises:
-      UserError: `which` is none of these, there is no such checkpoint, or it is damaged.
-    """
+    """Returns the result of `Estimator.find_checkpoint` on every rank; logs its step and why it was chosen."""
     if which not in (AUTO, LATEST, BEST) and not which.isdecimal():
         raise UserError(f"checkpoint={which}: expected auto, latest, best or a step")
     return on_every_rank(lambda: _chosen(model_dir, which))
@@ -171,7 +152,13 @@ def point_tensorflow_to(model_dir: str, checkpoint: Checkpoint | None) -> None:
         return
     path = os.path.join(model_dir, _TENSORFLOW_FILE)
     if os.path.lexists(path):
-        _refuse_foreign(path)
+        state = tf.train.get_checkpoint_state(model_dir)
+        own = tuple(os.path.join(model_dir, place, "") for place in (RECENT, BEST))
+        if state is None or not state.model_checkpoint_path.startswith(own):
+            found = f"names {state.model_checkpoint_path}" if state else "is not a checkpoint file of TensorFlow"
+            raise UserError(
+                f"{path} {found}, so another program trains in this directory: name another model_dir, or move the file"
+            )
     if checkpoint is not None:
         prefix = os.path.relpath(checkpoint.dense_prefix, model_dir)  # Relative: the directory can be moved.
         state = tf1.train.generate_checkpoint_state_proto(os.path.abspath(model_dir), prefix, [prefix])
@@ -193,16 +180,6 @@ def tensorflow_directory(checkpoint: Checkpoint | None, model_dir: str) -> str:
     return checkpoint.dense_directory
 
 
-def _refuse_foreign(path: str) -> None:
-    state = tf.train.get_checkpoint_state(os.path.dirname(path))
-    own = tuple(os.path.join(os.path.dirname(path), place, "") for place in (RECENT, BEST))
-    if state is None or not state.model_checkpoint_path.startswith(own):
-        found = f"names {state.model_checkpoint_path}" if state else "is not a checkpoint file of TensorFlow"
-        raise UserError(
-            f"{path} {found}, so another program trains in this directory: name another model_dir, or move the file"
-        )
-
-
 def features_path(model_dir: str) -> Path:
     """Returns the file of the feature spec and the statistics."""
     return path_of(model_dir) / _FEATURES
@@ -210,8 +187,7 @@ def features_path(model_dir: str) -> Path:
 
 def save_features(model_dir: str, features: Features) -> None:
     """Writes the feature spec and the statistics to the model directory, for evaluation and export."""
-    values = {"spec": features.spec.to_dict(), "statistics": features.statistics}
-    features_path(model_dir).write_json(values)
+    features_path(model_dir).write_json({"spec": features.spec.to_dict(), "statistics": features.statistics})
 
 
 def load_features(model_dir: str) -> TrainedFeatures | None:

@@ -134,8 +134,14 @@ def build_step(
     """
     if callable(spec.train_op):  # Of a `TrainOp`.
         return spec.train_op(length, dense_exchange, scales_loss)
-    if distributed.size() > 1:
-        _warn_of_sum(spec.loss)
+    if distributed.is_chief() and distributed.size() > 1 and (name := summed_over_examples(spec.loss)):
+        workers = distributed.size()
+        _log.warning(
+            "the loss of the model_fn seems to be a sum over the examples of a batch (%s): the workers' gradients are "
+            "averaged, so %d workers would train at 1/%d of the gradient that one worker has for all their examples. "
+            "Make the loss a mean, tf.reduce_mean, or multiply it by the number of workers, tf_estimator.size()",
+            *(name, workers, workers),
+        )
     optimizer, rate = spec.optimizer, tf.convert_to_tensor(row_learning_rate)
     if optimizer is None:
         if distributed.size() > 1:
@@ -180,19 +186,6 @@ def refuse_unweighed(step: BuiltStep) -> None:
         raise UserError(
             f"uneven_inputs='pad': {updates[0].name} of the model_fn updates moving statistics by each batch, "
             "zero-weight batches included: leave batch normalization out, or use uneven_inputs='error'"
-        )
-
-
-def _warn_of_sum(loss: tf.Tensor) -> None:
-    """Logs a warning if a loss seems to be a sum over the examples. Averaged worker gradients are then too small."""
-    name = summed_over_examples(loss)
-    if name and distributed.is_chief():
-        workers = distributed.size()
-        _log.warning(
-            "the loss of the model_fn seems to be a sum over the examples of a batch (%s): the workers' gradients are "
-            "averaged, so %d workers would train at 1/%d of the gradient that one worker has for all their examples. "
-            "Make the loss a mean, tf.reduce_mean, or multiply it by the number of workers, tf_estimator.size()",
-            *(name, workers, workers),
         )
 
 

@@ -208,8 +208,10 @@ class _BatchGradients(MeanOptimizer):
             pairs = optimizer.compute_gradients(loss, var_list=[*variables, *rows], gate_gradients=gate)
         pairs = [(gradient, of) for gradient, of in pairs if gradient is not None]
         self.rows = {of.name: gradient for gradient, of in pairs if of.name in names}
-        if scales_loss and self.rows:
-            self.rows = _without_overflow(self.rows)
+        if scales_loss and self.rows:  # Zeros if a gradient is not finite, because the loss is scaled.
+            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in self.rows.values()])
+            factor = tf.cast(finite, tf.float32)
+            self.rows = {name: tf.math.multiply_no_nan(gradient, factor) for name, gradient in self.rows.items()}
         self._pairs = [(gradient, of) for gradient, of in pairs if of.name not in names]
         if not sparse:
             self._pairs = [(tf.convert_to_tensor(gradient), of) for gradient, of in self._pairs]
@@ -270,10 +272,3 @@ def _local_zeros(name: str, like: tf.Tensor) -> tf.Variable:
         trainable=False,
         collections=[tf1.GraphKeys.LOCAL_VARIABLES],
     )
-
-
-def _without_overflow(gradients: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the gradients of a batch's rows; zeros if one of them is not finite, because the loss is scaled."""
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients.values()])
-    factor = tf.cast(finite, tf.float32)
-    return {name: tf.math.multiply_no_nan(gradient, factor) for name, gradient in gradients.items()}

@@ -118,18 +118,9 @@ def _adagrad(settings: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: 
 
 
 def _adam(settings: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: tf.Tensor) -> tf.Operation:
-    return _ops.ResourceApplyAdam(
-        var=w.handle,
-        m=_state(w, "Adam").handle,
-        v=_state(w, "Adam_1").handle,
-        beta1_power=settings.beta1**count,
-        beta2_power=settings.beta2**count,
-        lr=lr,
-        beta1=settings.beta1,
-        beta2=settings.beta2,
-        epsilon=settings.epsilon,
-        grad=g,
-    )
+    m, v, beta1, beta2 = _state(w, "Adam"), _state(w, "Adam_1"), settings.beta1, settings.beta2
+    slots = dict(var=w.handle, m=m.handle, v=v.handle, beta1_power=beta1**count, beta2_power=beta2**count)
+    return _ops.ResourceApplyAdam(**slots, lr=lr, beta1=beta1, beta2=beta2, epsilon=settings.epsilon, grad=g)
 
 
 def _lamb(settings: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: tf.Tensor) -> tf.Operation:
@@ -150,17 +141,9 @@ def _lamb(settings: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: tf.
 
 def _ftrl(settings: Any, w: tf.Variable, g: tf.Tensor, lr: tf.Tensor, count: tf.Tensor) -> tf.Operation:
     n, z = _ftrl_state(settings, w)
-    return _ops.ResourceApplyFtrl(
-        var=w.handle,
-        accum=n.handle,
-        linear=z.handle,
-        grad=g,
-        lr=lr,
-        l1=settings.ftrl_l1,
-        l2=settings.ftrl_l2,
-        lr_power=-0.5,
-        multiply_linear_by_lr=True,
-    )
+    slots, rates = dict(var=w.handle, accum=n.handle, linear=z.handle), dict(lr=lr, lr_power=-0.5)
+    penalties = dict(l1=settings.ftrl_l1, l2=settings.ftrl_l2)
+    return _ops.ResourceApplyFtrl(**slots, grad=g, **rates, **penalties, multiply_linear_by_lr=True)
 
 
 def _ftrl_state(settings: Any, w: tf.Variable) -> tuple[tf.Variable, tf.Variable]:

@@ -265,24 +265,20 @@ class Embeddings:
         """Returns when the store has exactly all changes of this worker and no row has missed a step. A collective."""
         if self._dense:
             distributed.barrier("rows_stepped")  # A row that another worker is about to update has not missed a step.
-        self.catch_up()
-        self.syncs.flush()
-
-    def catch_up(self) -> None:
-        """Makes the steps that rows of a dense optimizer missed."""
         for rows in self._dense if distributed.local_rank() == 0 else ():
             rows.catch_up()
+        self.syncs.flush()
 
     def total(self, name: str) -> int:
         """Returns the sum over the tables of `hits`, `misses` or `bytes_synced` of `WorkerRows`."""
         return sum(getattr(rows, name) for rows in self.rows.values())
 
-    def lock_times(self) -> LockTimes:
-        """The cost of the locks of rows that several workers train; 0 with one worker."""
-        shared = self.rows.values() if distributed.size() > 1 else ()
-        return sum((rows.lock_times for rows in shared), LockTimes())
-
     def _pull_ahead(self, group: Sequence[Mapping[str, Lookup]]) -> dict[str, int]:
         return self.syncs.on_all(
             lambda name, copies: copies.pull_ahead(distinct([lookups[name].unique for lookups in group]))
         )
+
+    def lock_times(self) -> LockTimes:
+        """The cost of the locks of rows that several workers train; 0 with one worker."""
+        shared = self.rows.values() if distributed.size() > 1 else ()
+        return sum((rows.lock_times for rows in shared), LockTimes())

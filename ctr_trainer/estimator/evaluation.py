@@ -59,21 +59,14 @@ def _groups_of(inputs: GraphInput, name: str) -> tuple[Any, Callable[[Batch | No
 
 
 class Evaluation:
-    """Accumulates a model's metrics over the steps, then over the ranks.
+    """Accumulates a model's metrics over the steps, then over the ranks. `steps` is the number of evaluated batches.
 
-    Raises:
-      UserError: the column to group by does not exist.
-
-    Attributes:
-      steps: number of evaluated batches.
+    Raises UserError if the column to group by does not exist.
     """
 
     def __init__(self, feed: Feed, spec: EstimatorSpec, config: MetricsConfig) -> None:
         own = spec.eval_metric_ops or {}
-        fetch: Any = ()
-        self._groups: Callable[[Batch | None, Any], np.ndarray] | None = None
-        if config.group_by:
-            fetch, self._groups = _groups_of(feed.inputs, config.group_by)
+        fetch, self._groups = _groups_of(feed.inputs, config.group_by) if config.group_by else ((), None)
         self._fetches = {
             "click": metric_tensors(feed.inputs, spec),
             "loss": spec.loss,

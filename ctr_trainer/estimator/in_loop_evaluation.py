@@ -6,7 +6,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.batch_feed import connect
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
@@ -48,10 +47,8 @@ class InLoopEvaluation:
             saved = (trained.features.spec, trained.features.statistics) if trained.fed else None
             inputs = make_input(data, estimator.model_dir, saved)
             self._spec = estimator.model_fn(inputs.features, inputs.labels, ModeKeys.EVAL, estimator.params)
-            embeddings = training.feed.embeddings
-            configs: dict[str, TableConfig] = (
-                {name: rows.config for name, rows in embeddings.rows.items()} if embeddings else {}
-            )
+            rows = training.feed.embeddings.rows if training.feed.embeddings else {}
+            configs = {name: each.config for name, each in rows.items()}
             self._feed = connect(inputs, training.store, self._config, trained=configs, within_training=True)
             self._steps = eval_spec.steps or inputs.batches_per_epoch
             self._evaluation = Evaluation(self._feed, self._spec, eval_spec.metrics)

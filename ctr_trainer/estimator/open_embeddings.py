@@ -79,14 +79,10 @@ def open_embeddings(
             codec=find_codec(embedding.sync_compression),
         )
 
-    def create() -> None:
-        for table in tables:
-            store.create_table(table)
-
     def opened() -> dict[str, WorkerRows]:
         return {table.name: rows_of(table) for table in tables}
 
-    _first_then_others(distributed.is_chief(), create, "tables_created")
+    _first_then_others(distributed.is_chief(), lambda: [*map(store.create_table, tables)], "tables_created")
     rows = opened() if group.is_alone else _first_then_others(is_first, opened, "host_rows_opened")
     copies = {name: each for name, each in rows.items() if isinstance(each, RowCopies)}
     group = group if copies else Group()

@@ -5,8 +5,7 @@ import dataclasses
 import functools
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -67,25 +66,17 @@ def restore_evaluated(store: LocalStore, fills: bool, checkpoint: Checkpoint) ->
     """
     if fills:
         files = [entry for entry in checkpoint.tables if entry["table"] in store.tables]
-        _refuse_too_many(store, files, checkpoint.path)
+        full, limit = [entry for entry in files if entry.get("kind", "full") == "full"], tightest()
+        widths = {name: 4 * table.config.width + _MORE_BYTES_OF_A_ROW for name, table in store.tables.items()}
+        needed = sum(entry["rows"] * widths[entry["table"]] for entry in full)
+        if needed > limit.free:
+            raise UserError(
+                f"{checkpoint.path}: its {sum(entry['rows'] for entry in full)} rows take at least {needed / 1e9:.2f} "
+                f"GB, and {limit.name} ({socket.gethostname()}) has {limit.free / 1e9:.2f} GB of memory left. An "
+                "evaluation reads all rows on each of its hosts: run it where there is more memory"
+            )
         store.restore(checkpoint.path, files)
     distributed.barrier("evaluated_rows_restored")
-
-
-def _refuse_too_many(store: LocalStore, files: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Raises UserError if the rows do not fit into the memory of this host."""
-    rows: dict[str, int] = {}
-    for entry in files:
-        if entry.get("kind", "full") == "full":
-            rows[entry["table"]] = rows.get(entry["table"], 0) + entry["rows"]
-    needed = sum(n * (4 * store.tables[name].config.width + _MORE_BYTES_OF_A_ROW) for name, n in rows.items())
-    limit = tightest()
-    if needed > limit.free:
-        raise UserError(
-            f"{path}: its {sum(rows.values())} rows take at least {needed / 1e9:.2f} GB, and {limit.name} "
-            f"({socket.gethostname()}) has {limit.free / 1e9:.2f} GB of memory left. An evaluation reads all rows on "
-            "each of its hosts: run it where there is more memory"
-        )
 
 
 @contextlib.contextmanager
@@ -127,32 +118,15 @@ def open_store(
             if config.row_copies == "host" and distributed.hosts() < distributed.size():
                 memory = stack.enter_context(open_host_memory())
             if is_named:
-                addresses, security, ended = _named_service(config)
+                files, addresses, ended = config.security, config.service.split(","), []
+                security = ClientSecurity.read(files.token_file, files.service_ca, files.service_cert)
+                if not distributed.is_one_machine():
+                    _refuse_loopback(addresses)
             else:
                 services = services or LocalServices.of(config, model_dir)
                 addresses, security, ended = stack.enter_context(_local_service(config, services, steps_wait))
-            connect = functools.partial(
-                ServiceClient,
-                addresses,
-                config.service_timeout,
-                security=security,
-                ended=ended,
-                host_memory=memory,
-            )
-            yield stack.enter_context(_leased(connect, model_dir))
-
-
-def _named_service(config: EmbeddingConfig) -> _Service:
-    """Returns the `_Service` that the settings name."""
-    files, addresses = config.security, config.service.split(",")
-    security = ClientSecurity.read(
-        token_file=files.token_file,
-        ca_file=files.service_ca,
-        cert_file=files.service_cert,
-    )
-    if not distributed.is_one_machine():
-        _refuse_loopback(addresses)
-    return addresses, security, []
+            client = functools.partial(ServiceClient, addresses, config.service_timeout, security, host_memory=memory)
+            yield stack.enter_context(_leased(functools.partial(client, ended=ended), model_dir))
 
 
 @contextlib.contextmanager

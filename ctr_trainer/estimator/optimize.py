@@ -96,7 +96,7 @@ class TrainOp(TrainSettings):
             rows_learning_rate,
             run_length=length,
             exchange=exchanges.exchange(dense_exchange, only_horovod),
-            learning_rate_scale=self._scale(),
+            learning_rate_scale=distributed.lr_scale(self.scale_lr, self.accumulation_steps),
             accumulation_steps=self.accumulation_steps,
             dense_sync_steps=self.dense_sync_steps,
             overlap=overlap,
@@ -104,10 +104,6 @@ class TrainOp(TrainSettings):
             scales_loss=scales_loss,
             plateau=plateau,
         )
-
-    def _scale(self) -> float:
-        """Returns the factor that scales the learning rates with the number of workers."""
-        return distributed.lr_scale(self.scale_lr, self.accumulation_steps)
 
     def _learning_rates(self, step: tf.Tensor, run: RunLength, plateau: Plateau | None) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the learning rates of the dense variables and of the rows, scalar tensors."""
@@ -118,7 +114,8 @@ class TrainOp(TrainSettings):
         if distributed.is_chief():
             for line in rate_lines(self.schedule, rows, run):
                 _log.info("%s", line)
-        dense = tf.multiply(self._scale() * self.learning_rate, factor, name="learning_rate")
+        scale = distributed.lr_scale(self.scale_lr, self.accumulation_steps)
+        dense = tf.multiply(scale * self.learning_rate, factor, name="learning_rate")
         return dense, tf.convert_to_tensor(row_rate)
 
     def _row_schedule(self, run: RunLength) -> Schedule:

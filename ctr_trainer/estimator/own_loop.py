@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.checkpoint.model_directory import newest_checkpoint, one_job, tensorflow_directory
+from ctr_trainer.checkpoint.checkpoint import newest_whole
+from ctr_trainer.checkpoint.model_directory import on_every_rank, one_job, tensorflow_directory
 from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.estimator.built_model import TrainingJob
 from ctr_trainer.estimator.run_summary import measured
@@ -73,7 +74,7 @@ def own_loop(
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(one_job(model_dir))
         staging = stack.enter_context(staged(model_dir, distributed.is_chief(), owns))
-        checkpoint = newest_checkpoint(model_dir)
+        checkpoint = on_every_rank(lambda: newest_whole(model_dir))
         job = TrainingJob(
             model_fn=model_fn,
             params=params,

@@ -117,9 +117,8 @@ class RowGradients:
         batches = [batch for batch, _ in weighed_batches]
         parts = batches[0] if len(batches) == 1 else [_merged(parts) for parts in zip(*batches, strict=True)]
         parts = self.host.add_up(parts) if self.host else parts
-        if self._l2:
-            for part in parts:
-                part.sums = self._decayed(part)
+        for part in parts if self._l2 else ():
+            part.sums = self._decayed(part)
         if self._clip_norm:
             norm = math.sqrt(sum(float(np.vdot(g, g)) for part in parts for g in part.sums))
             if norm > self._clip_norm:

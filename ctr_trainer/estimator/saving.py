@@ -52,14 +52,17 @@ class Saving:
         restored = self._last = job.checkpoint  # The next checkpoint may extend its chain. Only rank 0 updates it.
         self.path = restored.path if restored else None
         self._examples_before = restored.examples if restored else 0
-        self._finite = _finite_variables()
+        floats = (v for v in tf1.global_variables() if v.dtype.base_dtype.is_floating)
+        self._finite = {v.op.name: tf.reduce_all(tf.math.is_finite(v)) for v in floats}
         self._negative_sampling = getattr(params_of_training(job.params), "negative_sampling", None)
         self._decay = run_length.decay()
         self._model = job.record.to_dict(feed.inputs.features if feed.inputs.fed else None)
         if restored:
             feed.new_keys.in_training = restored.model.get("new_keys", {})
-        if restored and distributed.is_chief():
-            _log_change(restored, self._negative_sampling)
+        before, share = restored and restored.negative_sampling, self._negative_sampling
+        if None not in (before, share) and before != share and distributed.is_chief():
+            text = "training continues with negative_sampling=%g; until %s it was %g. Predictions are calibrated for %g"
+            _log.warning(f"{text} from the next checkpoint on", share, self.path, before, share)
         self._begun_step: int | None = None
         self._writing = Background("the writing of a checkpoint")
 
@@ -112,7 +115,10 @@ class Saving:
 
     def _begin_writing(self, session: tf1.Session, path: str, step: int, examples: int) -> None:
         """Captures a checkpoint on rank 0, and starts the thread that writes it."""
-        self._refuse_not_finite(session, step)
+        finite = session.run(self._finite) if self._finite else {}
+        if bad := [name for name in finite if not finite[name]]:
+            more = f" and {len(bad) - 1} more variables are" if len(bad) > 1 else " is"
+            raise diverged(f"{bad[0]}{more} not finite at step {step}")
         self._check_lock()
         checkpoints.begin(path)
         base = retention.base_of_next(self._job.model_dir, self._last, self._job.config.full_checkpoint_every)
@@ -157,13 +163,6 @@ class Saving:
         if self._job.lock is not None:
             self._job.lock.check()
 
-    def _refuse_not_finite(self, session: tf1.Session, step: int) -> None:
-        finite = session.run(self._finite) if self._finite else {}
-        bad = [name for name in finite if not finite[name]]
-        if bad:
-            more = f" and {len(bad) - 1} more variables are" if len(bad) > 1 else " is"
-            raise diverged(f"{bad[0]}{more} not finite at step {step}")
-
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
@@ -175,24 +174,3 @@ def _naming(path: str) -> Iterator[None]:
             f"the checkpoint {path} cannot be written: {reason(error)}; free some space there. The earlier checkpoints "
             "stay valid"
         ) from None
-
-
-def _finite_variables() -> dict[str, tf.Tensor]:
-    """Returns a dict of name of a floating-point variable -> boolean scalar, whether all its values are finite."""
-    return {
-        v.op.name: tf.reduce_all(tf.math.is_finite(v)) for v in tf1.global_variables() if v.dtype.base_dtype.is_floating
-    }
-
-
-def _log_change(restored: Checkpoint, share: float | None) -> None:
-    """Logs a warning if the share of the negative examples differs from the share in the checkpoint."""
-    before = restored.negative_sampling
-    if None not in (before, share) and before != share:
-        _log.warning(
-            "training continues with negative_sampling=%g; until %s it was %g. Predictions are calibrated for %g from "
-            "the next checkpoint on",
-            share,
-            restored.path,
-            before,
-            share,
-        )

@@ -1,8 +1,7 @@
 """The steps of a training: what happens in each of them, before the first and after the last, in this order."""
 
-import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
@@ -14,7 +13,7 @@ from ctr_trainer.estimator.training_hooks import TrainingHooks
 from ctr_trainer.models.layers.dropout import micro_batch
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.endings import report, stop_signals
-from ctr_trainer.ranks.meetings import StopRequest, Told
+from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 
 # Setting -> the module that implements it.
@@ -116,7 +115,8 @@ class TrainingSteps:
         `session` runs the graph, with its hooks; `unhooked` is the session below it, for what is due.
         """
         feed, dense = self._feed, self._dense
-        with self._watched():
+        waiting = distributed.watchdog().waiting(f"step {self.step + 1} and its gradient exchange")
+        with waiting, self._training.input_ends.noticed():  # Tells the other ranks if this rank's input ends.
             self.begin_step()
             for number in range(1, dense.micro_batches):
                 fed = feed.next()
@@ -168,7 +168,13 @@ class TrainingSteps:
         self._hooks.metrics.finish()
         told = training.meetings.meet(self.step, self._stop.asked, is_over=False)
         if told.signal:
-            self.error = StoppedInOrder(self._stopped_text(told), told.signal)
+            asked = [rank for rank, signal in enumerate(told.signals) if signal]
+            whom = "" if len(asked) == distributed.size() else f" to rank {', '.join(map(str, asked))}"
+            text = (
+                f"stopped by {stop_signals.name_of(told.signal)}{whom} after step {self.step}; the checkpoint "
+                f"{training.save.path} is saved: the same command resumes from there"
+            )
+            self.error = StoppedInOrder(text, told.signal)
             report.running().stops_in_order(self.error)  # Before a signal would end the process.
         elif self._evaluation:
             self._evaluation.finish(session, self.step)
@@ -177,22 +183,6 @@ class TrainingSteps:
     def close(self) -> None:
         """Lets signals end the process again. Also called after an error."""
         report.running().signals.keep()
-
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Reports what the block waits for, and to the other ranks if this rank's input ends in it."""
-        waiting = distributed.watchdog().waiting(f"step {self.step + 1} and its gradient exchange")
-        with waiting, self._training.input_ends.noticed():
-            yield
-
-    def _stopped_text(self, told: Told) -> str:
-        """Returns the last log line of the training."""
-        asked = [rank for rank, signal in enumerate(told.signals) if signal]
-        whom = "" if len(asked) == distributed.size() else f" to rank {', '.join(map(str, asked))}"
-        return (
-            f"stopped by {stop_signals.name_of(told.signal)}{whom} after step {self.step}; the checkpoint "
-            f"{self._training.save.path} is saved: the same command resumes from there"
-        )
 
 
 class OwnLoopHook(tf1.train.SessionRunHook):

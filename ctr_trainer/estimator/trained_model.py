@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint import model_directory
-from ctr_trainer.checkpoint.checkpoint import Checkpoint, list_checkpoints
+from ctr_trainer.checkpoint.checkpoint import Checkpoint, list_checkpoints, newest_whole
 from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.embedding.service.local_service import LocalServices
@@ -257,7 +257,7 @@ class TrainedModel(NamedArguments):
     def latest_checkpoint(self) -> Checkpoint | None:
         """Returns the newest intact `Checkpoint`, a path; None if there is no checkpoint. A collective."""
         self._take_directory()
-        return model_directory.newest_checkpoint(self.model_dir)
+        return model_directory.on_every_rank(lambda: newest_whole(self.model_dir))
 
     def find_checkpoint(self, which: str) -> Checkpoint:
         """Returns a `Checkpoint`, a path. A collective.

@@ -184,6 +184,14 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         if model.inputs.fed and distributed.is_chief() and feed.steps != 0:
             model_directory.save_features(job.model_dir, model.inputs.features)
         saver, dense = tf1.train.Saver(max_to_keep=None), DenseStep(model.step)
+        meetings = Meetings(
+            distributed.rank(),
+            distributed.size(),
+            functools.partial(distributed.all_sum, name="what_ranks_ask_for"),
+            _STEPS_OF_STREAMS if feed.is_live else None,
+            waiting=lambda: clock.within("dense_sync"),
+        )
+        meetings.meet(0, signal=0, is_over=False)  # Creates the graph and session of this collective before the steps.
         yield Training(
             job=job,
             model=model,
@@ -196,18 +204,8 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
             dense=dense,
             save=Saving(job, saver, feed, store, model.step.run_length, dense.settle_equal),
             saves=EverySeconds(secs) if (secs := config.save_checkpoints_secs) else EverySteps(config.checkpoint_steps),
-            meetings=_meetings(feed, clock),
+            meetings=meetings,
         )
-
-
-def _meetings(feed: Feed, clock: Clock) -> Meetings:
-    """Returns the meetings of the ranks. A collective."""
-    all_sum = functools.partial(distributed.all_sum, name="what_ranks_ask_for")
-    rank, size = distributed.rank(), distributed.size()
-    most_steps = _STEPS_OF_STREAMS if feed.is_live else None
-    meetings = Meetings(rank, size, all_sum, most_steps, waiting=lambda: clock.within("dense_sync"))
-    meetings.meet(0, signal=0, is_over=False)  # Creates the graph and session of this collective before the steps.
-    return meetings
 
 
 def begin_graph(stack: contextlib.ExitStack, config: RunConfig) -> None:

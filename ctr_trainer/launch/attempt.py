@@ -28,9 +28,8 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import reach
 from ctr_trainer.system.processes.child import ended_with_parent
 
-_OF_A_WORKER = re.compile(r"(?:.*\r)?\[(\d+)\]<(stdout|stderr)>:(.*)", re.DOTALL)
+_OF_A_WORKER = re.compile(r"(?:.*\r)?\[\d+\]<(stdout|stderr)>:.*", re.DOTALL)
 _EXIT = re.compile(r"Process (\d+) exit with status code (\d+)\.")
-_OF_A_SIGNAL = 128
 # The command of a process that ends after all others, and removes the semaphores of a killed horovodrun from /dev/shm.
 _TRACKER = "multiprocessing.resource_tracker"
 _POLL_SECONDS, _READ_SECONDS, _KILL_SECONDS, _CLOSING_SECONDS = 0.02, 5.0, 10.0, 3.0
@@ -106,11 +105,8 @@ class Output:
 
 
 def _how(status: int) -> str:
-    if status > _OF_A_SIGNAL:
-        try:
-            return f"by {signal.Signals(status - _OF_A_SIGNAL).name}"
-        except ValueError:
-            pass
+    with contextlib.suppress(ValueError):
+        return f"by {signal.Signals(status - 128).name}"
     return f"with status {status}"
 
 
@@ -180,7 +176,8 @@ class Attempt:
 
     def terminate(self) -> None:
         """Asks the workers of this host, which notify the others, to save and end; without any, asks `horovodrun`."""
-        for process in self._workers_here() or [self._process]:
+        workers = [process for process in psutil.process_iter() if self._is_ours(process, self._command)]
+        for process in workers or [self._process]:
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
 
@@ -222,18 +219,11 @@ class Attempt:
             time.sleep(_POLL_SECONDS)
         self._process.wait(_KILL_SECONDS)
 
-    def _workers_here(self) -> list[psutil.Process]:
-        """Returns the processes of the workers on this host."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.cmdline()[1:] == self._command[1:] and self._is_ours(process):
-                    found.append(process)
-        return found
-
-    def _is_ours(self, process: psutil.Process) -> bool:
+    def _is_ours(self, process: psutil.Process, command: Sequence[str] = ()) -> bool:
+        """Whether a process on this host is of this attempt and, if `command` is given, runs this command."""
         with contextlib.suppress(psutil.Error, OSError):
-            return process.environ().get(ATTEMPT) == self.name and process.status() != psutil.STATUS_ZOMBIE
+            if process.environ().get(ATTEMPT) == self.name and process.status() != psutil.STATUS_ZOMBIE:
+                return not command or process.cmdline()[1:] == command[1:]
         return False
 
     def _pass_on(self, pipe: BinaryIO, stream: TextIO) -> None:

@@ -113,7 +113,12 @@ class Supervisor:
                     self._failures[name] += 1
                     if self._failures[name] == _MOST_FAILURES:
                         _log.warning("%s has failed again: left out from now on if the others are enough", name)
-                self._pause(self._patience.pause_seconds)
+                if pause := self._patience.pause_seconds:  # A lost store or service can come back.
+                    _log.warning("no new checkpoint since the last restart: waiting %.0f s before the next one", pause)
+                deadline = time.monotonic() + pause
+                while time.monotonic() < deadline:
+                    self._end_if_asked()
+                    time.sleep(_POLL_SECONDS)
                 placed = self._wait_for_slots(self._flags.fewest)
                 self._restarts.append(reached.restart(ending.reason, placed))
                 _log.warning("restart %d: %s", len(self._restarts), self._restarts[-1].line())
@@ -150,10 +155,11 @@ class Supervisor:
                 seconds = _KNOWN_SECONDS if attempt.records() else _ENDING_SECONDS
                 if time.time() - attempt.lost_at > seconds:
                     break
-            if silent := self._silent_host(attempt):
+            silent = [host.name for host in attempt.hosts if self._hosts.silent_for(host.name) > _SILENT_SECONDS]
+            if silent:
                 attempt.end(0.0)
                 self._note(attempt, reached, is_last=True)
-                return Ending(Kind.LOST, f"{silent} no longer answers")
+                return Ending(Kind.LOST, f"{silent[0]} no longer answers")
             if self._note(attempt, reached) and (change := self._change(attempt)):
                 attempt.terminate()
                 attempt.end(self._grace_seconds)
@@ -189,11 +195,6 @@ class Supervisor:
         if slots(placed) >= self._flags.fewest:
             self._standby = self._start(placed, waits=True)
 
-    def _silent_host(self, attempt: Attempt) -> str:
-        """Returns the name of a host of the attempt that has not answered for some seconds; "" for none."""
-        silent = (host.name for host in attempt.hosts if self._hosts.silent_for(host.name) > _SILENT_SECONDS)
-        return next(silent, "")
-
     def _change(self, attempt: Attempt) -> str:
         """Returns a sentence that explains why the hosts should be changed; "" if they should not."""
         placed, now = self._choose(self._flags.fewest), {host.name: host.slots for host in self._hosts.now()}
@@ -217,15 +218,6 @@ class Supervisor:
     def _reliable(self, hosts: Iterable[Host]) -> tuple[Host, ...]:
         """Returns the hosts that have not failed repeatedly."""
         return tuple(host for host in hosts if self._failures[host.name] < _MOST_FAILURES)
-
-    def _pause(self, seconds: float) -> None:
-        """Waits before the next start, so that a lost store or service can come back."""
-        if seconds:
-            _log.warning("no new checkpoint since the last restart: waiting %.0f s before the next one", seconds)
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            self._end_if_asked()
-            time.sleep(_POLL_SECONDS)
 
     def _wait_for_slots(self, workers: int) -> tuple[Host, ...]:
         """Waits until there are hosts for this number of workers, and returns them."""

@@ -79,7 +79,8 @@ def meeting(
         return
     if not notices.is_here() and (why := reach.why_not(notices.address)):
         raise Lost(f"horovodrun at {notices.address} cannot be reached: {why}")
-    here, own = socket.gethostname(), _address_of(interface)
+    here, addresses = socket.gethostname(), psutil.net_if_addrs().get(interface or "", [])
+    own = next((each.address for each in addresses if each.family == socket.AF_INET), "")
     with contextlib.ExitStack() as resources:
         place = ""
         if placement.is_first_of_host and not placement.is_on_one_host and own:
@@ -100,8 +101,12 @@ def meeting(
         met = _met(notices, placement.rank, placement.size, seconds)
         if met["fault"]:
             raise UserError(met["fault"])
-        if place:
-            _look_for(met["hosts"], place)
+        for name, address in met["hosts"] if place else ():
+            if address != place and (why := reach.why_not(address)):
+                raise Lost(
+                    f"the workers of {here} cannot reach the workers of {name}: {why}. Workers connect to ports in the "
+                    "range of /proc/sys/net/ipv4/ip_local_port_range: open these ports between all hosts"
+                )
         yield met["first_ranks"]
 
 
@@ -141,21 +146,6 @@ def _named(notices: Notices, size: int, came: dict[int, str]) -> str:
     return ", ".join(parts) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
 
 
-def _look_for(hosts: list[list[str]], own: str) -> None:
-    for name, address in hosts:
-        if address != own and (why := reach.why_not(address)):
-            raise Lost(
-                f"the workers of {socket.gethostname()} cannot reach the workers of {name}: {why}. Workers connect to "
-                "ports in the range of /proc/sys/net/ipv4/ip_local_port_range: open these ports between all hosts"
-            )
-
-
-def _address_of(interface: str | None) -> str:
-    """Returns the first IPv4 address of a network interface; "" if it has none."""
-    addresses = psutil.net_if_addrs().get(interface or "", [])
-    return next((each.address for each in addresses if each.family == socket.AF_INET), "")
-
-
 def package_version() -> str:
     """Returns the version of this package, with a fingerprint of its sources."""
     found, root = hashlib.blake2b(digest_size=4), pathlib.Path(__file__).parents[1]
@@ -166,17 +156,12 @@ def package_version() -> str:
 
 def fault(ranks: list[Introduction]) -> str:
     """Describes an inconsistency of the ranks, with advice; "" if there is none."""
-    return _of_packages(ranks) or _of_machines(ranks) or _of_flags(ranks)
-
-
-def _of_packages(ranks: list[Introduction]) -> str:
-    if len({each.package for each in ranks}) == 1:
-        return ""
-    versions = _by_value(ranks, [each.package for each in ranks])
-    return (
-        f"the hosts run different versions of ctr_trainer: {versions}. Install the same version on each, for example "
-        "the same commit of a checkout"
-    )
+    if len({each.package for each in ranks}) > 1:
+        return (
+            f"the hosts run different versions of ctr_trainer: {_by_value(ranks, [each.package for each in ranks])}. "
+            "Install the same version on each, for example the same commit of a checkout"
+        )
+    return _of_machines(ranks) or _of_flags(ranks)
 
 
 def _of_machines(ranks: list[Introduction]) -> str:

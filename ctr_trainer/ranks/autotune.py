@@ -51,8 +51,8 @@ def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
 
 
 def _is_log(path: str) -> bool:
-    with open(path, "rb") as file:
-        first = file.readline(1000).decode(errors="replace")
+    with open(path, errors="replace") as file:
+        first = file.readline(1000)
     return not first or set(first.strip().split(",")) >= _COLUMNS
 
 
@@ -100,13 +100,12 @@ def parse(text: str) -> list[dict[str, float]]:
 
 def environment_of(row: dict[str, float]) -> dict[str, str]:
     """Returns the environment variables that start Horovod with a row's settings."""
-    variables = {
+    return {
         "HOROVOD_CYCLE_TIME": f"{row['cycle_time_ms']:g}",
         "HOROVOD_FUSION_THRESHOLD": str(int(row["tensor_fusion_threshold"] * 1024 * 1024)),
+        **({} if row["cache_enabled"] else {"HOROVOD_CACHE_CAPACITY": "0"}),
+        **{variable: f"{row[name]:.0f}" for name, variable in _FLAGS.items() if name in row},
     }
-    if not row["cache_enabled"]:
-        variables["HOROVOD_CACHE_CAPACITY"] = "0"
-    return variables | {variable: f"{row[name]:.0f}" for name, variable in _FLAGS.items() if name in row}
 
 
 def format_row(row: dict[str, float]) -> str:

@@ -47,7 +47,16 @@ def config_proto(
     config.experimental.disable_thread_spinning = True
     rewriting = config.graph_options.rewrite_options
     if precision == "bfloat16":
-        _check_bfloat16(gpus)
+        if gpus:
+            raise UserError(
+                "mixed_precision=bfloat16 is for CPUs: on a GPU, TensorFlow already multiplies float32 as TF32; use "
+                "float16 for GPUs"
+            )
+        if not hardware.has_bfloat16():
+            raise UserError(
+                "mixed_precision=bfloat16: this processor has no instructions for it (AVX-512 BF16 or AMX), so it "
+                "would be slower than float32: leave it out"
+            )
         rewriting.auto_mixed_precision_onednn_bfloat16 = _ON
     elif precision == "float16":
         if not gpus:
@@ -66,19 +75,6 @@ def config_proto(
         config.gpu_options.visible_device_list = ",".join(map(str, range(first, first + gpus_each)))
         config.gpu_options.allow_growth = True
     return config
-
-
-def _check_bfloat16(gpus: int) -> None:
-    if gpus:
-        raise UserError(
-            "mixed_precision=bfloat16 is for CPUs: on a GPU, TensorFlow already multiplies float32 as TF32; use "
-            "float16 for GPUs"
-        )
-    if not hardware.has_bfloat16():
-        raise UserError(
-            "mixed_precision=bfloat16: this processor has no instructions for it (AVX-512 BF16 or AMX), so it "
-            "would be slower than float32: leave it out"
-        )
 
 
 class OneWorker:
@@ -149,10 +145,10 @@ class Collectives:
         array = np.asarray(array)
         return array if self._hvd.size() == 1 else self._call("sum", array.dtype, name, watched)(array)
 
-    def all_gather(self, array: np.ndarray, name: str, watched: bool = True) -> np.ndarray:
+    def all_gather(self, array: np.ndarray, name: str) -> np.ndarray:
         """Returns the concatenated arrays [n] of all ranks, which may have different n, on every rank. A collective."""
         array = np.asarray(array)
-        return array if self._hvd.size() == 1 else self._call("gather", array.dtype, name, watched)(array)
+        return array if self._hvd.size() == 1 else self._call("gather", array.dtype, name)(array)
 
     def broadcast_arrays(self, arrays: list[np.ndarray], name: str) -> list[np.ndarray]:
         """Returns rank 0's arrays, whose number, shapes and dtypes are the same, on every rank. A collective."""

@@ -8,7 +8,6 @@ names the collective.
 import math
 import os
 import socket
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -186,12 +185,7 @@ def lr_scale(how: str, accumulation_steps: int = 1) -> float:
     return {"linear": float(batches), "sqrt": math.sqrt(batches), "none": 1.0}[how.removesuffix("_batches")]
 
 
-def optimizer(
-    inner: tf1.train.Optimizer,
-    local: Sequence[tf.Tensor] = (),
-    fp16: bool = False,
-    op: str = "average",
-) -> tf1.train.Optimizer:
+def optimizer(inner: tf1.train.Optimizer, fp16: bool = False, op: str = "average") -> tf1.train.Optimizer:
     """Makes a `hvd.DistributedOptimizer`, whose gradients are the average, or the sum, of all workers' gradients.
 
     The average weights all workers equally, regardless of their numbers of examples. For an average over examples,
@@ -199,22 +193,16 @@ def optimizer(
 
     Args:
       inner: a `tf.compat.v1` optimizer.
-      local: tensors whose gradients are not exchanged, such as the embedding rows, which the lookup service merges.
-        They may occur in `compute_gradients(var_list=...)`.
       fp16: whether to send float16; the sum over workers is then in float16 as well.
       op: `average` or `sum`.
     """
     if isinstance(_hvd, OneWorker):
         return inner
-    wrapped = _hvd.DistributedOptimizer(
+    return _hvd.DistributedOptimizer(
         inner,
         compression=_hvd.Compression.fp16 if fp16 else _hvd.Compression.none,
         op={"average": _hvd.Average, "sum": _hvd.Sum}[op],
-        scale_local_gradients=False,
     )
-    for tensor in local:
-        wrapped.register_local_var(tensor)
-    return wrapped
 
 
 def allreduce(tensor: tf.Tensor, name: str, of_first_ranks: bool = False) -> tf.Tensor:

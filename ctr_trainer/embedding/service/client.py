@@ -161,11 +161,8 @@ class ServiceClient(Store):
 
     def copy(self, path: AnyPath) -> list[FileEntry]:
         """Writes all rows into the directory `path`, replacing no files; needs no lease. Returns the same as `save`."""
-        return [
-            file
-            for files in self._on_all(lambda shard: shard.action("copy", {"path": _absolute(path)}))
-            for file in files
-        ]
+        body = {"path": _absolute(path)}
+        return [file for files in self._on_all(lambda shard: shard.action("copy", body)) for file in files]
 
     def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         body = {"path": _absolute(path), "files": list(files)}
@@ -180,7 +177,7 @@ class ServiceClient(Store):
 
     def release(self) -> None:
         """Returns the lease, so that another training need not wait. Its workers can no longer write."""
-        self._on_all(lambda shard: shard.release())
+        self._on_all(lambda shard: shard.at_once("release"))
 
     def stats(self) -> dict[str, Any]:
         """Returns the totals of all shards, as `Store.stats`, and each shard's values by address under `services`."""

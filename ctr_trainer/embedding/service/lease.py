@@ -29,7 +29,7 @@ class ServicePlace:
 
     def renew(self, owner: Owner, seconds: float) -> Owner | None:
         for shard in self._shards:
-            shard.renew()
+            shard.at_once("renew")
         return None
 
     def give_back(self, owner: Owner) -> None:

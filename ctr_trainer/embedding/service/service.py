@@ -111,9 +111,7 @@ class Service(flight.FlightServerBase):
         for name in sorted(self._store.tables):
             yield self._info(name)
 
-    def get_flight_info(
-        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
-    ) -> flight.FlightInfo:
+    def get_flight_info(self, context: Any, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         with _typed_errors():
             if len(descriptor.path) != 1:
                 raise UserError(f"a table's path is its name, not {descriptor.path}")
@@ -157,23 +155,20 @@ class Service(flight.FlightServerBase):
             if owner is not None:
                 self._place = place
                 self._store.take_place(*place)
-                if self._directory_lock is None:
-                    self._directory_lock = self._lock_directory(*place)
+                if self._directory_lock is None:  # So that no other service writes this shard's files.
+                    shard, shards = place
+                    path = self._data_dir / f".shard-{shard:05d}-of-{shards:05d}.lock"
+                    self._directory_lock = path.hold(
+                        lambda holder: (
+                            f"another service ({holder}) saves in {self._data_dir} as shard {shard} of {shards}: "
+                            "if another job trains this model, end it, or use another directory"
+                        ),
+                    )
                 if self._leases.take(owner):
                     self._columns.forget()
                     with self.incarnation.replaced(f"{owner} has taken this service over"):
                         pass
         return {"incarnation": str(self.incarnation)}
-
-    def _lock_directory(self, shard: int, shards: int) -> Any:
-        """Locks this shard's files in the data_dir, so that no other service writes them. Returns the lock."""
-        path = self._data_dir / f".shard-{shard:05d}-of-{shards:05d}.lock"
-        return path.hold(
-            lambda holder: (
-                f"another service ({holder}) saves in {self._data_dir} as shard {shard} of {shards}: "
-                "if another job trains this model, end it, or use another directory"
-            ),
-        )
 
     def _stats(self) -> dict[str, Any]:
         return {

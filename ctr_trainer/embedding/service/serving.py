@@ -75,13 +75,14 @@ def serve(
         memory = MemoryWatch("this service")
         next_status = time.monotonic() + _STATUS_SECONDS
         # Waits are short, because Python handles a signal that comes just before a wait only after the wait.
-        while not stop.wait(min(max(next_status - time.monotonic(), 0), _SIGNAL_SECONDS)):
-            if time.monotonic() < next_status:
-                continue
-            next_status += _STATUS_SECONDS
-            memory.look()
-            _log_status(service)
-        _log_status(service)
+        ends = False
+        while not ends:
+            ends = stop.wait(min(max(next_status - time.monotonic(), 0), _SIGNAL_SECONDS))
+            if ends or time.monotonic() >= next_status:
+                next_status += _STATUS_SECONDS
+                memory.look()
+                for line in service.metrics.status_lines():
+                    _log.info(line)
         _log.info("embedding service on %s ends", address)
         # Running calls may finish, but a client that has stopped reading must not delay the exit.
         closing = threading.Thread(target=service.shutdown, daemon=True)
@@ -91,8 +92,3 @@ def serve(
         if closing.is_alive():
             _log.warning("calls that have not ended after %d s are aborted", _SHUTDOWN_SECONDS)
             os._exit(0)
-
-
-def _log_status(service: Service) -> None:
-    for line in service.metrics.status_lines():
-        _log.info(line)

@@ -157,14 +157,6 @@ class Shard:
                 first_heard = held.heard
                 time.sleep(min(max(held.left, 0.05), _LEASE_LOOK_SECONDS))
 
-    def renew(self) -> None:
-        """Renews the lease; does not wait long if the service is slow to answer."""
-        self._at_once("renew")
-
-    def release(self) -> None:
-        """Returns the lease; if the service is slow to answer, the lease expires later."""
-        self._at_once("release")
-
     def restore(self, body: dict[str, Any]) -> None:
         """Calls `restore`, and continues with the new rows."""
         self._incarnation = self.action("restore", body)["incarnation"]
@@ -174,14 +166,16 @@ class Shard:
         if ending := self._ended and self._ended():
             raise ServiceLost(f"embedding service {self.address} has ended: {ending}")
 
-    def _at_once(self, name: str) -> None:
+    def at_once(self, name: str) -> None:
+        """Asks once to `renew` or `release` the lease; does not wait long if the service is slow to answer."""
         options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
         with contextlib.suppress(pa.ArrowException):  # The next row request reports the error.
-            list(self._flight.do_action(flight.Action(name, self._encoded({})), options))
+            list(self._flight.do_action(flight.Action(name, wire.to_json(self._signed({}))), options))
 
     def action(self, name: str, body: dict[str, Any]) -> Any:
         def call(options: flight.FlightCallOptions) -> Any:
-            return _read(iter(list(self._flight.do_action(flight.Action(name, self._encoded(body)), options))))
+            action = flight.Action(name, wire.to_json(self._signed(body)))
+            return _read(iter(list(self._flight.do_action(action, options))))
 
         return self._retried(name, call, _SNAPSHOT_SECONDS if name in _OF_SNAPSHOTS else None)
 
@@ -193,7 +187,7 @@ class Shard:
         """
 
         def begin(options: flight.FlightCallOptions) -> tuple[Any, Iterator[flight.Result]]:
-            results = self._flight.do_action(flight.Action("save", self._encoded(body)), options)
+            results = self._flight.do_action(flight.Action("save", wire.to_json(self._signed(body))), options)
             return _read(results), results
 
         since, results = self._retried("save", begin, _SNAPSHOT_SECONDS)
@@ -226,9 +220,6 @@ class Shard:
         self._silence.close()
         self._flight.close()
         self._columns.close()
-
-    def _encoded(self, request: dict[str, Any]) -> bytes:
-        return wire.to_json(self._signed(request))
 
     def _signed(self, request: dict[str, Any]) -> dict[str, Any]:
         """Returns a request with this client's lease and the expected incarnation."""

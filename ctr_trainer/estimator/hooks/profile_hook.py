@@ -181,7 +181,11 @@ class ProfileHook(StepHook):
         self._keep_spans()
 
     def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
-        self._is_traced = self._traces(self.step + 1)
+        if self._first is not None and self._last is not None:
+            self._is_traced = self._first <= self.step + 1 <= self._last
+        else:
+            since = self.step + 1 - self._start - _FIRST_STEPS
+            self._is_traced = since >= 0 and since % _EVERY_STEPS < _STEPS
         return self._arguments if self._is_traced else None
 
     def after_micro_batch(
@@ -237,11 +241,6 @@ class ProfileHook(StepHook):
             "seconds": {name: seconds[name] for name in STEP_TITLES if name in seconds},
             "accounted": sum(seconds.values()) / step,
         }
-
-    def _traces(self, step: int) -> bool:
-        if self._first is not None and self._last is not None:
-            return self._first <= step <= self._last
-        return step - self._start >= _FIRST_STEPS and (step - self._start - _FIRST_STEPS) % _EVERY_STEPS < _STEPS
 
     def _keep_spans(self) -> None:
         """Records spans from the end of the previous step on, because a step begins with the reading of its batch."""

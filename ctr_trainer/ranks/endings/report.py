@@ -139,7 +139,7 @@ class EndReport:
                 time.sleep(self._exchange.poll_seconds)
             self._say_in_order()
             self._notices.put(_CLOSED, "")
-        elif not self._report() and not self.signals.have_come:  # Otherwise horovodrun already ends this rank.
+        elif not self._report() and self.signals.first is None:  # Otherwise horovodrun already ends this rank.
             time.sleep(_PATIENCE_SECONDS)
         return record.status
 

@@ -115,14 +115,15 @@ class RankStates:
 
     def lost(self) -> str:
         """Returns a sentence that names the lost ranks; "" if there are none."""
-        if not self._silent():
+        if all(silent < self._lost_seconds for _, silent in self._look()):
             return ""
         # This host may have been suspended itself, for example to move a virtual machine, so check again.
         time.sleep(_AGAIN_SECONDS)
         named = [
             f"rank {state.rank} on {state.host} has given no sign of life for {silent:.0f} s, in {state.phase} of step "
             f"{state.step}"
-            for state, silent in self._silent()
+            for state, silent in self._look()
+            if silent >= self._lost_seconds
         ]
         return f"{'; '.join(named)}: its process is stopped or dead, or its host hangs or is down" if named else ""
 
@@ -144,9 +145,6 @@ class RankStates:
                 f"host does not see {self._model_dir}"
             )
         return "; ".join(parts)
-
-    def _silent(self) -> list[tuple[RankState, float]]:
-        return [(state, silent) for state, silent in self._look() if silent >= self._lost_seconds]
 
     def _look(self) -> list[tuple[RankState, float]]:
         """Reads the files. Returns (state, seconds since this host saw it change) of each rank that has one."""

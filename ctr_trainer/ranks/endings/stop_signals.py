@@ -49,6 +49,7 @@ class StopSignals:
     Attributes:
       has_failed: whether the work has failed and the process is closing its files; a signal then ends it immediately.
       is_saved: whether the training has stopped in order and is saved, and the process is closing its files.
+      first: the first signal that was received; None for none.
     """
 
     def __init__(
@@ -57,13 +58,8 @@ class StopSignals:
         self._say, self._is_one_lost, self._is_ignored_after = say, is_one_lost, is_ignored_after
         self._request: StopRequest | None = None
         self._grace_secs = self._since = 0.0
-        self._first: int | None = None
+        self.first: int | None = None
         self._has_raised = self.has_failed = self.is_saved = False
-
-    @property
-    def have_come(self) -> bool:
-        """Whether a signal was received."""
-        return self._first is not None
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
@@ -114,11 +110,11 @@ class StopSignals:
 
     def _came(self, number: int) -> None:
         now, request = time.monotonic(), self._request
-        if self._first is not None:
+        if self.first is not None:
             if now - self._since > _SAME_SECONDS:
                 self._end(number, seconds=_CLOSING_SECONDS if self.is_saved else 0.0)
             return
-        self._first, self._since = number, now
+        self.first, self._since = number, now
         if request is not None:
             request.ask(number)
             threading.Thread(target=self._end_late, args=[number, request], name="grace", daemon=True).start()
