@@ -53,29 +53,22 @@ class ModelRecord:
         else:
             all_params = dict(params) if isinstance(params, Mapping) else {}
         optimizer = getattr(getattr(params, "train_op_fn", None), "optimizer", None)
-        known = name or name_of(model_fn)
-        values = by_flag(config)
-        rows = {name: values[name] for name in _OF_ROWS if name in values}
+        known, values = name or name_of(model_fn), by_flag(config)
         return ModelRecord(
             name=canonical(known) if known else None,
             params={name: value for name, value in all_params.items() if _is_json(value)},
             may_change=(*getattr(params, "may_change", OF_TRAINING), *may_change),
-            rows=rows,
+            rows={name: values[name] for name in _OF_ROWS if name in values},
             optimizer=getattr(optimizer, "name", None),
-            spell=getattr(params, "as_flag", _plain),
+            spell=getattr(params, "as_flag", "{}={}".format),
         )
 
     def to_dict(self, features: Features | None = None) -> dict[str, Any]:
         """Returns the values that a checkpoint records, with the spec and the statistics of `features` if given."""
-        values: dict[str, Any] = {
-            "name": self.name,
-            "params": self.params,
-            "rows": self.rows,
-            "optimizer": self.optimizer,
-        }
-        if features is not None:
-            values["features"] = {"spec": features.spec.to_dict(), "statistics": features.statistics}
-        return values
+        values = {"name": self.name, "params": self.params, "rows": self.rows, "optimizer": self.optimizer}
+        if features is None:
+            return values
+        return {**values, "features": {"spec": features.spec.to_dict(), "statistics": features.statistics}}
 
     def check(self, checkpoint: Checkpoint, model_dir: str, training: bool = False) -> None:
         """Refuses a checkpoint of another model; for `training`, also one with other optimizers or row settings.
@@ -99,13 +92,9 @@ class ModelRecord:
             if checkpoint.tables:
                 rows = recorded["rows"]
                 pairs += [(flag, name, own, rows.get(name, own)) for name, own in self.rows.items()]
-        differing = [
-            (spell(name, own), spell(name, trained))
-            for spell, name, own, trained in pairs
-            if _json(own) != _json(trained)
-        ]
-        if differing:
-            raise refusal(model_dir, differing)
+        different = [each for each in pairs if _json(each[2]) != _json(each[3])]
+        if different:
+            raise refusal(model_dir, [(spell(name, own), spell(name, there)) for spell, name, own, there in different])
 
 
 def refusal(model_dir: str, differing: Sequence[tuple[str, str]]) -> UserError:
@@ -140,10 +129,6 @@ def is_same(one: str, other: str) -> bool:
     """Returns whether two names refer to one function, which may be imported under a longer or a shorter name."""
     longer, shorter = sorted((one, other), key=len, reverse=True)
     return longer == shorter or (":" in shorter and longer.endswith(f".{shorter}"))
-
-
-def _plain(name: str, value: Any) -> str:
-    return f"{name}={value}"
 
 
 def _is_json(value: Any) -> bool:

@@ -116,34 +116,25 @@ class Evaluation:
         self._click.merge(distributed.all_sum, distributed.all_gather)
         of_ranks = distributed.all_gather(self._loss.state, "metric.losses").reshape(-1, 2)
         if distributed.is_chief() and len(of_ranks) > 1 and self._loss.state[1] and (of_ranks == of_ranks[0]).all():
-            _log.warning(
-                "all %d ranks have evaluated the same examples, so each one counts several times in the number of "
-                "examples: give each rank its share of the data by dataset.shard(size, rank)",
-                len(of_ranks),
-            )
+            text = "all %d ranks have evaluated the same examples, so each one counts several times in the number of "
+            text += "examples: give each rank its share of the data by dataset.shard(size, rank)"
+            _log.warning(text, len(of_ranks))
         self._loss.state[:] = of_ranks.sum(axis=0)
         results: dict[str, Any] = {"loss": self._loss.result(), "examples": int(total), **self._click.results()}
         results |= self._feed.new_keys.report(distributed.all_sum)
         for name, value in self._updates.items():
             weighted = distributed.all_sum(np.asarray(value * share), f"metric.{name}")
             results[name] = float(weighted / total)
-        if distributed.is_chief():
-            self._warn_of_leaks(results)
-        rows = self._click.reliability()
-        return {**results, **{metric_name("reliability", label): table for label, table in rows.items()}}
-
-    def _warn_of_leaks(self, results: dict[str, Any]) -> None:
-        """Logs a warning, once, if an AUC is so high that a feature probably leaks the label."""
-        for name, value in results.items():
+        for name, value in results.items() if distributed.is_chief() else ():
             if name.split("/")[0] == "auc" and value > _SUSPICIOUS_AUC and name not in self._warned:
                 self._warned.add(name)
                 _log.warning(
                     "%s = %.4f: a value above %g usually means that a feature leaks the label. Look for one that "
                     "is known only after the label; docs/inputs.md, 'Columns that leak the label', says how",
-                    name,
-                    value,
-                    _SUSPICIOUS_AUC,
+                    *(name, value, _SUSPICIOUS_AUC),
                 )
+        rows = self._click.reliability()
+        return {**results, **{metric_name("reliability", label): table for label, table in rows.items()}}
 
 
 def metric_tensors(inputs: GraphInput, spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:

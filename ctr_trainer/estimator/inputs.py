@@ -172,7 +172,9 @@ def padded(dataset: tf.data.Dataset) -> tf.data.Dataset:
     that is not a repetition, and 0 otherwise. Both are float32. If `dataset` is empty, the result is empty, too.
     """
     spec = dataset.element_spec
-    none = tuple(_zeros(part) for part in _parts(spec))
+    # The smallest tensors that conform to the spec.
+    sizes = [[size or 0 for size in part.shape.as_list()] if part.shape.rank else [] for part in _parts(spec)]
+    none = tuple(tf.zeros(size, part.dtype) for size, part in zip(sizes, _parts(spec), strict=True))
     elements = dataset.map(lambda *parts: (_parts(parts if isinstance(spec, tuple) else parts[0]), True))
     endless = elements.concatenate(tf.data.Dataset.from_tensors((none, False)).repeat())
 
@@ -193,11 +195,6 @@ def padded(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def _parts(element: Any) -> tuple[tf.Tensor, ...]:
     return tuple(tf.nest.flatten(element, expand_composites=True))
-
-
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    """Returns the smallest tensor that conforms to a `tf.TensorSpec`."""
-    return tf.zeros([size or 0 for size in spec.shape.as_list()] if spec.shape.rank else [], spec.dtype)
 
 
 def _read_in_graph(dataset: tf.data.Dataset) -> Any:

@@ -1,5 +1,6 @@
 """The hooks of a training run, which check, log and measure its steps."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -70,6 +71,9 @@ def training_hooks(
     windows = None
     if feed.event_seconds and config.validation_window_secs:
         windows = EventWindows(feed.event_seconds, config.validation_window_secs)
+    learning_rate = None
+    with contextlib.suppress(KeyError):  # `TrainOp` creates it.
+        learning_rate = tf1.get_default_graph().get_tensor_by_name("learning_rate:0")
     metrics = MetricsHook(
         scored,
         spec.loss,
@@ -79,7 +83,7 @@ def training_hooks(
         _merge_of_ranks(clock) if distributed.size() > 1 else lambda vector: (vector[None], ""),
         weight=None if scored else model.inputs.weight,
         own=functools.partial(_worker_figures, feed.embeddings),
-        learning_rate=_learning_rate(),
+        learning_rate=learning_rate,
         of_windows=feed.is_live,
         event_windows=windows,
     )
@@ -100,14 +104,6 @@ def training_hooks(
     own += [trace] if distributed.size() > 1 or profiles else []
     hooks = [PhaseHook(clock, "hooks", "hooks"), *own, *others, PhaseHook(clock, "session", "loop")]
     return TrainingHooks(hooks, metrics, batches, machine, trace, service)
-
-
-def _learning_rate() -> tf.Tensor | None:
-    """Returns the scalar tensor named `learning_rate`, which `TrainOp` creates; None if there is none."""
-    try:
-        return tf1.get_default_graph().get_tensor_by_name("learning_rate:0")
-    except KeyError:
-        return None
 
 
 def _worker_figures(embeddings: Embeddings | None) -> WorkerFigures:

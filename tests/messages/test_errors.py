@@ -9,7 +9,7 @@ import pytest
 
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages import errors
-from ctr_trainer.system.messages.errors import ServiceLost, UserError, end_of, is_loss
+from ctr_trainer.system.messages.errors import ServiceLost, UserError, is_loss, status_of
 from tests.files.failing_proxy import FailingProxy
 
 
@@ -26,21 +26,21 @@ def one_attempt(monkeypatch):
 
 def test_a_store_that_refuses_connections_is_a_loss(one_attempt):
     error = _raised(lambda: path_of("s3://tests/x?endpoint_override=127.0.0.1:1&scheme=http").read_bytes())
-    assert isinstance(error, UserError) and end_of(error).status == errors.LOST
+    assert isinstance(error, UserError) and status_of(error) == errors.LOST
 
 
 def test_a_store_that_answers_503_is_a_loss_and_one_without_the_bucket_is_not(store, one_attempt):
     with FailingProxy(store.host_port, failures=1) as proxy:
         error = _raised(lambda: path_of(f"s3://tests/x?endpoint_override={proxy.address}&scheme=http").write_text("x"))
-    assert end_of(error).status == errors.LOST, error
+    assert status_of(error) == errors.LOST, error
     error = _raised(lambda: path_of("s3://no-such-bucket/x").write_text("x"))
-    assert end_of(error).status == errors.REFUSED, error
+    assert status_of(error) == errors.REFUSED, error
 
 
 def test_a_store_that_stands_still_is_a_loss(one_attempt):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts connections and never answers.
         url = f"s3://tests/x?endpoint_override=127.0.0.1:{silent.getsockname()[1]}&scheme=http"
-        assert end_of(_raised(lambda: path_of(url).exists())).status == errors.LOST
+        assert status_of(_raised(lambda: path_of(url).exists())) == errors.LOST
 
 
 def test_the_cause_of_an_error_decides_and_a_mistake_stays_one(tmp_path):
@@ -61,8 +61,8 @@ def test_the_cause_of_an_error_decides_and_a_mistake_stays_one(tmp_path):
     circle.__cause__ = ValueError("b")
     circle.__cause__.__context__ = circle
     assert not is_loss(circle)
-    assert end_of(OSError("AWS Error SLOW_DOWN during GetObject operation: x")).status == errors.LOST
-    assert end_of(OSError(28, "No space left on device")).status == errors.FAILED
+    assert status_of(OSError("AWS Error SLOW_DOWN during GetObject operation: x")) == errors.LOST
+    assert status_of(OSError(28, "No space left on device")) == errors.FAILED
 
 
 def test_a_process_that_ends_by_an_outage_says_so_by_its_status(tmp_path):
@@ -88,4 +88,3 @@ def test_a_process_that_ends_by_an_outage_says_so_by_its_status(tmp_path):
 )
 def test_users_and_passwords_of_urls_are_masked(text, shown):
     assert str(UserError(text)) == shown
-    assert end_of(UserError(text)).told == shown

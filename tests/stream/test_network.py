@@ -9,7 +9,7 @@ import pytest
 from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
 from ctr_trainer.ranks.endings.records import RecordKind
 from ctr_trainer.ranks.endings.report import EndReport
-from ctr_trainer.system.messages.errors import LOST, Lost, UserError, end_of
+from ctr_trainer.system.messages.errors import LOST, Lost, UserError, status_of
 
 
 @pytest.mark.parametrize("kind", [Lost, UserError, ConnectionRefusedError, ZeroDivisionError])
@@ -21,7 +21,7 @@ def test_an_error_of_rank_0_has_the_same_status_on_every_rank(kind):
     remote = RemoteCoordinator(("127.0.0.1", server.port), b"key", 1, 60)
     with pytest.raises(Exception, match="the broker has gone") as found:
         remote.share(0)
-    assert end_of(found.value).status == end_of(kind()).status
+    assert status_of(found.value) == status_of(kind())
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["after it reads the request", "at once"])

@@ -10,7 +10,7 @@ from typing import Any
 from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.plan import Directive, Report
 from ctr_trainer.live.stream.source import Range
-from ctr_trainer.system.messages.errors import LOST, REFUSED, Lost, UserError, end_of
+from ctr_trainer.system.messages.errors import LOST, REFUSED, Lost, UserError, status_of
 
 _LOOK_SECONDS, _BACKLOG = 0.5, 4096
 
@@ -48,9 +48,8 @@ class CoordinatorServer:
                 try:
                     answer = {"answer": self._answered(**asked)}
                 except Exception as error:
-                    end = end_of(error)
-                    text = end.told or f"rank 0 cannot read the stream: {error!r}"
-                    answer = {"error": text, "status": end.status}
+                    text = str(error) if isinstance(error, UserError) else f"rank 0 cannot read the stream: {error!r}"
+                    answer = {"error": text, "status": status_of(error)}
                 connection.send_bytes(json.dumps(answer).encode())
 
     def _answered(self, what: str, rank: int, number: int, report: dict[str, Any] | None = None) -> Any:

@@ -18,7 +18,7 @@ from ctr_trainer.ranks.endings.records import SETTLE_SECONDS, EndRecord, RecordE
 from ctr_trainer.ranks.endings.stop_signals import StopSignals, Terminated
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.messages import errors, log_lines
-from ctr_trainer.system.messages.errors import StoppedInOrder, end_of, reason
+from ctr_trainer.system.messages.errors import StoppedInOrder, UserError, reason
 from ctr_trainer.system.processes.waiting import call_within
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
@@ -128,9 +128,8 @@ class EndReport:
         if os.environ.get(TRACEBACKS):
             traceback.print_exception(error)
         record = self._note(error)
-        told = end_of(error).told
-        if record.kind is RecordKind.CAUSE and told and told != record.message:  # Now it names the last checkpoint.
-            record = dataclasses.replace(record, message=told)
+        if record.kind is RecordKind.CAUSE and isinstance(error, UserError) and str(error) != record.message:
+            record = dataclasses.replace(record, message=str(error))  # Now it names the last checkpoint.
             self._set(record)
         if self._is_in_order:
             # Rank 0, which reports a stop in order, closes its files first.
@@ -152,20 +151,19 @@ class EndReport:
             return self._own
 
     def _record_of(self, error: BaseException) -> EndRecord:
-        end = end_of(error)
-        if end.is_in_order:
-            return self._record(end.told, RecordKind.IN_ORDER, end.status)
+        if isinstance(error, StoppedInOrder):
+            return self._record(str(error), RecordKind.IN_ORDER, error.status)
         if isinstance(error, KeyboardInterrupt):
             return self._record("interrupted", RecordKind.SIGNAL, errors.INTERRUPTED)
-        if end.told:
+        if isinstance(error, UserError):
             self._is_complete = True
-            return self._record(end.told, RecordKind.CAUSE, end.status)
+            return self._record(str(error), RecordKind.CAUSE, errors.status_of(error))
         if self._size > 1 and _OF_ANOTHER_RANK.search(str(error)):
             text = f"the connection to another rank is lost: {reason(error)}"
             return self._record(text, RecordKind.OTHER_RANK, errors.LOST)
         lines = traceback.format_exception(error)
         text = f"{type(error).__name__}: {reason(error)}{_place(error)}"
-        record = self._record(text, RecordKind.CAUSE, end.status)
+        record = self._record(text, RecordKind.CAUSE, errors.status_of(error))
         path = dataclasses.replace(record, traceback=tuple("".join(lines).splitlines())).write(self.directory)
         if not path:
             print("".join(lines), end="", file=sys.stderr)

@@ -1,6 +1,5 @@
 """Errors for the user to read, and the exit status of a command."""
 
-import dataclasses
 import difflib
 import errno
 import inspect
@@ -87,20 +86,6 @@ class StoppedInOrder(UserError):
         self.status = 128 + number
 
 
-@dataclasses.dataclass(frozen=True)
-class ErrorEnd:
-    """The message and the exit status with which an exception ends a process.
-
-    Attributes:
-      told: the message for the user, in complete sentences; "" for an exception that is not meant for users.
-      is_in_order: whether a training has stopped in order, which is no failure.
-    """
-
-    told: str = ""
-    status: int = FAILED
-    is_in_order: bool = False
-
-
 def is_loss(error: BaseException | None) -> bool:
     """Whether an error reports a loss that may be over at the next start.
 
@@ -118,13 +103,13 @@ def is_loss(error: BaseException | None) -> bool:
     return False
 
 
-def end_of(error: BaseException | None) -> ErrorEnd:
-    """Returns the `ErrorEnd` of an exception."""
+def status_of(error: BaseException) -> int:
+    """Returns the exit status of a process that ends with an exception."""
     if isinstance(error, StoppedInOrder):
-        return ErrorEnd(str(error), error.status, is_in_order=True)
-    if isinstance(error, UserError):
-        return ErrorEnd(str(error), LOST if is_loss(error) else REFUSED)
-    return ErrorEnd(status=LOST if isinstance(error, OSError) and is_loss(error) else FAILED)
+        return error.status
+    if isinstance(error, (UserError, OSError)) and is_loss(error):
+        return LOST
+    return REFUSED if isinstance(error, UserError) else FAILED
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

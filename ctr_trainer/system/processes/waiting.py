@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ctr_trainer.system.messages import errors
-from ctr_trainer.system.messages.errors import Lost, end_of
+from ctr_trainer.system.messages.errors import Lost
 from ctr_trainer.system.processes import hardware
 
 _log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Watchdog:
             self._asked_at = seconds
             with contextlib.suppress(Exception):  # If `hopeless` fails, the wait may still end.
                 if error := call_within(_EXPLAIN_SECONDS, self.hopeless):
-                    self._end(lambda: str(error), end_of(error).status)
+                    self._end(lambda: str(error), errors.status_of(error))
         if seconds < self._warning:
             self._next_warning = self._warning
         elif self._warning and seconds >= self._next_warning:
