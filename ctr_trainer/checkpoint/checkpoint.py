@@ -95,8 +95,7 @@ class Checkpoint(str):
     def verify(self) -> None:
         """Reads and checks every file.
 
-        Raises:
-          UserError: a file is missing or altered. The message names the file.
+        Raises UserError: a file is missing or altered. The message names the file.
         """
         snapshot.check_chain(self.tables)
         for entry in self.tables:
@@ -147,8 +146,7 @@ def newest_whole(model_dir: str) -> Checkpoint | None:
 
     Logs each damaged checkpoint that it skips, with the reason.
 
-    Raises:
-      UserError: there are checkpoints, but all are damaged.
+    Raises UserError: there are checkpoints, but all are damaged.
     """
     checkpoint, refused = _first_whole(reversed(directories(model_dir)))
     if checkpoint and refused:
@@ -165,8 +163,7 @@ def newest_whole(model_dir: str) -> Checkpoint | None:
 def whole(model_dir: str, step: int, places: Sequence[str] = (RECENT, BEST)) -> Checkpoint:
     """Returns the `Checkpoint` of a step from the first of `places` that has an intact copy.
 
-    Raises:
-      UserError: there is no checkpoint of this step, or all its copies are damaged.
+    Raises UserError: there is no checkpoint of this step, or all its copies are damaged.
     """
     name = path_of(checkpoint_path(model_dir, step)).name
     paths = (path_of(model_dir) / place / name for place in places)

@@ -48,8 +48,7 @@ def chosen_checkpoint(model_dir: str, path: str | None = None) -> Checkpoint:
       path: a `Checkpoint`, which is not read again; its directory; its name for TensorFlow's Saver, as
         `tf.train.latest_checkpoint(model_dir)` returns it; or None for the newest.
 
-    Raises:
-      UserError: there is no checkpoint, or it is damaged.
+    Raises UserError: there is no checkpoint, or it is damaged.
     """
     if isinstance(path, Checkpoint):
         return path
@@ -145,8 +144,7 @@ def point_tensorflow_to(model_dir: str, checkpoint: Checkpoint | None) -> None:
     If `checkpoint` is None, TensorFlow finds no checkpoint. Does nothing for a model directory in a remote store, where
     TensorFlow does not look.
 
-    Raises:
-      UserError: TensorFlow's file belongs to another program, or cannot be written.
+    Raises UserError: TensorFlow's file belongs to another program, or cannot be written.
     """
     if not is_local(model_dir):
         return
@@ -195,8 +193,7 @@ def load_features(model_dir: str) -> TrainedFeatures | None:
 
     If their file is missing or damaged, reads the copy in the newest checkpoint.
 
-    Raises:
-      UserError: the file is empty, truncated or altered, and no checkpoint has a copy.
+    Raises UserError: the file is empty, truncated or altered, and no checkpoint has a copy.
     """
     path = features_path(model_dir)
     saved: dict[str, Any] | None
@@ -222,8 +219,7 @@ def one_job(model_dir: str) -> contextlib.AbstractContextManager[PathLease | Non
       a context manager that yields the lock on rank 0, whose `check` raises UserError if the lock was lost, and None
       on other ranks.
 
-    Raises:
-      UserError: another job trains there. The message names that job's process, host and start time.
+    Raises UserError: another job trains there. The message names that job's process, host and start time.
     """
 
     def refusal(holder: str) -> str:
@@ -241,8 +237,7 @@ def refusing_other_variables(checkpoint: Checkpoint | None, variables: Iterable[
 
     TensorFlow's own error for a missing variable is long, and TensorFlow accepts a variable with a different shape.
 
-    Raises:
-      UserError: the checkpoint lacks variables, or has variables with different shapes; the message names them.
+    Raises UserError: the checkpoint lacks variables, or has variables with different shapes; the message names them.
     """
     if checkpoint is None:
         yield

@@ -73,8 +73,7 @@ class ModelRecord:
     def check(self, checkpoint: Checkpoint, model_dir: str, training: bool = False) -> None:
         """Refuses a checkpoint of another model; for `training`, also one with other optimizers or row settings.
 
-        Raises:
-          UserError: a setting differs. The message names each setting that differs, with both values.
+        Raises UserError: a setting differs. The message names each setting that differs, with both values.
         """
         recorded = checkpoint.model
         trained_name = recorded["name"]

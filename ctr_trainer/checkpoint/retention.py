@@ -33,8 +33,7 @@ def extend(path: str, files: list[Entry], before: Checkpoint | None) -> list[Ent
 
     `files` is the return value of `Store.save`, called with the snapshot of `before` as `since`.
 
-    Raises:
-      UserError: a file of the earlier chain is missing. The message names the file.
+    Raises UserError: a file of the earlier chain is missing. The message names the file.
     """
     if before is None or not files or files[0].get("since") is None:
         return files
@@ -82,8 +81,7 @@ def keep_best(model_dir: str, path: str) -> None:
     The copy becomes the best checkpoint when `EvaluationHistory.best` names its step. After that, `remove_other_bests`
     may remove the previous one. Files that the previous best checkpoint also has are shared with it, not copied.
 
-    Raises:
-      UserError: a file is damaged or cannot be copied. The message names the file.
+    Raises UserError: a file is damaged or cannot be copied. The message names the file.
     """
     source = path_of(path)
     kept = path_of(model_dir) / checkpoints.BEST / source.name

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,8 +59,7 @@ class WarmStartSettings(NamedTuple):
 def warm_start_of(source: "str | WarmStartSettings | None", resumed: Checkpoint | None) -> "WarmStart":
     """Returns the `WarmStart` of a training. If it resumes from a checkpoint, `source` is not read.
 
-    Raises:
-      UserError: `source` has nothing to start from, or one of its files is damaged.
+    Raises UserError: `source` has nothing to start from, or one of its files is damaged.
     """
     if not source or not distributed.is_chief():
         return WarmStart()
@@ -159,8 +158,7 @@ class WarmStart:
     def blocks(self, config: TableConfig) -> Iterator[Block] | None:
         """Returns the rows of a table in the layout of `config`; None if the source has no such table.
 
-        Raises:
-          UserError: the rows do not have the dims of `config`.
+        Raises UserError: the rows do not have the dims of `config`.
         """
         if self.checkpoint is None:
             files = parquet_rows.files_of(self.source, config.name)
@@ -184,7 +182,11 @@ class WarmStart:
     def _log_differences(self, found: Mapping[str, Iterator[Block] | None]) -> list[str]:
         """Returns the tables of the source that this model does not have."""
         lacking = sorted(name for name, blocks in found.items() if blocks is None)
-        left = self._others(found.keys())
+        left = sorted(self._tables.keys() - found.keys())
+        if not self.checkpoint:  # The files that belong to no table of this model.
+            taken = {str(file) for name in found for file in parquet_rows.files_of(self.source, name)}
+            root = path_of(self.source)
+            left = sorted(name for name in root.files() if name.endswith(".parquet") and str(root / name) not in taken)
         if lacking and left:
             raise UserError(
                 f"warm_start: {self.source} has no rows of table {', '.join(lacking)}, and this model has no table "
@@ -197,14 +199,6 @@ class WarmStart:
         if left:
             _log.info("warm start: not taken are the tables %s, which this model does not have", ", ".join(left))
         return left
-
-    def _others(self, names: Collection[str]) -> list[str]:
-        """Returns the sorted names of the tables or files that belong to none of the named tables."""
-        if self.checkpoint:
-            return sorted(self._tables.keys() - set(names))
-        taken = {str(file) for name in names for file in parquet_rows.files_of(self.source, name)}
-        root = path_of(self.source)
-        return sorted(name for name in root.files() if name.endswith(".parquet") and str(root / name) not in taken)
 
     def _init_variables(self, local: Checkpoint, negative_sampling: float | None) -> None:
         """Initializes the dense variables that the checkpoint has, whose dense files are local."""

@@ -13,7 +13,6 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.built_step import BuiltStep
 from ctr_trainer.estimator.embeddings import Embeddings, Lookups
@@ -86,8 +85,7 @@ def connect(
         the store.
       clock: `Clock` of the training thread; None if it is not needed.
 
-    Raises:
-      UserError: the settings do not fit the data.
+    Raises UserError: the settings do not fit the data.
     """
     if not isinstance(inputs, BatchInput):
         return Feed(inputs, trains=step is not None)
@@ -179,7 +177,7 @@ class BatchFeed(Feed):
         if self._rows_of:
             self.add(fed, fetched)
             with self._clock.within("update"):
-                self.embeddings.apply_gradients(RowStep(*map(float, fetched[len(self._rows_of) :])))
+                self.embeddings.apply_gradients(*map(float, fetched[len(self._rows_of) :]))
 
     def sync_if_due(self, step: int) -> None:
         self.embeddings.sync_if_due(step, self._clock)

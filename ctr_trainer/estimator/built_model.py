@@ -86,8 +86,7 @@ class BuiltModel:
 def build_model(job: TrainingJob, input_ends: InputEnds) -> BuiltModel:
     """Calls `input_fn` and `model_fn` in the current graph, and adds the optimizer step. A collective.
 
-    Raises:
-      UserError: the input or the `train_op` cannot be used, see `build_step`.
+    Raises UserError: the input or the `train_op` cannot be used, see `build_step`.
     """
     config, several = job.config, distributed.size() > 1
     data = call_input_fn(job.input_fn, ModeKeys.TRAIN, job.params, config, job.position)
@@ -128,9 +127,8 @@ def build_step(
     Args:
       length, dense_exchange, scales_loss: see `TrainOp.build`.
 
-    Raises:
-      UserError: the optimizer is not a TensorFlow 1 optimizer, or is already distributed. Or, with several workers,
-        Horovod accumulates the gradients of the program's own `train_op` over several steps.
+    Raises UserError: the optimizer is not a TensorFlow 1 optimizer, or is already distributed. Or, with several
+    workers, Horovod accumulates the gradients of the program's own `train_op` over several steps.
     """
     if callable(spec.train_op):  # Of a `TrainOp`.
         return spec.train_op(length, dense_exchange, scales_loss)
@@ -144,8 +142,14 @@ def build_step(
         )
     optimizer, rate = spec.optimizer, tf.convert_to_tensor(row_learning_rate)
     if optimizer is None:
-        if distributed.size() > 1:
-            _refuse_aggregation(spec.train_op)
+        # Horovod then exchanges the gradients of several steps within a conditional.
+        if distributed.size() > 1 and any(_AGGREGATION in each.name for each in spec.train_op.graph.get_operations()):
+            raise UserError(
+                f"the train_op {spec.train_op.name!r} of the model_fn exchanges gradients within a condition, as "
+                "hvd.DistributedOptimizer does with backward_passes_per_step: its ranks can wait for each other for "
+                "ever. Leave backward_passes_per_step out, and give accumulation_steps to a model whose optimizer is a "
+                "TrainOp"
+            )
         rows: Any = inputs.placeholders
         gradients = zip(rows, tf.gradients(spec.loss, rows) if rows else [], strict=True)
         by_name = {row.name: gradient for row, gradient in gradients if gradient is not None}
@@ -208,13 +212,3 @@ def summed_over_examples(loss: tf.Tensor) -> str:
         if op.type in _KEEP_SUMS:
             queue += [tensor.op for tensor in op.inputs]
     return ""
-
-
-def _refuse_aggregation(train_op: tf.Operation | tf.Tensor) -> None:
-    """Raises UserError if Horovod accumulates gradients over several steps: it exchanges them within a conditional."""
-    if any(_AGGREGATION in operation.name for operation in train_op.graph.get_operations()):
-        raise UserError(
-            f"the train_op {train_op.name!r} of the model_fn exchanges gradients within a condition, as "
-            "hvd.DistributedOptimizer does with backward_passes_per_step: its ranks can wait for each other for ever. "
-            "Leave backward_passes_per_step out, and give accumulation_steps to a model whose optimizer is a TrainOp"
-        )

@@ -9,8 +9,7 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.settings.optimizers import DenseOptimizer
-from ctr_trainer.settings.schedule import Schedule
-from ctr_trainer.settings.train_settings import LrGroups
+from ctr_trainer.settings.train_settings import LrGroups, Schedule, factors_of
 from ctr_trainer.system.messages.errors import UserError
 
 _ops = tf.raw_ops
@@ -35,9 +34,9 @@ class DenseUpdate(tf1.train.Optimizer):
         optimizer: DenseOptimizer,
         learning_rate: tf.Tensor,
         step: tf.Tensor,
-        l2: float = 0.0,
-        clip_norm: float = 0.0,
-        lr_groups: LrGroups = LrGroups(),  # noqa: B008, frozen
+        l2: float,
+        clip_norm: float,
+        lr_groups: LrGroups,
     ) -> None:
         super().__init__(use_locking=False, name=optimizer.name)
         self._optimizer, self._learning_rate, self._step = optimizer, learning_rate, step
@@ -59,7 +58,7 @@ class DenseUpdate(tf1.train.Optimizer):
                 gradients = [g - -self._l2 * v if is_kernel(v) else g for g, v in pairs]
             if self._clip_norm:
                 gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm)
-            factors = self._lr_groups.factors_of(variables)
+            factors = factors_of(self._lr_groups, variables)
             rates = [self._learning_rate if factor == 1 else factor * self._learning_rate for factor in factors]
             steps = zip(variables, gradients, rates, strict=True)
             return tf.group(*(update(self._optimizer, v, g, rate, self._step) for v, g, rate in steps))
@@ -199,8 +198,7 @@ def factor(
 ) -> tf.Tensor:
     """Returns the factor of a learning rate at the global step `step`, a scalar float32.
 
-    Raises:
-      UserError: the unit is an epoch, but the number of steps per epoch is not known.
+    Raises UserError: the unit is an epoch, but the number of steps per epoch is not known.
     """
     unit, begins = _unit(schedule, run)
     found = tf.constant(1.0)

@@ -14,7 +14,7 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.index.key_kernels import distinct
 from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.store.worker_rows import RowStep, TableRows, WorkerRows
+from ctr_trainer.embedding.store.worker_rows import TableRows, WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.new_keys import NewKeys
@@ -239,15 +239,15 @@ class Embeddings:
         ]
         self._gradients.add(parts, weight)
 
-    def apply_gradients(self, step: RowStep) -> None:
-        """Updates all rows whose gradients were added in this step."""
+    def apply_gradients(self, learning_rate: float, share: float = 1.0) -> None:
+        """Updates all rows whose gradients were added in this step. For `share`, see `worker_rows.weighed`."""
         host = self._gradients.host
-        for part in self._gradients.take(step):
+        for part in self._gradients.take(share):
             # Every worker counts the steps of a dense optimizer.
             if host is None or host.trains or part.rows in self._dense:
                 is_copy = isinstance(part.rows, RowCopies)
                 with contextlib.nullcontext() if is_copy else self._push.measure():
-                    part.rows.apply_gradients(part.keys, part.slots, part.sums, step.learning_rate)
+                    part.rows.apply_gradients(part.keys, part.slots, part.sums, learning_rate)
         if host is not None:
             host.end_step()
 
@@ -265,9 +265,13 @@ class Embeddings:
         """Returns when the store has exactly all changes of this worker and no row has missed a step. A collective."""
         if self._dense:
             distributed.barrier("rows_stepped")  # A row that another worker is about to update has not missed a step.
+        self.catch_up()
+        self.syncs.flush()
+
+    def catch_up(self) -> None:
+        """Makes the steps that rows of a dense optimizer missed."""
         for rows in self._dense if distributed.local_rank() == 0 else ():
             rows.catch_up()
-        self.syncs.flush()
 
     def total(self, name: str) -> int:
         """Returns the sum over the tables of `hits`, `misses` or `bytes_synced` of `WorkerRows`."""

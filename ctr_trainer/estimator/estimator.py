@@ -26,7 +26,7 @@ from ctr_trainer.models.estimator_spec import session_hooks
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.meetings import StopRequest
-from ctr_trainer.settings.schedule import check_plateau
+from ctr_trainer.settings.train_settings import check_plateau
 from ctr_trainer.system.files.staging import staged
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 

@@ -38,8 +38,7 @@ class EvaluatedTraining:
 
     Construct it while the training graph is the default graph.
 
-    Raises:
-      UserError: the model has no metric of the name `EvalSpec.best_metric`.
+    Raises UserError: the model has no metric of the name `EvalSpec.best_metric`.
     """
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopRequest) -> None:

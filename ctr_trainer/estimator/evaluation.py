@@ -31,8 +31,7 @@ def _groups_of(inputs: GraphInput, name: str) -> tuple[Any, Callable[[Batch | No
     A feature or an id column has the groups: keys and integers unchanged, other values hashed. Missing values form a
     group.
 
-    Raises:
-      UserError: there is no such column; the message names the columns.
+    Raises UserError: there is no such column; the message names the columns.
     """
     ids = inputs.features.spec.ids if inputs.fed else ()
     tables = inputs.features.spec.tables if inputs.fed else ()
@@ -106,8 +105,7 @@ class Evaluation:
     def results(self) -> dict[str, Any]:
         """Returns the metrics over all ranks, including `new_keys` and each label's `reliability`. A collective.
 
-        Raises:
-          UserError: no rank has evaluated an example.
+        Raises UserError: no rank has evaluated an example.
         """
         share = np.array(self._examples, np.float64)
         total = distributed.all_sum(share, "metric.share")

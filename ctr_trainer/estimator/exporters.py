@@ -79,7 +79,12 @@ class LatestExporter:
         )
         _log.info("%s: exported the model of step %s to %s", self.name, eval_result["global_step"], path)
         if self._keep is not None:
-            _remove_old(export_path, self._keep)
+            versions = [version for _, version in directory.versions(export_path) if directory.is_export(version)]
+            for version in versions[: len(versions) - self._keep]:
+                if directory.discard(version):
+                    _log.info("removed the export %s", version)
+                else:
+                    _log.warning("removed the export %s, but kept the files that were added to it", version)
         return path
 
     def _wants(self, estimator: Any, metrics: Metrics, is_final: bool) -> bool:
@@ -145,12 +150,3 @@ class BestExporter(LatestExporter):
         if is_best:
             self._best = metrics
         return is_best
-
-
-def _remove_old(parent: str, keep: int) -> None:
-    versions = [path for _, path in directory.versions(parent) if directory.is_export(path)]
-    for path in versions[: len(versions) - keep]:
-        if directory.discard(path):
-            _log.info("removed the export %s", path)
-        else:
-            _log.warning("removed the export %s, but kept the files that were added to it", path)

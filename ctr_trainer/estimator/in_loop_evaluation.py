@@ -30,8 +30,7 @@ class InLoopEvaluation:
 
     After `stop` was asked for, no more batches are evaluated.
 
-    Raises:
-      UserError: the evaluation graph has variables that the training graph does not have.
+    Raises UserError: the evaluation graph has variables that the training graph does not have.
     """
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopRequest) -> None:
@@ -73,8 +72,7 @@ class InLoopEvaluation:
     def evaluate(self, session: tf1.Session) -> dict[str, Any] | None:
         """Returns the metrics over all ranks; None if a signal stops the training. A collective.
 
-        Raises:
-          ServiceLost: the embedding service is lost.
+        Raises ServiceLost: the embedding service is lost.
         """
         self._training.dense.settle(session)
         values = distributed.broadcast_arrays(session.run(self._sources), "evaluated_variables")
@@ -83,27 +81,23 @@ class InLoopEvaluation:
         distributed.barrier("evaluation_rows_flushed")
         self._evaluation.reset()
         self._feed.new_keys.in_training = self._training.feed.new_keys.in_training
+        hooks = [*(self._spec.evaluation_hooks or ()), *(self._eval_spec.hooks or ())]
+        hooks.append(ProgressHook("evaluating", self._steps))
+        steps = self._eval_spec.steps or None
+        config = distributed.session_config(self._config.threads, given=self._config.session_config)
+        creator = tf1.train.ChiefSessionCreator(self._scaffold, config=config)
         try:
-            self._run()
+            self._feed.rewind()
+            with self._graph.as_default(), tf1.train.MonitoredSession(creator, hooks) as inner:
+                while not (self._stop.asked or inner.should_stop() or self._evaluation.steps == steps):
+                    self._evaluation.step(inner)
+                    # To the watchdog, the evaluation is part of a training step.
+                    distributed.watchdog().progress()
         finally:
             self._feed.close()
         if distributed.all_sum(np.array(self._stop.asked > 0, np.int32), "evaluation_stopped"):
             return None
         return self._evaluation.results()
-
-    def _run(self) -> None:
-        self._feed.rewind()
-        hooks = [*(self._spec.evaluation_hooks or ()), *(self._eval_spec.hooks or ())]
-        hooks.append(ProgressHook("evaluating", self._steps))
-        steps = self._eval_spec.steps or None
-        with self._graph.as_default():
-            config = distributed.session_config(self._config.threads, given=self._config.session_config)
-            creator = tf1.train.ChiefSessionCreator(self._scaffold, config=config)
-            with tf1.train.MonitoredSession(creator, hooks) as session:
-                while not (self._stop.asked or session.should_stop() or self._evaluation.steps == steps):
-                    self._evaluation.step(session)
-                    # To the watchdog, the evaluation is part of a training step.
-                    distributed.watchdog().progress()
 
     def close(self) -> None:
         """Stops the threads that read the data."""

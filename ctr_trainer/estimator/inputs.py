@@ -149,8 +149,7 @@ def padded_input(data: Any) -> GraphInput:
 
     `data` is this rank's `tf.data.Dataset`, read one batch ahead.
 
-    Raises:
-      UserError: `data` is not a Dataset.
+    Raises UserError: `data` is not a Dataset.
     """
     if not isinstance(data, tf.data.Dataset):
         raise UserError(

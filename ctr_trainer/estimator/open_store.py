@@ -61,8 +61,7 @@ def open_evaluation_store() -> Iterator[tuple[LocalStore, bool]]:
 def restore_evaluated(store: LocalStore, fills: bool, checkpoint: Checkpoint) -> None:
     """Reads the rows of the tables of an evaluation's store if this rank fills it. A collective.
 
-    Raises:
-      UserError: the rows do not fit into memory, or one of their files cannot be read.
+    Raises UserError: the rows do not fit into memory, or one of their files cannot be read.
     """
     if fills:
         files = [entry for entry in checkpoint.tables if entry["table"] in store.tables]
@@ -97,9 +96,8 @@ def open_store(
       services: local services, possibly running already, to use if `config.service` is `auto`; None to start new ones.
       steps_wait: whether the workers wait for each other at each step, see `distributed.service_cores`.
 
-    Raises:
-      UserError: `config.service` is `auto` or `shared` with workers on several hosts, the service does not start, or
-        another training uses it.
+    Raises UserError: `config.service` is `auto` or `shared` with workers on several hosts, the service does not start,
+    or another training uses it.
     """
     is_named = config.service not in ("auto", "shared")
     with contextlib.ExitStack() as stack:

@@ -45,8 +45,7 @@ def make_input(data: Any, model_dir: str, trained: TrainedFeatures | None = None
       data: see `BatchInput` and `dataset_input`; an object with a `spec` is a reader.
       trained: (FeatureSpec, statistics) of the model; None to load them from `model_dir`.
 
-    Raises:
-      UserError: the feature spec of the data differs from the feature spec of the model in `model_dir`.
+    Raises UserError: the feature spec of the data differs from the feature spec of the model in `model_dir`.
     """
     if not hasattr(data, "spec"):
         return dataset_input(data)

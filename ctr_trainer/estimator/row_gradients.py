@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from ctr_trainer.embedding.index.key_kernels import distinct, positions_of
-from ctr_trainer.embedding.store.worker_rows import RowStep, WorkerRows, times, weighed
+from ctr_trainer.embedding.store.worker_rows import WorkerRows, times, weighed
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.estimator.run_length import EverySeconds
@@ -108,12 +108,12 @@ class RowGradients:
         """Adds a micro-batch, always with the same tables in the same order."""
         self._batches.append((batch, weight))
 
-    def take(self, step: RowStep) -> list[TableGradients]:
-        """Returns the gradients of a step, one element per table, and removes its micro-batches."""
+    def take(self, share: float) -> list[TableGradients]:
+        """Returns the gradients of a step, one element per table, and removes its micro-batches; see `weighed`."""
         weighed_batches, self._batches = self._batches, []
         for batch, weight in weighed_batches:
             for part in batch:
-                part.sums = [weighed(g, weight, step.share, self._merge_factor) for g in part.sums]
+                part.sums = [weighed(g, weight, share, self._merge_factor) for g in part.sums]
         batches = [batch for batch, _ in weighed_batches]
         parts = batches[0] if len(batches) == 1 else [_merged(parts) for parts in zip(*batches, strict=True)]
         parts = self.host.add_up(parts) if self.host else parts

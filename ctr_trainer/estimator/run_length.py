@@ -128,8 +128,7 @@ class EveryEpochs(EverySteps):
       epochs: n, at least 1.
       length: determines when the epochs of the run end.
 
-    Raises:
-      UserError: the number of batches per epoch is not known.
+    Raises UserError: the number of batches per epoch is not known.
     """
 
     def __init__(self, epochs: int, length: RunLength) -> None:

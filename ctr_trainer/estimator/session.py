@@ -34,8 +34,7 @@ def training_session(
       model_dir: local directory for the summaries.
       given: the Scaffold of the `EstimatorSpec`, which initializes the variables, or None.
 
-    Raises:
-      UserError: the checkpoint does not have the graph's variables.
+    Raises UserError: the checkpoint does not have the graph's variables.
     """
     is_chief = distributed.is_chief()
     with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
@@ -59,8 +58,7 @@ def session_of(
 
     Rank 0 restores the dense variables and broadcasts its variables to all ranks.
 
-    Raises:
-      UserError: the checkpoint does not have the graph's variables.
+    Raises UserError: the checkpoint does not have the graph's variables.
     """
     with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
         creator = tf1.train.ChiefSessionCreator(

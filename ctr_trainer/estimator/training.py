@@ -139,8 +139,7 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
 
     Within the block, the graph is the default graph.
 
-    Raises:
-      UserError: the checkpoint belongs to another model, or the store has rows although there is no checkpoint.
+    Raises UserError: the checkpoint belongs to another model, or the store has rows although there is no checkpoint.
     """
     if job.checkpoint:
         job.record.check(job.checkpoint, job.model_dir, training=True)

@@ -125,8 +125,7 @@ class Attempt:
     Attributes:
       lost_at: time at which the failure of a worker was noticed, in seconds since 1970; None if no worker has failed.
 
-    Raises:
-      UserError: horovodrun is not installed.
+    Raises UserError: horovodrun is not installed.
     """
 
     def __init__(

@@ -38,9 +38,8 @@ def config_proto(
       threads: number of threads within an operation, and between operations; 0 lets TensorFlow choose.
       gpus_each: number of GPUs that each process uses. Local rank r uses the GPUs from index r * gpus_each on.
 
-    Raises:
-      UserError: there are too few GPUs for this local rank; `bfloat16` is set on a GPU, or on a processor without
-        instructions for it; or `float16` is set without a GPU.
+    Raises UserError: there are too few GPUs for this local rank; `bfloat16` is set on a GPU, or on a processor without
+    instructions for it; or `float16` is set without a GPU.
     """
     config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
     # Idle threads that spin would occupy the core that Horovod's background thread needs.

@@ -81,8 +81,7 @@ def _params(kinds: Mapping[str, type[Settings]]) -> list[Flag]:
 def replaced(settings: S, values: Mapping[str, Any]) -> S:
     """Returns `Settings` with other values, given by flag; flags of other settings are ignored.
 
-    Raises:
-      UserError: a setting is refused; the message names flags.
+    Raises UserError: a setting is refused; the message names flags.
     """
     taken = {}
     for name, found, flag, value in _parts(settings):

@@ -11,7 +11,7 @@ from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.optimizers import Adagrad, Lamb
-from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.settings.train_settings import Schedule
 from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests import small

@@ -6,7 +6,7 @@ import pytest
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.worker_rows import RowStep, StepHistory, TableRows, weighed
+from ctr_trainer.embedding.store.worker_rows import StepHistory, TableRows, weighed
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
@@ -15,8 +15,8 @@ from ctr_trainer.estimator.open_embeddings import follow_steps
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.settings.optimizers import RowAdagrad, RowSgd
-from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.setting import SettingError
+from ctr_trainer.settings.train_settings import Schedule
 from ctr_trainer.settings.training_configs import PublishConfig
 from tests import published, small
 from tests.checkpoints import rows_by_key
@@ -138,7 +138,7 @@ def _batch(table, keys, values):
 
 
 def _step(gradients, scale=1.0):
-    for part in gradients.take(RowStep(1.0, scale)):
+    for part in gradients.take(scale):
         part.rows.apply_gradients(part.keys, part.slots, part.sums, 1.0)
 
 
@@ -186,7 +186,7 @@ def test_l2_counts_against_a_rows_data_as_with_one_worker_with_all_batches(optim
     cache.sync()
     slots, gradients = cache.find_or_create(np.array([1, 2])), RowGradients(1.0, l2=0.5)
     gradients.add([TableGradients(cache, np.array([1, 2]), slots, [np.float32([[3], [3]])])])
-    (part,) = gradients.take(RowStep(1.0))
+    (part,) = gradients.take(1.0)
     assert part.sums[0].tolist() == [[3 + 0.5 * 8 * always], [3 + 0.5 * 8 * once]]
 
 

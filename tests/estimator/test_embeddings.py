@@ -8,7 +8,6 @@ import pytest
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.worker_rows import RowStep
 from ctr_trainer.embedding.worker.row_copies import Group
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator import open_embeddings as opening
@@ -87,7 +86,7 @@ def _train(embeddings, prepared):
     feed, tables = embeddings.look_up(lookups, create=True)
     (rows,) = feed.values()
     embeddings.add_gradients(tables, {Tensor.name: -np.ones_like(rows)})
-    embeddings.apply_gradients(RowStep(learning_rate=1.0))
+    embeddings.apply_gradients(learning_rate=1.0)
     return rows[:, 0]
 
 

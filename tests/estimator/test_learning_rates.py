@@ -10,7 +10,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp, rate_lines
 from ctr_trainer.estimator.run_length import Epochs, RunLength
-from ctr_trainer.settings.schedule import Schedule, check_plateau
+from ctr_trainer.settings.train_settings import Schedule, check_plateau
 from ctr_trainer.system.messages.errors import UserError
 from tests.checkpoints import values
 from tests.estimator import deepfm

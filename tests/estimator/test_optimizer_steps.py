@@ -7,7 +7,7 @@ import tensorflow as tf
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.train_settings import LrGroups
+from ctr_trainer.settings.train_settings import factors_of, parse_lr_groups
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.checkpoints import Witness, rows_by_key
@@ -141,20 +141,20 @@ def test_settings_that_cannot_work_are_refused(settings, message):
 
 def _factors(groups, *names):
     with tf.Graph().as_default():
-        return groups.factors_of([tf1.get_variable(name, []) for name in names])
+        return factors_of(groups, [tf1.get_variable(name, []) for name in names])
 
 
 def test_the_longest_scope_counts_and_others_have_the_whole_rate():
-    groups = LrGroups.parse(["mlp:0.1", "mlp/layer_1:2", "linear:0"])
+    groups = parse_lr_groups(["mlp:0.1", "mlp/layer_1:2", "linear:0"])
     names = ("mlp/layer_0/kernel", "mlp/layer_1/bias", "mlp_2/kernel", "linear/bias", "logits/bias")
     assert _factors(groups, *names) == [0.1, 2.0, 1.0, 0.0, 1.0]
     with pytest.raises(UserError, match="lr_groups=deep: .* there are linear, linear/bias, mlp, mlp/layer_0"):
-        _factors(LrGroups.parse(["deep:0.1"]), "mlp/layer_0/kernel", "linear/bias")
+        _factors(parse_lr_groups(["deep:0.1"]), "mlp/layer_0/kernel", "linear/bias")
 
 
 def test_what_is_no_scope_and_factor_is_refused():
     for text in ("mlp", "mlp:", ":0.1", "mlp:fast", "mlp:-1", "mlp:nan"):
         with pytest.raises(ValueError, match="expected scope:factor"):
-            LrGroups.parse([text])
+            parse_lr_groups([text])
     with pytest.raises(ValueError, match="mlp has a factor already"):
-        LrGroups.parse(["mlp:0.1", "mlp:0.2"])
+        parse_lr_groups(["mlp:0.1", "mlp:0.2"])

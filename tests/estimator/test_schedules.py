@@ -7,7 +7,7 @@ import tensorflow as tf
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.estimator import dense_optimizers, run_length
 from ctr_trainer.estimator.run_length import Epochs, RunLength
-from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.settings.train_settings import Schedule
 from ctr_trainer.system.messages.errors import UserError
 
 tf1 = tf.compat.v1

@@ -9,8 +9,8 @@ import pytest
 from ctr_trainer.commands import convert, launch, report, serve, service
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.settings.by_flag import by_flag, replaced
-from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of
+from ctr_trainer.settings.train_settings import Schedule
 from ctr_trainer.settings.training_configs import PublishConfig
 from ctr_trainer.system.messages.errors import UserError
 

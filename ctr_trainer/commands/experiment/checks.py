@@ -6,7 +6,7 @@ from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.settings.by_flag import require
-from ctr_trainer.settings.schedule import check_plateau
+from ctr_trainer.settings.train_settings import check_plateau
 from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError

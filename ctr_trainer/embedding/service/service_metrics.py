@@ -1,5 +1,6 @@
 """Counts and latencies of a service's requests, for its log and for Prometheus."""
 
+import collections
 import contextlib
 import re
 import threading
@@ -74,14 +75,12 @@ class ServiceMetrics:
         self._rows.labels(operation, table).inc(rows)
         self._seconds.labels(operation).observe(seconds)
         if worker is not None:
-            self._note_sync(_START.sub("", worker))
-
-    def _note_sync(self, worker: str) -> None:
-        with self._lock:
-            self._synced.pop(worker, None)
-            self._synced[worker] = time.monotonic()  # Now the last item, because a dict keeps its order.
-            if len(self._synced) > _MOST_WORKERS:
-                del self._synced[next(iter(self._synced))]
+            name = _START.sub("", worker)
+            with self._lock:
+                self._synced.pop(name, None)
+                self._synced[name] = time.monotonic()  # Now the last item, because a dict keeps its order.
+                if len(self._synced) > _MOST_WORKERS:
+                    del self._synced[next(iter(self._synced))]
 
     def percentiles(self) -> dict[str, Any]:
         """Returns the percentiles of each operation since the start, in microseconds."""
@@ -93,11 +92,10 @@ class ServiceMetrics:
 
     def requests(self) -> dict[str, int]:
         """Returns the number of answered requests since the start by operation, over all tables."""
-        counts: dict[str, int] = {}
+        counts: collections.Counter[str] = collections.Counter()
         for sample in next(iter(self._requests.collect())).samples:
             if sample.name.endswith("_total"):
-                operation = sample.labels["operation"]
-                counts[operation] = counts.get(operation, 0) + int(sample.value)
+                counts[sample.labels["operation"]] += int(sample.value)
         return counts
 
     def status_lines(self) -> list[str]:

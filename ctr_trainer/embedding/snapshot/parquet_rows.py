@@ -24,22 +24,17 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 def files_of(directory: str | os.PathLike, table: str) -> list[Path]:
     """Returns the files of a table in a directory: `TABLE.parquet`, `TABLE-*.parquet`, `TABLE/*.parquet`."""
-    root = path_of(directory)
-    return [root / name for name in root.files() if _table_of(name) == table or _is_part_of(name, table)]
+    root, found = path_of(directory), []
+    for name in root.files():
+        top, is_file = name.split("/")[0].removesuffix(_SUFFIX), "/" not in name
+        if name.endswith(_SUFFIX) and (top == table or (is_file and top.startswith(f"{table}-"))):
+            found.append(root / name)
+    return found
 
 
 def has_files(directory: str | os.PathLike) -> bool:
     """Returns whether a directory or its subdirectories contain a Parquet file."""
     return any(name.endswith(_SUFFIX) for name in path_of(directory).files())
-
-
-def _table_of(name: str) -> str | None:
-    """Returns `dim16` for `dim16.parquet` and for `dim16/part-0.parquet`."""
-    return name.split("/")[0].removesuffix(_SUFFIX) if name.endswith(_SUFFIX) else None
-
-
-def _is_part_of(name: str, table: str) -> bool:
-    return "/" not in name and name.startswith(f"{table}-") and name.endswith(_SUFFIX)
 
 
 def blocks(files: Sequence[Path], config: TableConfig) -> Iterator[tuple[np.ndarray, np.ndarray]]:

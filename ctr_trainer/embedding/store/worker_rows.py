@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,14 +16,6 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 # A factor that float32 cannot distinguish from 1 is not worth a pass over the gradients.
 _NO_FACTOR = 1e-7
 _CATCH_UP_BLOCK = 8192  # Rows that are caught up at once under their lock.
-
-
-@dataclasses.dataclass(frozen=True)
-class RowStep:
-    """One optimizer step on the rows that a worker's micro-batches looked up; for `share` see `weighed`."""
-
-    learning_rate: float
-    share: float = 1.0
 
 
 class StepHistory:

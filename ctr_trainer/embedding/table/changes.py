@@ -149,8 +149,7 @@ class PublishedRows(Changes):
     def begin_epoch(self, table: WatchedTable, epoch: int, after: int | None) -> Capture:
         """Begins epoch `epoch`; `after` is the last published epoch, or None to take all rows.
 
-        Raises:
-          UserError: the changes since epoch `after` are not known.
+        Raises UserError: the changes since epoch `after` are not known.
         """
         if after is None:
             self.before_clear(table)

@@ -41,8 +41,7 @@ class TableConfig:
     Caveat: a key without a row reads its initial row, and its updates are lost. A key that returns after its row was
     evicted is a new key.
 
-    Raises:
-      ValueError: a field has an invalid value; the message names the table and the field.
+    Raises ValueError: a field has an invalid value; the message names the table and the field.
     """
 
     name: str

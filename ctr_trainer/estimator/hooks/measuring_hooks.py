@@ -145,13 +145,11 @@ class ServiceStatus:
         """Returns one line about lookups and one about pushes. Sends one request to each shard."""
         before, self._seen = self._seen.values(), self._histograms()
         now = self._seen.values()
-        of = f"{len(now)} shard{'s' * (len(now) > 1)} of the service"
-        return [
-            Latency.between(name, of, [each[name] for each in before], [each[name] for each in now]).status_line(
-                self._as_in_graph
-            )
-            for name in (PS_NAMES if now else ())
-        ]
+        of, found = f"{len(now)} shard{'s' * (len(now) > 1)} of the service", []
+        for name in PS_NAMES if now else ():
+            latency = Latency.between(name, of, [each[name] for each in before], [each[name] for each in now])
+            found.append(latency.status_line(self._as_in_graph))
+        return found
 
     def _histograms(self) -> dict[str, dict[str, str]]:
         """Returns a dict of shard's address -> dict of name -> histogram of durations since the shard started."""

@@ -157,8 +157,7 @@ class LocalPath(pathlib.PosixPath):
     def hold(self, refusal: Callable[[str], str]) -> FileLease:
         """Takes the lease of this file until `close` of the result. For `refusal`, see `FileLease`.
 
-        Raises:
-          InUse: another process has the lease.
+        Raises InUse: another process has the lease.
         """
         return FileLease(self, refusal)
 

@@ -25,8 +25,7 @@ def temporary_directory() -> Iterator[str]:
     This process locks the directory as long as the block runs. If the process is killed, the kernel frees the lock, and
     the next process of this user that creates a directory removes this one.
 
-    Raises:
-      UserError: the file system does not support locks.
+    Raises UserError: the file system does not support locks.
     """
     prefix = private_path("tmp-")
     for left in glob.glob(f"{glob.escape(prefix)}*"):
@@ -68,8 +67,7 @@ def _locked(path: str) -> Iterator[None]:
 def make_directory(path: str) -> None:
     """Creates a directory that only this user can reach, or checks that the existing directory is one.
 
-    Raises:
-      UserError: another user created the directory or can reach it, or it is not a directory.
+    Raises UserError: another user created the directory or can reach it, or it is not a directory.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode=0o700)

@@ -55,8 +55,7 @@ def _say(text: object) -> None:
 def check_tools() -> None:
     """Checks for the programs that the build needs and that pip cannot install.
 
-    Raises:
-      UserError: a program is missing; the message contains the command that installs it.
+    Raises UserError: a program is missing; the message contains the command that installs it.
     """
     compilers = [os.environ["CXX"].split()[0]] if os.environ.get("CXX", "").strip() else ["c++", "g++", "clang++"]
     for what, programs, debian, fedora in [
@@ -105,15 +104,8 @@ def _pip(
 
 def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, str]:
     """Installs pip's build tools and CMake below `tools`. Returns the environment of the build."""
-    options = ["--target", tools, "--require-hashes"]
-    _pip(
-        "installing the build tools",
-        DOWNLOAD_TIMEOUT_S,
-        "install",
-        *options,
-        "--requirement",
-        _HERE / "build_tools.txt",
-    )
+    options = ["--target", tools, "--require-hashes", "--requirement", _HERE / "build_tools.txt"]
+    _pip("installing the build tools", DOWNLOAD_TIMEOUT_S, "install", *options)
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     env = dict(os.environ)
     # If a `make` has called this program, the build must not use its job server.

@@ -61,8 +61,7 @@ PATCHES: dict[str, dict[str, str]] = {
 def patch(source: pathlib.Path, patches: Mapping[str, Mapping[str, str]] = PATCHES) -> None:
     """Patches the sources in a directory.
 
-    Raises:
-      UserError: a line does not occur exactly once, so these are not the sources for which the patches were made.
+    Raises UserError: a line does not occur exactly once, so these are not the sources for which the patches were made.
     """
     for name, replacements in patches.items():
         for marker, replacement in replacements.items():

@@ -84,24 +84,18 @@ def run_command(
     except subprocess.TimeoutExpired:
         problem = f"was stopped: it took more than {timeout_s} s"
     finally:
-        _stop_group(process)
+        if process.poll() is None:  # SIGTERM first, which lets horovodrun end its workers.
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     reader.join(_GRACE_SECONDS)
     if problem:
         last = "" if show else "".join(f"\n  {line}" for line in lines[-_SHOWN_LINES:])
         raise UserError(f"{what} {problem}: {' '.join(words)}{last}")
     return lines
-
-
-def _stop_group(process: subprocess.Popen[str]) -> None:
-    """Ends the process and its group if the process runs, first by SIGTERM, which lets horovodrun end its workers."""
-    if process.poll() is not None:
-        return
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def importing_environment() -> dict[str, str]:
@@ -167,7 +161,9 @@ class Child:
         told: Mapping[str, Any] | None = None,
     ) -> None:
         self.log_file = log_file
-        _rotate(log_file)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.getsize(log_file) > _MOST_LOG_BYTES:
+                os.replace(log_file, f"{os.fspath(log_file)}.1")
         with open(log_file, "ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -219,13 +215,6 @@ def told_by_parent() -> dict[str, Any] | None:
     """
     told = os.environ.pop(CHILD, None)
     return None if told is None else json.loads(told)
-
-
-def _rotate(log_file: str | os.PathLike[str]) -> None:
-    """Renames a large log to `NAME.1`, which replaces an earlier file with this name."""
-    with contextlib.suppress(FileNotFoundError):
-        if os.path.getsize(log_file) > _MOST_LOG_BYTES:
-            os.replace(log_file, f"{os.fspath(log_file)}.1")
 
 
 def log_tail(log_file: str | os.PathLike[str]) -> str:

@@ -171,8 +171,7 @@ class Background:
       timeout: seconds to wait for a task's end.
       cores: cores that the tasks run on; None for all cores of this process.
 
-    Raises:
-      Lost: a task did not end within `timeout`.
+    Raises Lost: a task did not end within `timeout`.
     """
 
     def __init__(self, what: str, timeout: float = 1800, cores: set[int] | None = None) -> None:

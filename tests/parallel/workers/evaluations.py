@@ -17,7 +17,7 @@ from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.settings.train_settings import Schedule
 
 FALLING = Schedule("plateau", decay_rate=0.5, patience=1)
 METRICS = MetricsConfig(group_by="user")
