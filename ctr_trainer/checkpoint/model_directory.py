@@ -44,9 +44,8 @@ def find_checkpoint(model_dir: str, which: str) -> Checkpoint:
 def chosen_checkpoint(model_dir: str, path: str | None = None) -> Checkpoint:
     """Returns the `Checkpoint` at a path, or the newest one of a model directory. Not a collective.
 
-    Args:
-      path: a `Checkpoint`, which is not read again; its directory; its name for TensorFlow's Saver, as
-        `tf.train.latest_checkpoint(model_dir)` returns it; or None for the newest.
+    `path`: a `Checkpoint`, which is not read again; its directory; its name for TensorFlow's Saver, as
+    `tf.train.latest_checkpoint(model_dir)` returns it; or None for the newest.
 
     Raises UserError: there is no checkpoint, or it is damaged.
     """
@@ -168,8 +167,7 @@ def point_tensorflow_to(model_dir: str, checkpoint: Checkpoint | None) -> None:
 def tensorflow_directory(checkpoint: Checkpoint | None, model_dir: str) -> str:
     """Returns the directory in which TensorFlow finds a `Checkpoint` with local dense variables.
 
-    Args:
-      model_dir: local directory of the model; for a model in a remote store, a directory without TensorFlow's file.
+    `model_dir`: local directory of the model; for a model in a remote store, a directory without TensorFlow's file.
     """
     if checkpoint is None or is_local(checkpoint.path):
         return model_dir
@@ -215,9 +213,8 @@ def load_features(model_dir: str) -> TrainedFeatures | None:
 def one_job(model_dir: str) -> contextlib.AbstractContextManager[PathLease | None]:
     """Locks the directory while the block trains a model there. Evaluations, predictions and exports need no lock.
 
-    Returns:
-      a context manager that yields the lock on rank 0, whose `check` raises UserError if the lock was lost, and None
-      on other ranks.
+    Returns a context manager that yields the lock on rank 0, whose `check` raises UserError if the lock was lost, and
+    None on other ranks.
 
     Raises UserError: another job trains there. The message names that job's process, host and start time.
     """

@@ -70,7 +70,14 @@ def warm_start_of(source: "str | WarmStartSettings | None", resumed: Checkpoint 
         source = WarmStartSettings(source)
     if isinstance(source, WarmStartSettings):
         return WarmStart(settings=source, report={"source": source.ckpt_to_initialize_from})
-    checkpoint = _checkpoint(source)
+    checkpoint = None
+    if (path_of(source) / checkpoints.MANIFEST).exists():
+        checkpoint = checkpoints.load_whole(str(path_of(source)))
+    elif not (checkpoint := checkpoints.newest_whole(source)) and not parquet_rows.has_files(source):
+        raise UserError(
+            f"warm_start={source}: nothing to start from: expected a model directory with a checkpoint, a checkpoint's "
+            "directory, or a directory with TABLE.parquet for each table, whose columns are key and row"
+        )
     found = checkpoint.path if checkpoint else source
     report: dict[str, Any] = {"source": found, "rows": {}, "tables_left": [], "variables": [], "variables_left": []}
     if checkpoint:
@@ -83,20 +90,6 @@ def _is_of_tensorflow(source: str) -> bool:
     if not is_local(source) or checkpoints.directories(source) or (path_of(source) / checkpoints.MANIFEST).exists():
         return False
     return os.path.exists(f"{source}.index") or tf.train.latest_checkpoint(source) is not None
-
-
-def _checkpoint(source: str) -> Checkpoint | None:
-    """Returns the `Checkpoint` of a model directory or of a checkpoint's directory; None for Parquet files."""
-    if (path_of(source) / checkpoints.MANIFEST).exists():
-        return checkpoints.load_whole(str(path_of(source)))
-    if newest := checkpoints.newest_whole(source):
-        return newest
-    if not parquet_rows.has_files(source):
-        raise UserError(
-            f"warm_start={source}: nothing to start from: expected a model directory with a checkpoint, a checkpoint's "
-            "directory, or a directory with TABLE.parquet for each table, whose columns are key and row"
-        )
-    return None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -247,8 +247,7 @@ class _MicroBatches(MeanOptimizer):
 class _StepBefore(MeanOptimizer):
     """Returns the gradients that the previous step kept, and keeps the gradients of this step.
 
-    Attributes:
-      kept: operations that keep the gradients of this step.
+    `kept`: operations that keep the gradients of this step.
     """
 
     def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:

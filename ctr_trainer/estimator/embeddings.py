@@ -36,8 +36,7 @@ class TableInputs:
     A row's weights are an embedding if the model uses `embedding` or a sequence, then a linear weight if the model uses
     `linear`. Keys that no tensor uses are not looked up, so a model without histories creates no rows for their keys.
 
-    Args:
-      segments: dict of kind -> placeholder; see `FedFeatures`.
+    `segments`: dict of kind -> placeholder; see `FedFeatures`.
     """
 
     def __init__(self, table: TableFeatures, segments: Mapping[str, tf.Tensor]) -> None:
@@ -147,9 +146,8 @@ class Embeddings:
       lookup_latency: OpsEmbeddingLookup: time of each request for rows or, without a service, each lookup in a table.
       push_latency: OpsPushGrad: time of each request that sends changes or, without a service, each update of a table.
 
-    Attributes:
-      latencies: these latencies, that of the syncs, and OpsLocalLookup: time of each lookup in a copy of the service's
-        rows that needs no request.
+    `latencies`: these latencies, that of the syncs, and OpsLocalLookup: time of each lookup in a copy of the service's
+    rows that needs no request.
     """
 
     def __init__(

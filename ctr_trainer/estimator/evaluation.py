@@ -65,6 +65,7 @@ class Evaluation:
 
     def __init__(self, feed: Feed, spec: EstimatorSpec, config: MetricsConfig) -> None:
         own = spec.eval_metric_ops or {}
+        self._groups: Callable[[Batch | None, Any], np.ndarray] | None
         fetch, self._groups = _groups_of(feed.inputs, config.group_by) if config.group_by else ((), None)
         self._fetches = {
             "click": metric_tensors(feed.inputs, spec),

@@ -112,11 +112,11 @@ def open_store(
             shared = stack.enter_context(open_host_memory())
             yield LocalStore(shared, is_published)
         else:
-            memory = None
+            memory, ended = None, list[Callable[[], str | None]]()
             if config.row_copies == "host" and distributed.hosts() < distributed.size():
                 memory = stack.enter_context(open_host_memory())
             if is_named:
-                files, addresses, ended = config.security, config.service.split(","), []
+                files, addresses = config.security, config.service.split(",")
                 security = ClientSecurity.read(files.token_file, files.service_ca, files.service_cert)
                 if not distributed.is_one_machine():
                     _refuse_loopback(addresses)

@@ -82,7 +82,12 @@ class TrainOp(TrainSettings):
         schedule, plateau = self.schedule, None
         if schedule.name == "plateau":
             plateau = Plateau(schedule.decay_rate, schedule.end, schedule.patience)
-        learning_rate, rows_learning_rate = self._learning_rates(step, length, plateau)
+        scale = distributed.lr_scale(self.scale_lr, self.accumulation_steps)
+        factor, rows = dense_optimizers.factor(schedule, step, length, plateau), self._row_schedule(length)
+        rows_factor = factor if rows == schedule else dense_optimizers.factor(rows, step, length, plateau)
+        for line in rate_lines(schedule, rows, length) if distributed.is_chief() else ():
+            _log.info("%s", line)
+        learning_rate = tf.multiply(scale * self.learning_rate, factor, name="learning_rate")
         overlap = self.overlap_allreduce and self.dense_sync_steps == 1 and distributed.size() > 1
         only_horovod = "the gradients are reduced while the next step runs" if overlap else ""
         only_horovod = "the gradients travel as float16" if self.fp16_allreduce else only_horovod
@@ -92,10 +97,10 @@ class TrainOp(TrainSettings):
             loss,
             tf.reduce_sum(features["weight"]),
             features.placeholders,
-            rows_learning_rate,
+            tf.convert_to_tensor(self.embedding_learning_rate * rows_factor),
             run_length=length,
             exchange=exchanges.exchange(dense_exchange, only_horovod),
-            learning_rate_scale=distributed.lr_scale(self.scale_lr, self.accumulation_steps),
+            learning_rate_scale=scale,
             accumulation_steps=self.accumulation_steps,
             dense_sync_steps=self.dense_sync_steps,
             overlap=overlap,
@@ -103,19 +108,6 @@ class TrainOp(TrainSettings):
             scales_loss=scales_loss,
             plateau=plateau,
         )
-
-    def _learning_rates(self, step: tf.Tensor, run: RunLength, plateau: Plateau | None) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the learning rates of the dense variables and of the rows, scalar tensors."""
-        factor = dense_optimizers.factor(self.schedule, step, run, plateau)
-        rows = self._row_schedule(run)
-        rows_factor = factor if rows == self.schedule else dense_optimizers.factor(rows, step, run, plateau)
-        row_rate = self.embedding_learning_rate * rows_factor
-        if distributed.is_chief():
-            for line in rate_lines(self.schedule, rows, run):
-                _log.info("%s", line)
-        scale = distributed.lr_scale(self.scale_lr, self.accumulation_steps)
-        dense = tf.multiply(scale * self.learning_rate, factor, name="learning_rate")
-        return dense, tf.convert_to_tensor(row_rate)
 
     def _row_schedule(self, run: RunLength) -> Schedule:
         """Returns the `Schedule` of the rows. Its cooldown is short, because new rows still have much to learn."""

@@ -47,8 +47,7 @@ class HostGradients:
     their gradients, and continue when the rows are trained. The sums are computed in rank order. Therefore identical
     runs end with identical models, regardless of the workers' speeds. The constructor is a collective.
 
-    Attributes:
-      trains: whether this worker trains rows.
+    `trains`: whether this worker trains rows.
     """
 
     def __init__(self) -> None:
@@ -118,25 +117,19 @@ class RowGradients:
         parts = batches[0] if len(batches) == 1 else [_merged(parts) for parts in zip(*batches, strict=True)]
         parts = self.host.add_up(parts) if self.host else parts
         for part in parts if self._l2 else ():
-            part.sums = self._decayed(part)
+            start, shares, own = 0, part.rows.l2_shares(part.slots), part.sums
+            l2, part.sums = np.float32(self._l2) if shares is None else np.float32(self._l2) * shares[:, None], []
+            for gradient in own:
+                weights = np.empty_like(gradient)
+                row_kernels.take(part.rows.rows, part.slots, start, weights)
+                part.sums.append(gradient + l2 * weights)
+                start += gradient.shape[1]
         if self._clip_norm:
             norm = math.sqrt(sum(float(np.vdot(g, g)) for part in parts for g in part.sums))
             if norm > self._clip_norm:
                 for part in parts:
                     part.sums = [times(g, self._clip_norm / norm) for g in part.sums]
         return parts
-
-    def _decayed(self, part: TableGradients) -> list[np.ndarray]:
-        """Returns the sums with the gradient of the L2 term added."""
-        start, decayed = 0, []
-        shares = part.rows.l2_shares(part.slots)
-        l2 = np.float32(self._l2) if shares is None else np.float32(self._l2) * shares[:, None]
-        for gradient in part.sums:
-            weights = np.empty_like(gradient)
-            row_kernels.take(part.rows.rows, part.slots, start, weights)
-            decayed.append(gradient + l2 * weights)
-            start += gradient.shape[1]
-        return decayed
 
 
 def _merged(parts: Sequence[TableGradients]) -> TableGradients:

@@ -32,11 +32,9 @@ class Saving:
     are written at once), and a thread of rank 0 writes the rest, the manifest last. If the previous checkpoint is still
     being written, the next one waits.
 
-    Args:
-      settle: f(session, step), applies pending updates to the dense variables. A collective.
+    `settle`: f(session, step), applies pending updates to the dense variables. A collective.
 
-    Attributes:
-      path: the checkpoint from which the training resumes, or that `__call__` wrote last; None if there is none yet.
+    `path`: the checkpoint from which the training resumes, or that `__call__` wrote last; None if there is none yet.
     """
 
     def __init__(
@@ -69,10 +67,8 @@ class Saving:
     def __call__(self, session: tf1.Session, step: int) -> str:
         """Writes the checkpoint of `step` unless it was already written. Returns its path. A collective.
 
-        Raises:
-          UserError: the checkpoint cannot be written, a variable or a row is not finite, or variables differ between
-            the ranks. The earlier checkpoints stay valid.
-          ServiceLost: the embedding service is lost.
+        Raises UserError: the checkpoint cannot be written, a variable or a row is not finite, or variables differ
+        between the ranks. The earlier checkpoints stay valid. ServiceLost: the embedding service is lost.
         """
         self.begin(session, step)
         self._wait()

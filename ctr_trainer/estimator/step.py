@@ -23,8 +23,7 @@ MODULES = {"publish": "ctr_trainer.live.publication.publishing"}
 class TrainingExtension(Protocol):
     """Work after each step of a training, on this rank.
 
-    Attributes:
-      status_lines: functions f() -> a `[RunStatus]` line for the log.
+    `status_lines`: functions f() -> a `[RunStatus]` line for the log.
     """
 
     @property

@@ -174,7 +174,14 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         feed = connect(model.inputs, store, config, model.step, clock=clock)
         stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
         if distributed.is_chief():
-            _restore_rows(store, job)
+            if job.checkpoint:
+                store.restore(job.checkpoint.path, job.checkpoint.tables)
+            elif there := {n: each["rows"] for n, each in store.stats()["tables"].items() if each["rows"]}:
+                raise UserError(
+                    f"the embedding service holds rows ({there}) and {job.model_dir} has no checkpoint, so this would "
+                    "train a new model on the rows of another one: restart the service empty, or name the model_dir of "
+                    "these rows"
+                )
             tables = feed.embeddings.rows.values() if feed.embeddings else ()
             warm.rows(store, [rows.config for rows in tables], job.model_dir)
         distributed.barrier("embedding_rows_restored")
@@ -221,16 +228,3 @@ def begin_feed(stack: contextlib.ExitStack, feed: Feed) -> None:
     """
     feed.rewind()
     stack.enter_context(report.running().recording_errors())
-
-
-def _restore_rows(store: Store, job: TrainingJob) -> None:
-    """Restores the tables from the checkpoint, or checks that a new training starts with empty tables."""
-    if job.checkpoint:
-        store.restore(job.checkpoint.path, job.checkpoint.tables)
-        return
-    rows = {name: table["rows"] for name, table in store.stats()["tables"].items() if table["rows"]}
-    if rows:
-        raise UserError(
-            f"the embedding service holds rows ({rows}) and {job.model_dir} has no checkpoint, so this would train "
-            "a new model on the rows of another one: restart the service empty, or name the model_dir of these rows"
-        )

@@ -122,8 +122,7 @@ class Attempt:
       errors: directory in which the workers of this host write why they end.
       waits: whether the workers, all of them on this host, wait for `release` before they begin.
 
-    Attributes:
-      lost_at: time at which the failure of a worker was noticed, in seconds since 1970; None if no worker has failed.
+    `lost_at`: time at which the failure of a worker was noticed, in seconds since 1970; None if no worker has failed.
 
     Raises UserError: horovodrun is not installed.
     """
@@ -183,8 +182,7 @@ class Attempt:
     def end(self, seconds: float) -> Ending:
         """Waits for the end, kills the remaining processes on this host, and returns the `Ending`.
 
-        Args:
-          seconds: longest time to wait; at most 3 s after a worker has written why it ends, because it has then saved.
+        `seconds`: longest time to wait; at most 3 s after a worker has written why it ends, because it has then saved.
         """
         deadline = time.monotonic() + seconds
         while not self.has_ended and time.monotonic() < deadline:

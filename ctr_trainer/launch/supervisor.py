@@ -93,9 +93,8 @@ class Supervisor:
     def run(self) -> None:
         """Runs the training to its end; call it in the main thread.
 
-        Raises:
-          UserError: the workers are not restarted. The message contains their error and the reason.
-          StoppedInOrder: the workers have ended because of SIGTERM or SIGINT.
+        Raises UserError: the workers are not restarted. The message contains their error and the reason.
+        StoppedInOrder: the workers have ended because of SIGTERM or SIGINT.
         """
         summary, saved = summary_stamp(self._model_dir), Saved.newest(self._model_dir) or Saved()
         with child.handling_signals(self._take_signal), self._errors, contextlib.closing(self):

@@ -70,9 +70,8 @@ def meeting(
       interface: network interface by which Horovod connects the ranks.
       flags: settings, name -> value, that must be equal on all ranks.
 
-    Raises:
-      Lost: a rank does not start, or a rank or `horovodrun` cannot be reached.
-      UserError: the ranks are inconsistent.
+    Raises Lost: a rank does not start, or a rank or `horovodrun` cannot be reached. UserError: the ranks are
+    inconsistent.
     """
     if placement.size == 1 or not notices.address:
         yield [0] if placement.size == 1 else []

@@ -175,10 +175,9 @@ class Collectives:
     def from_chief(self, work: Callable[[Callable[[str], None]], Any], name: str) -> Any:
         """Runs work on rank 0 while the other ranks wait, without a time limit if it reports progress. A collective.
 
-        Args:
-          work: f(advanced), called on rank 0; returns a value that JSON can represent. To report progress, it calls
-            `advanced(text)` with a text such as `12,000 rows`. As long as it does, `stall_timeout` ends no rank, and
-            rank 0 logs the text every 30 s, or every `stall_timeout` / 4 if that is shorter.
+        `work`: f(advanced), called on rank 0; returns a value that JSON can represent. To report progress, it calls
+        `advanced(text)` with a text such as `12,000 rows`. As long as it does, `stall_timeout` ends no rank, and rank 0
+        logs the text every 30 s, or every `stall_timeout` / 4 if that is shorter.
 
         Returns the result of `work`, on every rank.
         """

@@ -147,11 +147,9 @@ class MeanOptimizer(tf1.train.Optimizer):
 
         mean = sum_i W_i t_i / sum_i W_i, and 0 if all W are 0
 
-    Args:
-      optimizer: a `tf.compat.v1.train.Optimizer` with an attribute `weight`.
+    `optimizer`: a `tf.compat.v1.train.Optimizer` with an attribute `weight`.
 
-    Attributes:
-      weight: scalar float32, the sum of the weights of the examples; set by `compute_gradients`.
+    `weight`: scalar float32, the sum of the weights of the examples; set by `compute_gradients`.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -179,8 +177,7 @@ class Fused:
 
     Tensors with less than 32 bits per element are converted to float32.
 
-    Args:
-      tensors: list of dense tensors with static shapes.
+    `tensors`: list of dense tensors with static shapes.
     """
 
     def __init__(self, tensors: list[tf.Tensor]) -> None:
@@ -231,8 +228,7 @@ class Fused:
 def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanOptimizer:
     """Makes an optimizer whose gradients are means over all workers, weighted by the workers' examples.
 
-    Args:
-      fp16: whether Horovod sends float16; the sum is then in float16 as well.
+    `fp16`: whether Horovod sends float16; the sum is then in float16 as well.
     """
     if exchange.way == "horovod":
         return HorovodOptimizer(inner, fp16)

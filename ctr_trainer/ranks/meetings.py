@@ -15,8 +15,7 @@ _MOST_TIMES = 2
 class StopRequest:
     """A request to stop a training, which a signal handler makes, and which the training reads between two steps.
 
-    Attributes:
-      asked: number of the signal that asks this rank to stop; 0 for none.
+    `asked`: number of the signal that asks this rank to stop; 0 for none.
     """
 
     def __init__(self) -> None:
@@ -91,17 +90,13 @@ class Meetings:
         own = np.zeros(self._size + 2, np.int64)
         own[self._rank] = signal
         if self._rank == 0:
-            own[-2:] = is_over, self._steps_from(step)
+            now, (before, since) = self._clock(), self._last or (step, 0.0)
+            self._last = step, now
+            pace = (step - before) / max(now - since, 1e-9)
+            steps = min(max(round(_SECONDS * pace), 1), _MOST_TIMES * self._steps)
+            own[-2:] = is_over, min(steps, self._most_steps or steps)
         with self._waiting():
             told = self._all_sum(own)
         self._steps = int(told[-1])
         self._next = step + self._steps
         return Told(tuple(told[:-2].tolist()), bool(told[-2]))
-
-    def _steps_from(self, step: int) -> int:
-        """Returns the number of steps from a meeting after `step` to the next one."""
-        now, (before, since) = self._clock(), self._last or (step, 0.0)
-        self._last = step, now
-        pace = (step - before) / max(now - since, 1e-9)
-        steps = min(max(round(_SECONDS * pace), 1), _MOST_TIMES * self._steps)
-        return min(steps, self._most_steps or steps)

@@ -61,11 +61,9 @@ class Notices:
     Caveat: the server accepts and changes texts for any program that reaches it. Therefore texts only describe why a
     job cannot start or has ended. No text changes what is trained or saved.
 
-    Args:
-      address: `host:port` of the server; "" for none. Also an attribute.
+    `address`: `host:port` of the server; "" for none. Also an attribute.
 
-    Attributes:
-      meetings: number of meetings of the ranks that this process has begun, see `agreement.meeting`.
+    `meetings`: number of meetings of the ranks that this process has begun, see `agreement.meeting`.
     """
 
     def __init__(self, address: str) -> None:

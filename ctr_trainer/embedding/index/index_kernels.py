@@ -211,10 +211,9 @@ def find_or_add(
     The slots are first free[free_count - 1], free[free_count - 2], ..., then count, count + 1, ... up to `limit`.
     `find` explains the other arguments.
 
-    Returns:
-      (done, free_count, count): wanted[start:done] have their slots. done < len(wanted) if the limit is reached, or if
-      all old buckets have to move before the next key is added, because its entry would lie beyond the first bucket
-      that moved and would not be found.
+    Returns (done, free_count, count): wanted[start:done] have their slots. done < len(wanted) if the limit is reached,
+    or if all old buckets have to move before the next key is added, because its entry would lie beyond the first bucket
+    that moved and would not be found.
     """
     mask, old_mask = mask_of(buckets), mask_of(old)
     hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)

@@ -117,10 +117,6 @@ def keep_freed_memory(kept_bytes: int) -> None:
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP)
 
 
-def _private_pages(size: int) -> mmap.mmap:
-    return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-
-
 class GrowableArray:
     """A C-contiguous array [capacity, *shape] whose first axis grows without a copy.
 
@@ -145,7 +141,8 @@ class GrowableArray:
         self._most_rows = most_rows or max(memory_total() // self._row_bytes, 1)
         self._pages: mmap.mmap | None = None
         try:
-            reserved = self._pages = (pages or _private_pages)(self._most_rows * self._row_bytes)
+            size, flags = self._most_rows * self._row_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+            reserved = self._pages = pages(size) if pages else mmap.mmap(-1, size, flags)
             with contextlib.suppress(AttributeError, OSError):  # Huge pages only make it faster.
                 reserved.madvise(mmap.MADV_HUGEPAGE)
             self.array = np.frombuffer(reserved, self._dtype).reshape(-1, *self._shape)
@@ -182,8 +179,7 @@ def row_bytes(dtype: npt.DTypeLike, shape: tuple[int, ...] = ()) -> int:
 class TableMemory:
     """The memory of a table's arrays: private to this process, or shared, see `shared_memory.SharedMemory`.
 
-    Attributes:
-      free: the `madvise` option with which `GrowableArray.release` frees pages of these arrays.
+    `free`: the `madvise` option with which `GrowableArray.release` frees pages of these arrays.
     """
 
     free: int = getattr(mmap, "MADV_DONTNEED", 4)

@@ -70,7 +70,7 @@ class Service(flight.FlightServerBase):
         )
         self._place: tuple[int, int] | None = None
         self._place_lock = threading.Lock()
-        self._directory_lock = None
+        self._directory_lock: Any = None
         self._actions = {
             "hello": self._hello,
             "renew": lambda body: self._leases.renew(body.get("lease"), "renew"),

@@ -36,11 +36,9 @@ class ServiceMetrics:
     | `ctr_service_table_rows`, `ctr_service_table_bytes` | table | resident rows and bytes |
     | `ctr_service_sync_age_seconds` | worker | since the last push, put or sync; only the latest 4096 workers |
 
-    Args:
-      stats: a function that returns {"tables": {name: {"rows": int, "bytes": int}}}.
+    `stats`: a function that returns {"tables": {name: {"rows": int, "bytes": int}}}.
 
-    Attributes:
-      latencies: `PsEmbeddingLookup` and `PsPushGrad` of the log, since the start of the service.
+    `latencies`: `PsEmbeddingLookup` and `PsPushGrad` of the log, since the start of the service.
     """
 
     def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:

@@ -197,7 +197,10 @@ class Shard:
                 with wire.meanings(self.address):
                     return _read(results)
             except _RETRIED as error:  # A repeated request would save other rows.
-                self._look_for_its_end()
+                deadline = time.monotonic() + _END_SECONDS  # By then, the end of the process must be known.
+                while self._ended and time.monotonic() < deadline:
+                    self.look()
+                    time.sleep(_LOOK_SECONDS)
                 raise ServiceLost(
                     f"embedding service {self.address} aborted `save`: {wire.first_line(error)}"
                 ) from None
@@ -254,13 +257,6 @@ class Shard:
                 self.look()
                 time.sleep(min(backoff, left))
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
-
-    def _look_for_its_end(self) -> None:
-        """Calls `look` repeatedly until the end of the process must be known."""
-        deadline = time.monotonic() + _END_SECONDS
-        while self._ended and time.monotonic() < deadline:
-            self.look()
-            time.sleep(_LOOK_SECONDS)
 
 
 def _read(results: Iterator[flight.Result]) -> Any:

@@ -46,8 +46,7 @@ class LocalStore(Store):
       memory: the memory of the tables, whose owner must make each table first; None for this process's own.
       is_published: whether to track the rows that the next epoch of a publication contains from the beginning.
 
-    Attributes:
-      tables: the tables by name.
+    `tables`: the tables by name.
     """
 
     def __init__(self, memory: SharedMemory | None = None, is_published: bool = False) -> None:

@@ -64,8 +64,7 @@ def merge_rows(
       number: the new version of the rows.
       positions, newer: outputs: each i whose version was not known[i], and that row with its delta added.
 
-    Returns:
-      the number of elements of `positions` and `newer` that are set.
+    Returns the number of elements of `positions` and `newer` that are set.
     """
     count = 0
     for i in range(slots.size):

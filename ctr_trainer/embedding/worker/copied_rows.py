@@ -59,8 +59,7 @@ class CopiedRows:
       shares: the part of a row's change that `take` returns; None to send whole rows.
       memory: the memory of the arrays.
 
-    Attributes:
-      table: the Table of the rows.
+    `table`: the Table of the rows.
     """
 
     def __init__(self, config: TableConfig, shares: Shares | None, memory: TableMemory) -> None:

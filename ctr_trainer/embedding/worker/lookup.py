@@ -28,8 +28,7 @@ def coefficients(
       splits: int32[B + 1]; bag b has the positions[splits[b]:splits[b + 1]].
       weights: float32[n]; None for ones.
 
-    Returns:
-      float32[n].
+    Returns float32[n].
 
     Source: TensorFlow, embedding_lookup_sparse.
     """
@@ -61,8 +60,7 @@ class Lookup:
     The keys of single-valued features, bags and sequences are deduplicated together. So a table is probed once per
     distinct key, and an optimizer makes one step per distinct key.
 
-    Attributes:
-      unique: int64[U], the distinct keys in order of first appearance, without the key 0 ("no value").
+    `unique`: int64[U], the distinct keys in order of first appearance, without the key 0 ("no value").
     """
 
     def __init__(self, keys: np.ndarray, bags: Sequence[Bag] = (), sequences: Sequence[KeySequence] = ()) -> None:
@@ -116,9 +114,8 @@ class Lookup:
           distinct: float32[U, columns], the weights of the distinct keys, see `WorkerRows.read`.
           start: the first column of the segment, which has `dim` columns.
 
-        Returns:
-          float32[B, F + len(bags), dim], freshly allocated, C-contiguous and 64-byte aligned, so that TensorFlow feeds
-          it without a copy. A bag's vector combines its non-zero keys; an empty bag has zeros.
+        Returns float32[B, F + len(bags), dim], freshly allocated, C-contiguous and 64-byte aligned, so that TensorFlow
+        feeds it without a copy. A bag's vector combines its non-zero keys; an empty bag has zeros.
         """
         out = _aligned_empty(self._examples * self._columns, dim)
         if self._features:

@@ -98,8 +98,7 @@ class NewKeys:
     def report(self, all_sum: Callable[[np.ndarray, str], np.ndarray]) -> dict[str, Any]:
         """Ends the window of an evaluation or prediction, and logs its shares. A collective.
 
-        Returns:
-          {`new_keys`: dict of feature -> {`share`, `in_training`}}, for JSON, or {} if there are no features.
+        Returns {`new_keys`: dict of feature -> {`share`, `in_training`}}, for JSON, or {} if there are no features.
         """
         if not self._places:
             return {}

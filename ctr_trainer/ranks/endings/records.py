@@ -129,10 +129,6 @@ class RecordExchange:
         self._notices, self._placement, self._size = notices, placement, placement.size
         self.poll_seconds = max(_POLL_SECONDS, self._size / _ASKED_A_SECOND)
 
-    def introduce(self) -> None:
-        """Writes the process id and the host of this rank."""
-        self._notices.put(f"process.{self._placement.rank}", f"{os.getpid()} {socket.gethostname()}")
-
     def put(self, record: EndRecord) -> None:
         """Writes a record for the other ranks and for the launcher."""
         if self._size > 1:

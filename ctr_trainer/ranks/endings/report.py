@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -39,9 +40,8 @@ class EndReport:
     the host of `horovodrun` reports it, because the output of ranks on other hosts would be lost. If a training has
     stopped in order, rank 0 reports this and ends first, because `horovodrun` ends all ranks when one has ended.
 
-    Args:
-      directory: for `error-rankR.json`, the record of an unexpected error with its traceback. If the directory does not
-        exist, the traceback is printed. Also an attribute, which a training sets.
+    `directory`: for `error-rankR.json`, the record of an unexpected error with its traceback. If the directory does not
+    exist, the traceback is printed. Also an attribute, which a training sets.
 
     Attributes:
       resume_text: f() -> a sentence that says what the same command would do next; None if there is nothing to resume.
@@ -67,12 +67,11 @@ class EndReport:
     def run(self, function: Callable[[], object], takes_signals: bool = True) -> int:
         """Calls a function and returns the exit status. If it raises or a signal ends it, reports why the process ends.
 
-        Args:
-          takes_signals: whether `StopSignals` handles SIGTERM and SIGINT; False if the function handles them.
+        `takes_signals`: whether `StopSignals` handles SIGTERM and SIGINT; False if the function handles them.
         """
         if self._size > 1:
             stop_signals.delay_abort()
-            self._exchange.introduce()
+            self._notices.put(f"process.{self._rank}", f"{os.getpid()} {socket.gethostname()}")
         _running.append(self)
         try:
             with self.signals.handled() if takes_signals else contextlib.nullcontext():

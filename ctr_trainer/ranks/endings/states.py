@@ -47,8 +47,7 @@ class StateFile:
 
     A file system that hangs blocks only this thread. Raises OSError if the file cannot be created.
 
-    Args:
-      shared: whether ranks on other hosts must see the file; if so, each write is flushed to the file server.
+    `shared`: whether ranks on other hosts must see the file; if so, each write is flushed to the file server.
     """
 
     def __init__(self, model_dir: str, rank: int, clock: Clock, shared: bool = False, period: float = 0.5) -> None:

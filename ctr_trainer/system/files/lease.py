@@ -110,9 +110,7 @@ class FileLease:
       refusal: f(holder) -> the error message if another process has the lock; `holder` is a text such as
         `process 7 on host a since 2026-01-31 12:00:00`.
 
-    Raises:
-      InUse: another process has the lock.
-      UserError: the file cannot be created.
+    Raises InUse: another process has the lock. UserError: the file cannot be created.
     """
 
     def __init__(self, path: str | os.PathLike[str], refusal: Callable[[str], str]) -> None:
@@ -230,8 +228,7 @@ class StorePlace:
     between its check and its write may write later, and takes the lease from its owner. The owner notices this at its
     next renewal, and `Lease.check` then raises.
 
-    Args:
-      refusal: see `FileLease`.
+    `refusal`: see `FileLease`.
     """
 
     def __init__(self, path: Any, refusal: Callable[[str], str]) -> None:

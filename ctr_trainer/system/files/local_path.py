@@ -189,8 +189,7 @@ class LocalPath(pathlib.PosixPath):
     def move_to(self, target: Any, seal: str) -> None:
         """Renames this directory to `target`, a path of the same kind that does not exist.
 
-        Args:
-          seal: name of the file that marks the directory as complete. It is copied last and removed first.
+        `seal`: name of the file that marks the directory as complete. It is copied last and removed first.
         """
         os.rename(self, target)
 

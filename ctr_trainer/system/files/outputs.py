@@ -69,12 +69,6 @@ class FileList:
                         break
                     parent.rmdir()
 
-    def remove_drafts(self) -> None:
-        """Removes drafts of files on the list, which killed processes have left."""
-        for name in self.present():
-            if of_draft(name) in self.names:
-                (self.directory / name).unlink()
-
     def discard(self) -> None:
         """Removes the files on the list, the list itself, and directories that become empty."""
         self.remove()
@@ -99,9 +93,8 @@ class Unfinished:
         such a list.
       what: name of the output for messages, such as `conversion`.
 
-    Raises:
-      InUse: another process is writing to the directory.
-      UserError: the path is a file, the directory has other files, or it cannot be written to.
+    Raises InUse: another process is writing to the directory. UserError: the path is a file, the directory has other
+    files, or it cannot be written to.
     """
 
     def __init__(self, path: Any, what: str) -> None:
@@ -122,7 +115,9 @@ class Unfinished:
                     f"{self.path} holds files that are not of an unfinished {what}: {', '.join(others[:_NAMED])}{more};"
                     " name another directory, or move them away"
                 )
-            self.files.remove_drafts()
+            for name in self.files.present():
+                if of_draft(name) in self.files.names:  # A killed process has left it.
+                    (self.path / name).unlink()
             self.files.marker.append("")  # It marks the directory as unfinished.
         except BaseException:
             self._leave()
@@ -181,8 +176,7 @@ def refuse_overlap(output: Any, sources: Iterable[Any], files: Iterable[Any]) ->
 def refuse_foreign_file(path: Any, is_ours: Callable[[Any], bool], command: str) -> None:
     """Raises UserError if the path is a directory, or a file that the command did not write.
 
-    Args:
-      is_ours: f(path) -> whether the command wrote this existing file.
+    `is_ours`: f(path) -> whether the command wrote this existing file.
     """
     there = path_of(path)
     if there.is_dir():

@@ -245,8 +245,7 @@ class StorePath(PureStorePath):
     def _asking(self, what: str) -> Iterator[None]:
         """Replaces an error of the store with a UserError that names the path and the failed action, with advice.
 
-        Args:
-          what: past participle of the action, such as `read`.
+        `what`: past participle of the action, such as `read`.
         """
         try:
             yield

@@ -61,8 +61,7 @@ class Staging:
 
     Hidden files are not copied, because they are for the processes of this host.
 
-    Attributes:
-      path: path of the local directory.
+    `path`: path of the local directory.
     """
 
     def __init__(self, directory: Any) -> None:

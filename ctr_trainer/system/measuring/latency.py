@@ -34,11 +34,9 @@ class Latency:
 
     `reset` starts a new interval, but keeps `total_seconds` and `total_count`.
 
-    Args:
-      of: the owner of the counted operations, such as `the host`; "" for this process only.
+    `of`: the owner of the counted operations, such as `the host`; "" for this process only.
 
-    Attributes:
-      shows_none: whether the log has a line, with count 0, for an interval without operations.
+    `shows_none`: whether the log has a line, with count 0, for an interval without operations.
     """
 
     def __init__(self, name: str, of: str = "") -> None:
@@ -128,8 +126,7 @@ class Latency:
     def status_line(self, as_in_graph: bool = False) -> str:
         """Returns the log line, such as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`.
 
-        Args:
-          as_in_graph: whether the line is that of a TensorFlow 1 program: six decimals, and no owner after `Max`.
+        `as_in_graph`: whether the line is that of a TensorFlow 1 program: six decimals, and no owner after `Max`.
         """
         count, *microseconds = self.percentiles().items()
         form, of = (".6f", "") if as_in_graph else ("d", self._of)
@@ -165,9 +162,8 @@ def open_gpu(local_rank: int) -> Callable[[], tuple[float, int] | None]:
     The function returns the fraction of the last second in which any process used the GPU, and the bytes of its memory
     in use; None if they are unknown.
 
-    Args:
-      local_rank: the index of the worker's GPU in CUDA_VISIBLE_DEVICES. If this variable is not set, it is the index
-        among all GPUs in the order of their PCI addresses, which is CUDA's order with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    `local_rank`: the index of the worker's GPU in CUDA_VISIBLE_DEVICES. If this variable is not set, it is the index
+    among all GPUs in the order of their PCI addresses, which is CUDA's order with CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     try:
         import pynvml

@@ -77,8 +77,7 @@ class ServiceLost(Lost):
 class StoppedInOrder(UserError):
     """A signal has ended a training, after a complete step and with a checkpoint.
 
-    Attributes:
-      status: the exit status of a process that ends with this error.
+    `status`: the exit status of a process that ends with this error.
     """
 
     def __init__(self, text: str, number: int) -> None:

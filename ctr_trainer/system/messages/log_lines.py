@@ -58,8 +58,7 @@ def last_line(text: str, level: int = logging.ERROR) -> str:
 
     The caller writes the line directly, not through the log, because a thread that hangs may hold the log's lock.
 
-    Args:
-      level: ERROR for a command that has failed. In the format `plain`, the line then begins with `error: `.
+    `level`: ERROR for a command that has failed. In the format `plain`, the line then begins with `error: `.
     """
     handler = _installed()
     if handler is None or installed_form() == "plain":

@@ -87,9 +87,8 @@ def has_bfloat16(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> bool:
 def machine_id(namespace: str = "net") -> str:
     """Returns a text that identifies this machine, its current boot, and a namespace of this process; "" if unknown.
 
-    Args:
-      namespace: `net`, which is equal for processes with the same loopback addresses; or `pid`, which is equal for
-        processes that see the same process ids, such as the processes of one container.
+    `namespace`: `net`, which is equal for processes with the same loopback addresses; or `pid`, which is equal for
+    processes that see the same process ids, such as the processes of one container.
     """
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
