@@ -49,8 +49,13 @@ def advise(
     """
     if steps < _FEWEST_STEPS:
         return None
-    if first := _load(core_waits) or _slow_rank(by_rank):
-        return first
+    rank = int(np.argmax(core_waits))
+    if core_waits[rank] > 0.70:
+        flag = f"free cores for rank {rank}" if len(core_waits) > 1 else "free cores"
+        why = "threads that could run waited for a core: end other programs, or start fewer workers or threads"
+        return Finding(float(core_waits[rank]), flag, why)
+    if slow := _slow_rank(by_rank):
+        return slow
     several, embedding, every = len(core_waits) > 1, config.embedding, config.checkpoint_steps
     findings = [
         Finding(
@@ -102,14 +107,6 @@ def about_quality(evaluations: Sequence[Mapping[str, Any]], keeps_best: bool) ->
     if last < before * (1 - _WORTH):
         return f"{title} still fell at the end (step {end}, {before:.5f} to {last:.5f}): train longer"
     return ""
-
-
-def _load(core_waits: Sequence[float]) -> Finding | None:
-    rank = int(np.argmax(core_waits))
-    if core_waits[rank] <= 0.70:
-        return None
-    why = "threads that could run waited for a core: end other programs, or start fewer workers or threads"
-    return Finding(float(core_waits[rank]), f"free cores for rank {rank}" if len(core_waits) > 1 else "free cores", why)
 
 
 def _slow_rank(by_rank: Mapping[str, Sequence[float]]) -> Finding | None:

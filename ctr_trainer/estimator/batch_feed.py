@@ -168,16 +168,19 @@ class BatchFeed(Feed):
             return Fed(rows | self._features.feed(batch), batch, tables)
 
     def add(self, fed: Fed, fetched: list[np.ndarray]) -> None:
-        assert fed.batch is not None and self._training is not None
-        weight = 1.0 if self._training.share is None else float(np.sum(fed.batch.weights))
         with self._clock.within("update"):
-            self.embeddings.add_gradients(fed.tables, dict(zip(self._rows_of, fetched, strict=False)), weight)
+            self._add_gradients(fed, fetched)
 
     def train(self, fed: Fed, fetched: list[np.ndarray]) -> None:
         if self._rows_of:
-            self.add(fed, fetched)
             with self._clock.within("update"):
+                self._add_gradients(fed, fetched)
                 self.embeddings.apply_gradients(*map(float, fetched[len(self._rows_of) :]))
+
+    def _add_gradients(self, fed: Fed, fetched: list[np.ndarray]) -> None:
+        assert fed.batch is not None and self._training is not None
+        weight = 1.0 if self._training.share is None else float(np.sum(fed.batch.weights))
+        self.embeddings.add_gradients(fed.tables, dict(zip(self._rows_of, fetched, strict=False)), weight)
 
     def sync_if_due(self, step: int) -> None:
         self.embeddings.sync_if_due(step, self._clock)

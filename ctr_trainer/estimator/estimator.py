@@ -20,7 +20,7 @@ from ctr_trainer.estimator.session import training_session
 from ctr_trainer.estimator.step import TrainingSteps, open_publishing
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult, refuse_unless_positive
 from ctr_trainer.estimator.trained_model import TrainedModel
-from ctr_trainer.estimator.training import Training, open_training
+from ctr_trainer.estimator.training import open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.models.estimator_spec import session_hooks
 from ctr_trainer.ranks import distributed
@@ -147,7 +147,10 @@ class Estimator(TrainedModel):
             if training.model.step.plateau:
                 check_plateau(training.model.step.plateau.patience, evaluation)
             if distributed.is_chief():
-                _log_start(training)
+                if not job.checkpoint:
+                    length, epochs = training.model.step.run_length, training.model.inputs.epochs
+                    _log.info("%s", _starting_text(length, epochs, distributed.size(), job.stops_early))
+                _log.info("%s", training.model.step.exchange_text)
             stop = StopRequest()
             evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else None
             publishing = open_publishing(training, lambda: bool(stop.asked))
@@ -186,15 +189,6 @@ class Estimator(TrainedModel):
     def _log_nothing_to_do(self, job: TrainingJob, why: str) -> None:
         if distributed.is_chief():
             _log.info("nothing to do: the training in %s is at step %d, and %s", self.model_dir, job.start, why)
-
-
-def _log_start(training: Training) -> None:
-    """Logs the length of a new training, and how its workers exchange gradients."""
-    step, job = training.model.step, training.job
-    if not job.checkpoint:
-        epochs = training.model.inputs.epochs
-        _log.info("%s", _starting_text(step.run_length, epochs, distributed.size(), job.stops_early))
-    _log.info("%s", step.exchange_text)
 
 
 def _starting_text(length: RunLength, epochs: int | None, workers: int, stops_early: bool) -> str:

@@ -173,8 +173,8 @@ class Service(flight.FlightServerBase):
     def _stats(self) -> dict[str, Any]:
         return {
             **self._store.stats(),
-            "latencies": self.metrics.percentiles(),
-            "histograms": self.metrics.histograms(),
+            "latencies": {latency.name: latency.percentiles() for latency in self.metrics.latencies},
+            "histograms": {latency.name: latency.encoded() for latency in self.metrics.latencies},
             "requests": self.metrics.requests(),
             "cpu_seconds": time.process_time(),
             "resident_bytes": resident_bytes(),

@@ -80,14 +80,6 @@ class ServiceMetrics:
                 if len(self._synced) > _MOST_WORKERS:
                     del self._synced[next(iter(self._synced))]
 
-    def percentiles(self) -> dict[str, Any]:
-        """Returns the percentiles of each operation since the start, in microseconds."""
-        return {latency.name: latency.percentiles() for latency in self.latencies}
-
-    def histograms(self) -> dict[str, str]:
-        """Returns the `Latency.encoded` durations since the start of the service by name."""
-        return {latency.name: latency.encoded() for latency in self.latencies}
-
     def requests(self) -> dict[str, int]:
         """Returns the number of answered requests since the start by operation, over all tables."""
         counts: collections.Counter[str] = collections.Counter()

@@ -20,20 +20,14 @@ INTERRUPTED, TERMINATED = 130, 143
 # TensorFlow's errors contain lines about the graph, such as where the operation was created. `_OF_A_NODE` finds the
 # text between these lines.
 _OF_A_NODE = re.compile(r"^Node: '[^\n]*'\n(.*?)(?:\n\t ?\[\[|\n\nOriginal stack trace|\Z)", re.DOTALL | re.MULTILINE)
-
-
 # Error messages of a store that is down, overloaded or cut off: S3 through pyarrow, Google Cloud Storage, HTTP servers.
 _OUTAGE = re.compile(
     r"AWS Error (NETWORK_CONNECTION|INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT)"
     r"|\b(UNAVAILABLE|DEADLINE_EXCEEDED)\b|HTTP (response code|status):? 5\d\d"
 )
 _UNREACHABLE = (errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
-
-
 # The user, and possibly a password, between the scheme and the host of a URL.
 _IN_A_URL = re.compile(r"(rediss?://)[^\s'\"]*@|(://)[^\s'\"/]*@")
-
-
 # Characters of data that could change a terminal or the direction of its text, except tabs and line breaks.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -44,15 +38,15 @@ def masked(text: str) -> str:
     return _IN_A_URL.sub(r"\1\2***@", text) if "://" in text else text
 
 
-def cut(text: str, most: int = 200) -> str:
-    """Returns a text from data for a message, with its length if it is cut after `most` characters."""
-    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+def cut(text: str) -> str:
+    """Returns a text from data for a message, with its length if it is cut after 200 characters."""
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(text):,} characters)"
 
 
-def listed(names: Iterable[str], most: int = 100) -> str:
-    """Returns names from data for a message: on one line, long names cut, and at most `most` of them."""
+def listed(names: Iterable[str]) -> str:
+    """Returns names from data for a message: on one line, long names cut, and at most 100 of them."""
     texts = [cut(name if name.isprintable() else ascii(name)) for name in names]
-    return ", ".join(texts[:most]) + (f", ... ({len(texts):,} in all)" if len(texts) > most else "")
+    return ", ".join(texts[:100]) + (f", ... ({len(texts):,} in all)" if len(texts) > 100 else "")
 
 
 class UserError(Exception):

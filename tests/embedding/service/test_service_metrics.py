@@ -59,7 +59,7 @@ def test_reads_and_pushes_go_to_their_line_of_the_log():
         lookups, pushes = metrics.status_lines()
         assert lookups.startswith(f"[RunStatus]: PsEmbeddingLookup statistics => count: {counts[0]}  P50: ")
         assert pushes.startswith(f"[RunStatus]: PsPushGrad statistics => count: {counts[1]}  P50: ")
-    assert [latency["count"] for latency in metrics.percentiles().values()] == [2, 1]
+    assert [latency.percentiles()["count"] for latency in metrics.latencies] == [2, 1]
 
 
 def test_a_silent_client_is_cut_off_and_keeps_nobody_out(monkeypatch):
