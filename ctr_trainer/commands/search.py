@@ -14,7 +14,7 @@ import typing
 
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.models.registry import require_known
-from ctr_trainer.ranks.endings.stop_signals import Terminated
+from ctr_trainer.ranks.meetings import Terminated
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig

@@ -11,8 +11,8 @@ from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.estimator.training_hooks import TrainingHooks
 from ctr_trainer.models.layers.dropout import micro_batch
-from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.endings import report, stop_signals
+from ctr_trainer.ranks import distributed, meetings
+from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 
@@ -170,7 +170,7 @@ class TrainingSteps:
             asked = [rank for rank, signal in enumerate(told.signals) if signal]
             whom = "" if len(asked) == distributed.size() else f" to rank {', '.join(map(str, asked))}"
             text = (
-                f"stopped by {stop_signals.name_of(told.signal)}{whom} after step {self.step}; the checkpoint "
+                f"stopped by {meetings.name_of(told.signal)}{whom} after step {self.step}; the checkpoint "
                 f"{training.save.path} is saved: the same command resumes from there"
             )
             self.error = StoppedInOrder(text, told.signal)

@@ -12,7 +12,8 @@ from types import FrameType
 from ctr_trainer.launch.attempt import Attempt, Ending, Kind
 from ctr_trainer.launch.hosts import Host, Hosts, filled, host_of, listed, slots
 from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_resumes
-from ctr_trainer.ranks.endings import records, stop_signals
+from ctr_trainer.ranks import meetings
+from ctr_trainer.ranks.endings import records
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 from ctr_trainer.system.processes import child, reach
@@ -250,5 +251,5 @@ class Supervisor:
             for record in attempt.records():
                 if record.kind is records.RecordKind.IN_ORDER:
                     raise StoppedInOrder(record.message, self._asked)
-        text = f"stopped by {stop_signals.name_of(self._asked)}. {where_it_resumes(self._model_dir)}"
+        text = f"stopped by {meetings.name_of(self._asked)}. {where_it_resumes(self._model_dir)}"
         raise StoppedInOrder(text, self._asked)

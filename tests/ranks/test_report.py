@@ -263,8 +263,8 @@ def test_a_text_of_another_program_is_no_record(text):
 
 ABORTS = """
 import ctypes, os, threading, time
-from ctr_trainer.ranks.endings import stop_signals
-stop_signals.delay_abort()
+from ctr_trainer.ranks import meetings
+meetings.delay_abort()
 threading.Thread(target=ctypes.CDLL(None).abort, daemon=True).start()
 time.sleep(1)
 print("the last words", flush=True)

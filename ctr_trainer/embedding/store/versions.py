@@ -12,7 +12,7 @@ from ctr_trainer.embedding.index.key_kernels import AHEAD, kernel, prefetch, pre
 from ctr_trainer.embedding.memory.growable_array import GrowableArray
 from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT, first_not_finite
-from ctr_trainer.embedding.table.row_watcher import RowWatcher, WatchedTable
+from ctr_trainer.embedding.table.row_space import RowWatcher, WatchedTable
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.system.messages.errors import UserError, diverged
 

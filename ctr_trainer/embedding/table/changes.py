@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import TableMemory
-from ctr_trainer.embedding.table.row_space import Bits
-from ctr_trainer.embedding.table.row_watcher import RowWatcher, WatchedTable
+from ctr_trainer.embedding.table.row_space import Bits, RowWatcher, WatchedTable
 from ctr_trainer.system.messages.errors import UserError
 
 # The size of a block, whose rows are copied while the table's lock is held: a step waits for at most one block. It is

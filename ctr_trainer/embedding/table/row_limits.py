@@ -9,8 +9,7 @@ from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, kernel, mix, prefetch
 from ctr_trainer.embedding.memory.growable_array import TableMemory
-from ctr_trainer.embedding.table.row_space import Bits
-from ctr_trainer.embedding.table.row_watcher import RowWatcher, WatchedTable
+from ctr_trainer.embedding.table.row_space import Bits, RowWatcher, WatchedTable
 from ctr_trainer.embedding.table.table_config import TableConfig
 
 _UINT32 = types.Array(types.uint32, 1, "C", readonly=True)

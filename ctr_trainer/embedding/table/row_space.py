@@ -1,4 +1,6 @@
-"""Sets of slots, one bit per slot of a table, and the initial rows of new keys."""
+"""Sets of slots, one bit per slot of a table; the initial rows of new keys; and the interface of watchers of rows."""
+
+from typing import Protocol
 
 import numpy as np
 from numba import types
@@ -127,3 +129,36 @@ class InitialRows:
     def fill(self, keys: np.ndarray, rows: np.ndarray) -> None:
         """Sets `rows`, float32[U, width], to the initial rows of `keys`, int64[U], contiguous."""
         row_kernels.initialize(rows, keys, self._seed, self._dims, self._scales, self._state)
+
+
+class WatchedTable(Protocol):
+    """The part of a `Table` that a watcher reads."""
+
+    config: TableConfig
+
+    @property
+    def keys(self) -> np.ndarray: ...
+
+    def take(self, slots: np.ndarray, columns: int | None = None) -> np.ndarray: ...
+
+    def use_of(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None: ...
+
+    def find_and_count(self, keys: np.ndarray) -> tuple[np.ndarray, int]: ...
+
+    def admission_counts(self) -> tuple[np.ndarray, int] | None: ...
+
+
+class RowWatcher:
+    """Is told of each change of a table's rows, under the table's lock. By default it ignores them."""
+
+    def created(self, slots: np.ndarray, size: int) -> None:
+        """Records that the slots, int64[U], have new rows; the table now has `size` slots."""
+
+    def before_change(self, table: WatchedTable, slots: np.ndarray) -> None:
+        """Records that the rows at `slots`, int64[U], are about to be trained or set; -1 is skipped."""
+
+    def before_removal(self, table: WatchedTable, slots: np.ndarray) -> None:
+        """Records that the rows at `slots`, int64[U], and their keys are about to be removed."""
+
+    def before_clear(self, table: WatchedTable) -> None:
+        """Records that all rows are about to be removed."""

@@ -9,8 +9,7 @@ from ctr_trainer.embedding.memory.growable_array import TableMemory, as_float32,
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.changes import Changes, PublishedRows
 from ctr_trainer.embedding.table.row_limits import RowLimits, row_counters
-from ctr_trainer.embedding.table.row_space import InitialRows
-from ctr_trainer.embedding.table.row_watcher import RowWatcher
+from ctr_trainer.embedding.table.row_space import InitialRows, RowWatcher
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table_config import TableConfig
 

@@ -14,9 +14,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 
-from ctr_trainer.ranks.endings import stop_signals
+from ctr_trainer.ranks import meetings
 from ctr_trainer.ranks.endings.records import SETTLE_SECONDS, EndRecord, RecordExchange, RecordKind, first_cause
-from ctr_trainer.ranks.endings.stop_signals import StopSignals, Terminated
+from ctr_trainer.ranks.meetings import StopSignals, Terminated
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.messages import errors, log_lines
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError, reason
@@ -70,7 +70,7 @@ class EndReport:
         `takes_signals`: whether `StopSignals` handles SIGTERM and SIGINT; False if the function handles them.
         """
         if self._size > 1:
-            stop_signals.delay_abort()
+            meetings.delay_abort()
             self._notices.put(f"process.{self._rank}", f"{os.getpid()} {socket.gethostname()}")
         _running.append(self)
         try:
@@ -233,7 +233,7 @@ class EndReport:
             self._say_in_order()
 
     def _stopped(self, number: int, late: str) -> str:
-        how = f"stopped by {stop_signals.name_of(number)}"
+        how = f"stopped by {meetings.name_of(number)}"
         if late:
             return f"{how}; {late}{self.explain()}"
         if self._size == 1 or number == signal.SIGINT:
