@@ -220,17 +220,13 @@ class BatchFeed(Feed):
         return {name: value[: batch.size] for name, value in {**columns, **predictions}.items()}
 
     def _whole_steps(self) -> Iterator[Batch]:
-        """Yields the reader's batches, followed by zero-weight batches that complete the last optimizer step.
-
-        Training therefore uses the last examples even if they do not fill a step. All ranks add the same number of
-        batches, because all have the same number. An added batch repeats the last one, so it looks up no other row.
-        """
+        """Yields the reader's batches, and zero-weight batches that complete the last step, as many on each rank."""
         count = 0
         for last in self._read_latency.each(self._reader):
             count += 1
             yield last
         self._count = count
-        for _ in range(-count % self._per_step):  # Empty if there was no batch, so `last` is defined.
+        for _ in range(-count % self._per_step):  # Repeats the last batch, if there is one: it looks up no other row.
             yield dataclasses.replace(last, size=0, weights=np.zeros_like(last.weights))
 
     def close(self) -> None:

@@ -223,12 +223,7 @@ class _BatchGradients(MeanOptimizer):
 
 
 class _MicroBatches(MeanOptimizer):
-    """Averages over the micro-batches of a step.
-
-    Attributes:
-      accumulate: operation that only adds the gradients of a micro-batch.
-      after: operations that clear the sums at the end of the step.
-    """
+    """Averages over the micro-batches of a step: `accumulate` adds the gradients of one, `after` clears the sums."""
 
     def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         with tf.name_scope("dense_exchange"):
@@ -245,10 +240,7 @@ class _MicroBatches(MeanOptimizer):
 
 
 class _StepBefore(MeanOptimizer):
-    """Returns the gradients that the previous step kept, and keeps the gradients of this step.
-
-    `kept`: operations that keep the gradients of this step.
-    """
+    """Returns the gradients that the previous step kept; the operations `kept` keep the gradients of this step."""
 
     def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         with tf.name_scope("dense_exchange"):

@@ -160,14 +160,7 @@ class Estimator(TrainedModel):
             steps = TrainingSteps(training, stop, own, evaluations, extensions)
             with (
                 training.closing([*extensions, evaluations, *own.all, steps], lambda: steps.steps > 0),
-                training_session(
-                    checkpoint=job.checkpoint,
-                    hooks=own.all,
-                    model_dir=job.staging.path,
-                    config=self.config,
-                    saver=training.saver,
-                    given=training.model.spec.scaffold,
-                ) as session,
+                training_session(training, own.all) as session,
             ):
                 unhooked = session.run_step_fn(lambda step_context: step_context.session)
                 steps.begin(unhooked)
@@ -192,10 +185,7 @@ class Estimator(TrainedModel):
 
 
 def _starting_text(length: RunLength, epochs: int | None, workers: int, stops_early: bool) -> str:
-    """Returns the first log line of a training without a checkpoint: its start at step 0, and how much it will read.
-
-    `epochs` is None if the number of epochs is unknown.
-    """
+    """Returns the first log line of a training without a checkpoint; `epochs` is None if it is unknown."""
     said, end, at_most = [], length.end(), "at most " * stops_early
     if length.epochs is not None and length.epochs.rows is not None:
         said.append(f"{length.epochs.rows:,} rows an epoch")

@@ -18,6 +18,7 @@ from ctr_trainer.embedding.service.local_service import LocalServices, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.estimator.built_model import TrainingJob
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
@@ -79,26 +80,18 @@ def restore_evaluated(store: LocalStore, fills: bool, checkpoint: Checkpoint) ->
 
 
 @contextlib.contextmanager
-def open_store(
-    config: EmbeddingConfig,
-    model_dir: str | os.PathLike,
-    is_published: bool = False,
-    services: LocalServices | None = None,
-    steps_wait: bool = True,
-) -> Iterator[Store]:
-    """Yields the store that `config.service` names. A collective if there are several workers.
+def open_store(job: TrainingJob, steps_wait: bool) -> Iterator[Store]:
+    """Yields the store that the `EmbeddingConfig.service` of a training names. A collective with several workers.
 
     At the end of the block, the local services and the shared memory that were created here are removed. Until then, no
     other training can use the service.
 
-    Args:
-      is_published: whether a background thread publishes the rows.
-      services: local services, possibly running already, to use if `config.service` is `auto`; None to start new ones.
-      steps_wait: whether the workers wait for each other at each step, see `distributed.service_cores`.
+    `steps_wait`: whether the workers wait for each other at each step, see `distributed.service_cores`.
 
-    Raises UserError: `config.service` is `auto` or `shared` with workers on several hosts, the service does not start,
-    or another training uses it.
+    Raises UserError: `auto` or `shared` with workers on several hosts, the service does not start, or another training
+    uses it.
     """
+    config, model_dir, is_published = job.config.embedding, job.model_dir, bool(job.config.publish.to)
     is_named = config.service not in ("auto", "shared")
     with contextlib.ExitStack() as stack:
         if not is_named and distributed.size() == 1:
@@ -121,7 +114,7 @@ def open_store(
                 if not distributed.is_one_machine():
                     _refuse_loopback(addresses)
             else:
-                services = services or LocalServices.of(config, model_dir)
+                services = job.services or LocalServices.of(config, model_dir)
                 addresses, security, ended = stack.enter_context(_local_service(config, services, steps_wait))
             client = functools.partial(ServiceClient, addresses, config.service_timeout, security, host_memory=memory)
             yield stack.enter_context(_leased(functools.partial(client, ended=ended), model_dir))

@@ -9,39 +9,29 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.checkpoint import model_directory
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.checkpoint.model_directory import refusing_other_variables
+from ctr_trainer.estimator.training import Training
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError
 
 
-def training_session(
-    checkpoint: Checkpoint | None,
-    hooks: list[tf1.train.SessionRunHook],
-    model_dir: str,
-    config: RunConfig,
-    saver: tf1.train.Saver,
-    given: tf1.train.Scaffold | None = None,
-) -> tf1.train.MonitoredSession:
-    """Creates the `MonitoredTrainingSession` of the current graph. A collective.
+def training_session(training: Training, hooks: list[tf1.train.SessionRunHook]) -> tf1.train.MonitoredSession:
+    """Creates the `MonitoredTrainingSession` of a training, whose graph is the current one. A collective.
 
     Rank 0 restores the dense variables from the checkpoint that the file `checkpoint` in the model directory names, and
     then broadcasts its variables to all ranks. The session itself adds the `SummarySaverHook` of rank 0. `MetricLines`
     replaces its `StepCounterHook`, and `Saving`, which saves dense variables and rows together, its
     `CheckpointSaverHook`.
 
-    Args:
-      checkpoint: the `Checkpoint` to restore; None for the variables' initial values.
-      model_dir: local directory for the summaries.
-      given: the Scaffold of the `EstimatorSpec`, which initializes the variables, or None.
-
     Raises UserError: the checkpoint does not have the graph's variables.
     """
-    is_chief = distributed.is_chief()
-    with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
+    job, is_chief, given = training.job, distributed.is_chief(), training.model.spec.scaffold
+    config, model_dir = job.config, job.staging.path
+    with _restored(job.checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
         return tf1.train.MonitoredTrainingSession(
             checkpoint_dir=model_directory.tensorflow_directory(restored, model_dir) if is_chief else None,
             summary_dir=model_dir if is_chief else None,
-            scaffold=tf1.train.Scaffold(saver=saver, copy_from_scaffold=given),
+            scaffold=tf1.train.Scaffold(saver=training.saver, copy_from_scaffold=given),
             hooks=[distributed.broadcast_hook(), _OneSessionHook(), *hooks],
             config=distributed.session_config(config.threads, config.mixed_precision, config.session_config),
             save_checkpoint_secs=None,

@@ -162,15 +162,7 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         stack.enter_context(warm.variables(getattr(params_of_training(job.params), "negative_sampling", None)))
         store: Store = LocalStore()
         if model.inputs.placeholders:
-            store = stack.enter_context(
-                open_store(
-                    config.embedding,
-                    job.model_dir,
-                    is_published=bool(config.publish.to),
-                    services=job.services,
-                    steps_wait=model.step.steps_wait,
-                )
-            )
+            store = stack.enter_context(open_store(job, model.step.steps_wait))
         feed = connect(model.inputs, store, config, model.step, clock=clock)
         stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
         if distributed.is_chief():

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ctr_trainer.system.installation import build_horovod, horovod_patches
+from ctr_trainer.system.installation import build_horovod
 from ctr_trainer.system.messages.errors import UserError
 
 XLA = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n'
@@ -24,7 +24,7 @@ def _patch(name, text, path):
     file = path / "horovod" / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-    horovod_patches.patch(path, {name: horovod_patches.PATCHES[name]})
+    build_horovod.patch(path, {name: build_horovod.PATCHES[name]})
     return file.read_text()
 
 

@@ -25,7 +25,6 @@ MODULES_OF_INSTALLATION = (
     "system/messages/errors",
     "system/processes/child",
     "system/processes/hardware",
-    "system/installation/horovod_patches",
     "system/installation/build_horovod",
     "system/installation/compile_kernels",
 )

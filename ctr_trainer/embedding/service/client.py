@@ -199,7 +199,7 @@ class ServiceClient(Store):
 
     @property
     def silent_seconds(self) -> float:
-        return max(shard.silent_seconds for shard in self._shards)
+        return max(shard.silence.seconds for shard in self._shards)
 
     def close(self) -> None:
         if self._lease:

@@ -114,15 +114,11 @@ class Shard:
         self._ended = ended
         self._columns = SentColumns()
         self._may_share = lease is not None and not by_socket and is_loopback(address.rpartition(":")[0])
-        self._silence = Silence(address, timeout)
+        self.silence = Silence(address, timeout)
         try:
             self._flight = security.connect(address, _CHANNEL)
         except pa.ArrowException as error:
             raise UserError(f"embedding service {address!r}: expected host:port: {error}") from None
-
-    @property
-    def silent_seconds(self) -> float:
-        return self._silence.seconds
 
     def hello(self) -> None:
         """Takes or presents the lease, and gets the service's incarnation.
@@ -215,12 +211,12 @@ class Shard:
     ) -> Any:
         """Returns read(results, columns) of a row request with these columns, the first of which is the keys."""
         op = request["op"]
-        with self._columns.sending(self._signed(request), columns) as body, self._silence.waiting(op):
+        with self._columns.sending(self._signed(request), columns) as body, self.silence.waiting(op):
             action = flight.Action(op, body)
             return self._retried(op, lambda options: read(self._flight.do_action(action, options), columns))
 
     def close(self) -> None:
-        self._silence.close()
+        self.silence.close()
         self._flight.close()
         self._columns.close()
 

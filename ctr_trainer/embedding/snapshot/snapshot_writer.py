@@ -165,10 +165,7 @@ def blocks_of(capture: Capture, table: Table) -> Iterator[Block]:
 
 
 def _finite(blocks: Iterable[Block], table: str, step: int) -> Iterator[Block]:
-    """Yields the (keys, rows, use) blocks of a snapshot until a row is not finite; then only counts such rows.
-
-    If there are such rows, this raises UserError after the last block.
-    """
+    """Yields the blocks of a snapshot; from the first row on that is not finite, counts such rows, and raises then."""
     count, key = 0, None
     for keys, rows, use in blocks:
         first = first_not_finite(rows)

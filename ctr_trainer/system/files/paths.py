@@ -243,10 +243,7 @@ class StorePath(PureStorePath):
 
     @contextlib.contextmanager
     def _asking(self, what: str) -> Iterator[None]:
-        """Replaces an error of the store with a UserError that names the path and the failed action, with advice.
-
-        `what`: past participle of the action, such as `read`.
-        """
+        """Replaces an error of the store with a UserError; `what` is the past participle of the action, as `read`."""
         try:
             yield
         except FileNotFoundError:

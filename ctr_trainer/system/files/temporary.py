@@ -50,10 +50,7 @@ def temporary_directory() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Locks a directory of this user within the block.
-
-    Raises BlockingIOError if it is locked, FileNotFoundError if it is gone, PermissionError if it is another user's.
-    """
+    """Locks a directory of this user. Raises BlockingIOError, FileNotFoundError, or PermissionError of another user."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
