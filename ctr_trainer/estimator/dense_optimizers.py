@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.settings.optimizers import DenseOptimizer
-from ctr_trainer.settings.train_settings import LrGroups, Schedule, factors_of
+from ctr_trainer.settings.train_settings import Schedule, TrainSettings, factors_of, parse_lr_groups
 from ctr_trainer.system.messages.errors import UserError
 
 _ops = tf.raw_ops
@@ -19,28 +19,15 @@ _ROUNDING = 1e-9
 
 
 class DenseUpdate(tf1.train.Optimizer):
-    """Applies a `DenseOptimizer` with regularization, through the optimizer interface of TensorFlow 1.
+    """Applies the `DenseOptimizer` of `TrainSettings` with regularization, through TensorFlow 1's optimizer interface.
 
-    Adds `l2 * w` to the gradient of each kernel w, then clips the gradients, then applies them.
-
-    Args:
-      learning_rate: scalar tensor.
-      step: scalar integer tensor, the number of optimizer steps before this one.
-      clip_norm: maximum global norm of the gradients; 0 disables clipping.
+    Adds `l2 * w` to the gradient of each kernel w, then clips the gradients, then applies them. `learning_rate` is a
+    scalar tensor, and `step` a scalar integer tensor, the number of optimizer steps before this one.
     """
 
-    def __init__(
-        self,
-        optimizer: DenseOptimizer,
-        learning_rate: tf.Tensor,
-        step: tf.Tensor,
-        l2: float,
-        clip_norm: float,
-        lr_groups: LrGroups,
-    ) -> None:
-        super().__init__(use_locking=False, name=optimizer.name)
-        self._optimizer, self._learning_rate, self._step = optimizer, learning_rate, step
-        self._l2, self._clip_norm, self._lr_groups = l2, clip_norm, lr_groups
+    def __init__(self, settings: TrainSettings, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        super().__init__(use_locking=False, name=settings.dense_optimizer.name)
+        self._settings, self._learning_rate, self._step = settings, learning_rate, step
 
     def apply_gradients(
         self,
@@ -49,19 +36,19 @@ class DenseUpdate(tf1.train.Optimizer):
         name: str | None = None,
     ) -> tf.Operation:
         """Returns an operation that updates each resource variable once. The caller increments `global_step`."""
-        pairs = list(grads_and_vars)
+        pairs, settings = list(grads_and_vars), self._settings
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         with tf.name_scope(name or "dense_update"):
-            if self._l2:
+            if settings.l2:
                 # The gradient of a kernel with one row is a matrix product. TensorFlow 2.21 mistakes an addition to it
                 # for a bias and rejects the shape. It does not change a subtraction.
-                gradients = [g - -self._l2 * v if is_kernel(v) else g for g, v in pairs]
-            if self._clip_norm:
-                gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm)
-            factors = factors_of(self._lr_groups, variables)
+                gradients = [g - -settings.l2 * v if is_kernel(v) else g for g, v in pairs]
+            if settings.clip_norm:
+                gradients, _ = tf.clip_by_global_norm(gradients, settings.clip_norm)
+            factors = factors_of(parse_lr_groups(settings.lr_groups), variables)
             rates = [self._learning_rate if factor == 1 else factor * self._learning_rate for factor in factors]
             steps = zip(variables, gradients, rates, strict=True)
-            return tf.group(*(update(self._optimizer, v, g, rate, self._step) for v, g, rate in steps))
+            return tf.group(*(update(settings.dense_optimizer, v, g, rate, self._step) for v, g, rate in steps))
 
 
 def update(

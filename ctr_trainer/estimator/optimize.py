@@ -15,7 +15,7 @@ from ctr_trainer.estimator.dense_optimizers import DenseUpdate, Plateau, cooldow
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.ranks import dense_exchange as exchanges
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.train_settings import Schedule, TrainSettings, parse_lr_groups
+from ctr_trainer.settings.train_settings import Schedule, TrainSettings
 
 _log = logging.getLogger(__name__)
 _ROWS_COOLDOWN_SHARE = 0.1
@@ -91,9 +91,8 @@ class TrainOp(TrainSettings):
         overlap = self.overlap_allreduce and self.dense_sync_steps == 1 and distributed.size() > 1
         only_horovod = "the gradients are reduced while the next step runs" if overlap else ""
         only_horovod = "the gradients travel as float16" if self.fp16_allreduce else only_horovod
-        count, groups = step - 1 if overlap else step, parse_lr_groups(self.lr_groups)
         return optimizer_step(
-            DenseUpdate(self.dense_optimizer, learning_rate, count, self.l2, self.clip_norm, groups),
+            DenseUpdate(self, learning_rate, step - 1 if overlap else step),
             loss,
             tf.reduce_sum(features["weight"]),
             features.placeholders,

@@ -14,7 +14,6 @@ from ctr_trainer.system.messages.errors import UserError
 # Schedules that depend on the length of the run if `decay_steps` is 0.
 OF_THE_RUN = ("linear", "cosine", "cooldown")
 _DECAYS = ("linear", "cosine", "exponential", "step", "cooldown")
-LrGroups = Mapping[str, float]  # Factors of the learning rate by variable scope.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +164,7 @@ def check_plateau(patience: int, evaluation: EvaluationConfig | None) -> None:
         )
 
 
-def parse_lr_groups(texts: Iterable[str]) -> LrGroups:
+def parse_lr_groups(texts: Iterable[str]) -> dict[str, float]:
     """Parses `["mlp:0.1", "linear:2"]`; raises ValueError for other texts."""
     factors: dict[str, float] = {}
     for text in texts:
@@ -182,7 +181,7 @@ def parse_lr_groups(texts: Iterable[str]) -> LrGroups:
     return factors
 
 
-def factors_of(groups: LrGroups, variables: Sequence[Any]) -> list[float]:
+def factors_of(groups: Mapping[str, float], variables: Sequence[Any]) -> list[float]:
     """Returns the factor of each variable: that of its longest scope, or 1.
 
     A variable is in the scope `mlp` if its name is `mlp` or starts with `mlp/`. Raises UserError, which names the
