@@ -123,16 +123,10 @@ class DatasetInfo:
 
 
 def open_dataset(path: str | os.PathLike) -> DatasetInfo:
-    """Reads the description of a data set.
+    """Reads the `DatasetInfo` of a directory that `convert` wrote, or of its URL.
 
-    Args:
-      path: a directory that `convert` wrote, or its URL.
-
-    Returns:
-      the `DatasetInfo`.
-
-    Raises:
-      UserError: there is no such directory, its conversion is unfinished, or another version of the package wrote it.
+    Raises UserError if there is no such directory, its conversion is unfinished, or another version of the package
+    wrote it.
     """
     file = path_of(path) / FILE
     if not file.is_file():

@@ -93,14 +93,7 @@ class BatchReader:
         self.batch_size = batch_size
 
     def with_statistics(self, statistics: dict[str, dict]) -> "BatchReader":
-        """Replaces the statistics with those that a model was trained with, so that batches use its quantiles.
-
-        Args:
-          statistics: see the attribute `statistics`.
-
-        Returns:
-          a `BatchReader` that is otherwise the same.
-        """
+        """Returns the same reader with the statistics of a trained model, so that batches use its quantiles."""
         other = copy.copy(self)
         other.statistics = statistics
         other._buckets = hashing.buckets_of(self.spec, statistics)
@@ -139,13 +132,8 @@ class BatchReader:
     def position_after(self, steps: int) -> dict[str, Any]:
         """Computes the position of all workers after `steps` batches per worker since this reader's start.
 
-        The computation reads no data and has the same result on every worker.
-
-        Args:
-          steps: number of batches per worker.
-
-        Returns:
-          dict, serializable as JSON, for the argument `position` of a later reader.
+        It is a dict, serializable as JSON, for the argument `position` of a later reader. The computation reads no data
+        and has the same result on every worker.
         """
         return self._start.after(steps, self.batch_size, self.rows).to_dict(self._order)
 

@@ -96,10 +96,8 @@ class Distinct:
     """The number of distinct int64 keys: exact below `size`, an estimate beyond that. The key 0 does not count.
 
     Keys are uniformly distributed hashes. If x is the largest of the `size` smallest keys divided by 2^64, the estimate
-    is (size - 1) / x, with a standard error of 1 / sqrt(size - 2), 0.8 %.
-
-    Source: Bar-Yossef et al., Counting Distinct Elements in a Data Stream, 2002; Beyer et al., On Synopses for
-    Distinct-Value Estimation, 2007.
+    is (size - 1) / x, with a standard error of 1 / sqrt(size - 2), 0.8 %. Source: Bar-Yossef et al., Counting Distinct
+    Elements in a Data Stream, 2002; Beyer et al., On Synopses for Distinct-Value Estimation, 2007.
     """
 
     def __init__(self, size: int = _SIZE) -> None:

@@ -77,22 +77,10 @@ def convert_files(
     spec: FeatureSpec,
     layout: Layout = DEFAULT,
 ) -> dict[str, Any]:
-    """Converts files, which all machines of the cluster see under the same paths, to a data set.
+    """Converts files, which all machines of the cluster see under the same paths, to a data set; see `convert`.
 
     A task reads whole files: one large file, or small files until they have 256 MB together. The rows have the same
-    order as in a conversion without Spark.
-
-    Args:
-      spark: SparkSession.
-      format: one of `FORMATS`.
-      input: see `convert.convert`.
-      output, spec, layout: see `convert`.
-
-    Returns:
-      dict; see `convert`.
-
-    Raises:
-      UserError: see `convert`.
+    order as in a conversion without Spark. `format` is one of `FORMATS`; for `input`, see `convert.convert`.
     """
     if format not in FORMATS:
         raise UserError(f"Spark converts {', '.join(FORMATS)}, not {format}: use engine=local")

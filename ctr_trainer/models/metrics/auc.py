@@ -10,12 +10,8 @@ def roc_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
 
         AUC = sum_s p_s * (n_<s + n_s / 2) / (P * N)
 
-    Args:
-      negatives, positives: float64[S], the sum of the examples' weights at each of S scores, in ascending order of the
-        scores. Examples with equal scores count as ties.
-
-    Returns:
-      float; NaN if there are no positive or no negative examples.
+    `negatives` and `positives` are float64[S], the sum of the examples' weights at each of S scores, in ascending order
+    of the scores. The result is NaN if there are no positive or no negative examples.
     """
     below = np.cumsum(negatives) - negatives
     pairs = positives.sum() * negatives.sum()
@@ -27,11 +23,7 @@ def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
 
         AP = sum_s (p_s / P) * p_>=s / (p_>=s + n_>=s)
 
-    Args:
-      negatives, positives: see `roc_auc`.
-
-    Returns:
-      float; NaN if there are no positive examples, 1 if there are only positive ones.
+    For `negatives` and `positives`, see `roc_auc`. The result is NaN without positive examples, 1 with only these.
     """
     total = positives.sum()
     if not total:
@@ -46,14 +38,10 @@ def deciles(sums: np.ndarray) -> list[dict[str, float]]:
     """Compares the predictions and the labels of each decile of the examples, sorted by prediction.
 
     Examples with equal scores are never separated: all of them belong to the decile of their middle. Therefore there
-    are fewer than ten deciles if many predictions are tied.
+    are fewer than ten deciles if many predictions are tied. `sums` are float64[S, 4], see `ScoreSums.sums`.
 
-    Args:
-      sums: float64[S, 4], see `ScoreSums.sums`.
-
-    Returns:
-      list of dicts, by ascending prediction: `decile` (1 to 10), `weight` (sum of the examples' weights), `prob_mean`,
-        `real_mean` and `copc`; [] if a score is NaN.
+    Returns dicts, by ascending prediction: `decile` (1 to 10), `weight` (sum of the examples' weights), `prob_mean`,
+    `real_mean` and `copc`; none if a score is NaN.
     """
     weights = sums[:, 1] + sums[:, 2]
     total = weights.sum()

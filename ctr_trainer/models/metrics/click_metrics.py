@@ -19,8 +19,7 @@ _MEANS = ("xentropy_mean", "accuracy", "prob_mean", "real_mean")
 class Mean:
     """The weighted mean sum(weight * value) / sum(weight).
 
-    Attributes:
-      state: float64[2], the sum of weighted values and the sum of weights; the states of two workers add up.
+    `state` is float64[2], the sum of weighted values and the sum of weights; the states of two workers add up.
     """
 
     def __init__(self) -> None:
@@ -43,11 +42,7 @@ class Mean:
 class ClickMetrics:
     """AUC, cross entropy, accuracy, mean prediction and mean label of one label's examples.
 
-    Args:
-      limit: number of scores that are kept, see `ScoreSums`.
-
-    Attributes:
-      SUMS: length of the vector `sums`.
+    At most `limit` scores are kept, see `ScoreSums`. The vector `sums` has the length SUMS.
     """
 
     SUMS = 3 * LINE_SCORES + 2 * len(_MEANS)

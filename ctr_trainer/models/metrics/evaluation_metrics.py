@@ -54,16 +54,11 @@ class GroupedExamples:
 def grouped_auc(logits: np.ndarray, signed_weights: np.ndarray, groups: np.ndarray) -> tuple[float, int, int]:
     """Computes the mean of the groups' AUCs, weighted by the groups' sums of example weights.
 
-      GAUC = sum_g w_g AUC_g / sum_g w_g, over the groups g with both classes; w_g is the sum of the weights in g
+        GAUC = sum_g w_g AUC_g / sum_g w_g, over the groups g with both classes; w_g is the sum of the weights in g
 
-    Args:
-      logits: float32[n]; NaN among them makes the value NaN.
-      signed_weights: float32[n], the weights of the examples, not 0, with a minus sign for negative examples.
-      groups: int64[n], the group of each example, in any order.
-
-    Returns:
-      (GAUC, NaN if no group has both classes; the number of groups with both classes; the number of groups with one
-      class only, which have no AUC).
+    The logits are float32[n], the signed weights float32[n], not 0 and with a minus sign for negative examples, and the
+    groups int64[n], in any order. Returns (GAUC, NaN if a logit is or no group has both classes; the number of groups
+    with both classes; the number of groups with one class only, which have no AUC).
 
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 6.3.
     """
