@@ -105,11 +105,11 @@ class Observations:
         """Finds each feature's form, and its most frequent text if that is frequent enough to be shown."""
         least = max(_LEAST_ROWS, _LEAST_SHARE * len(table))
         for f in self._spec.sparse:
-            if not f.is_bucketised and not f.derive:
-                self.texts[f.name] = {FORM: form(_first_values(table[f.column]))}
-            if f.combiner is None and not f.is_bucketised and not f.derive and f.column not in self._spec.ids:
-                text = _most_frequent(table[f.column], least)
-                if text:
+            if f.is_bucketised or f.derive:
+                continue
+            self.texts[f.name] = {FORM: form(_first_values(table[f.column]))}
+            if f.combiner is None and f.column not in self._spec.ids:
+                if text := _most_frequent(table[f.column], least):
                     self.texts[f.name][TYPICAL] = text
 
     def merge(self, other: "Observations") -> None:

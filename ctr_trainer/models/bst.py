@@ -60,7 +60,7 @@ def _transformed(history: History, mode: str, params: Params) -> tf.Tensor:
     _, length, dim = history.values.shape.as_list()
     if dim % params.heads:
         raise UserError(
-            f"heads={params.heads}: does not divide {dim}, the dim of sequence {history.name!r}; give a divisor of it"
+            f"heads={params.heads}: does not divide {dim}, the dim of sequence {history.feature.name!r}; give a divisor"
         )
     target = history.target[:, None]
     x = tf.concat([target, history.newest_first()], 1)

@@ -129,24 +129,19 @@ class ReadSequence:
     features: Features
 
     @property
-    def name(self) -> str:
-        """The name of the feature."""
-        return self.feature.name
-
-    @property
     def values(self) -> tf.Tensor:
         """float32[B, L, dim], the vectors of the behaviours, the oldest first."""
-        return self.features[f"sequence/{self.name}"]
+        return self.features[f"sequence/{self.feature.name}"]
 
     @property
     def mask(self) -> tf.Tensor:
         """float32[B, L], 1 for a behaviour and 0 for the padding at the end."""
-        return self.features[f"sequence_mask/{self.name}"]
+        return self.features[f"sequence_mask/{self.feature.name}"]
 
     @property
     def behaviours(self) -> Behaviours | None:
         """The `Behaviours`, to use instead of `values` and `mask`; None in an exported graph."""
-        return self.features.behaviours(self.name) if isinstance(self.features, Features) else None
+        return self.features.behaviours(self.feature.name) if isinstance(self.features, Features) else None
 
     def newest_first(self) -> tf.Tensor:
         """Returns float32[B, L, dim], the vectors of the behaviours, the newest first. Padding remains at the end."""

@@ -1,6 +1,5 @@
 """Drafts a feature spec: what each column becomes and why, as TOML."""
 
-import dataclasses
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +35,6 @@ _FEW = 20  # Two columns may have fewer distinct values than this in common by c
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass
 class Draft:
     """A feature spec to write.
 
@@ -48,18 +46,15 @@ class Draft:
     single-valued column, and `categories` those that are categories.
     """
 
-    missing: dict[str, str]
-    label: tuple[str, dict[str, Option], str]
-    ids: dict[str, str] = dataclasses.field(default_factory=dict)
-    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
-    weak: list[str] = dataclasses.field(default_factory=list)
-    amounts: list[tuple[Column, dict[str, Any]]] = dataclasses.field(default_factory=list)
-    gains: dict[str, float] = dataclasses.field(default_factory=lambda: {"dense": 0.0, "sparse": 0.0})
-    features: dict[str, list[list[str]]] = dataclasses.field(
-        default_factory=lambda: {section: [] for section in ("dense", "sparse", "cross")}
-    )
-    codes: dict[str, Codes] = dataclasses.field(default_factory=dict)
-    categories: list[str] = dataclasses.field(default_factory=list)
+    def __init__(self, missing: dict[str, str], label: tuple[str, dict[str, Option], str]) -> None:
+        self.missing, self.label, self.gains = missing, label, {"dense": 0.0, "sparse": 0.0}
+        self.ids: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
+        self.weak: list[str] = []
+        self.amounts: list[tuple[Column, dict[str, Any]]] = []
+        self.features: dict[str, list[list[str]]] = {"dense": [], "sparse": [], "cross": []}
+        self.codes: dict[str, Codes] = {}
+        self.categories: list[str] = []
 
     def add(self, section: str, column: str, why: str, suffix: str = "", **options: Option) -> str:
         """Adds a feature of a column, and returns its name. The column's second feature needs a `suffix` for it."""

@@ -12,14 +12,8 @@ from ctr_trainer.models.metrics.click_metrics import ClickMetrics, Mean, metric_
 Merge = Callable[[np.ndarray, str], np.ndarray]  # f(array, name) -> array; a collective.
 # Whether a greater or a smaller value is better. A metric that is not listed, such as `prob_mean`, has no direction.
 DIRECTIONS = {
-    "auc": "max",
-    "accuracy": "max",
-    "auc_pr": "max",
-    "gauc": "max",
-    "logloss": "min",
-    "loss": "min",
-    "normalized_entropy": "min",
-    "brier": "min",
+    **dict.fromkeys(("auc", "accuracy", "auc_pr", "gauc"), "max"),
+    **dict.fromkeys(("logloss", "loss", "normalized_entropy", "brier"), "min"),
 }
 
 
