@@ -47,6 +47,7 @@ lint: install  ## ruff, import-linter (who imports whom) and mypy
 	@.venv/bin/lint-imports --no-logo --no-cache
 	@.venv/bin/mypy
 	@.venv/bin/mypy examples/*.py
+	@cd benchmarks && MYPYPATH=.. ../.venv/bin/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache *.py
 
 format: install  ## let ruff correct imports and layout
 	@.venv/bin/ruff check --fix .

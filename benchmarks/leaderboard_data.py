@@ -63,7 +63,7 @@ class Data:
 
     def spec(self, model: str) -> FeatureSpec:
         """Returns the feature spec of a model; a model that does not read histories gets their means."""
-        spec, pooled = FeatureSpec.load(CONFIGS / f"{self.name}.toml"), dict(combiner="mean", keep="last")
+        spec, pooled = FeatureSpec.load(CONFIGS / f"{self.name}.toml"), dict[str, Any](combiner="mean", keep="last")
         if model in HISTORY_MODELS:
             return spec
         sparse = (dataclasses.replace(f, **pooled) if f.combiner == "none" else f for f in spec.sparse)

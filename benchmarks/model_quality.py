@@ -94,7 +94,8 @@ def described(keys: pathlib.Path | Mapping[str, str], directory: pathlib.Path) -
         if isinstance(keys, pathlib.Path):
             directory, text = keys.parent, keys.read_text(encoding="utf-8")
             keys = (tomllib.loads if keys.suffix == ".toml" else json.loads)(text)
-        table = Table(**{key: directory / text if key in ("file", "test") else text for key, text in keys.items()})
+        given: Any = {key: directory / text if key in ("file", "test") else text for key, text in keys.items()}
+        table = Table(**given)
     except (ValueError, TypeError, AttributeError) as error:
         raise SystemExit(f"{where}: {error}; --help says how to describe a table") from None
     if missing := [path for path in (table.file, table.test) if path and not path.exists()]:

@@ -94,6 +94,7 @@ class NetworkJob(Job):
         """Limits the network, starts the service, and runs the job to its end."""
         machines.limit(self.on, self.gbit)
         path = os.pathsep.join([str(self.programs), sides.environment()["PATH"]])
+        service: Any  # A `MachineService`.
         with tempfile.TemporaryDirectory() as own, MachineService(self.on[0], pathlib.Path(own), directory) as service:
             flags = (*self.flags, f"--embedding_service={service.address}", f"--token_file={service.token_file}")
             # sshd does not set a command's PATH from the user's profile, and each machine has one core.
@@ -108,7 +109,7 @@ def networks(names: Sequence[str], scale: float) -> dict[str, tuple[str, ...]]:
     The hidden layers have the widths 64, h, h, 64, with h^2 + 128 h parameters: about as many as the network that is
     named, or as the number, divided by `scale`.
     """
-    found = {}
+    found = dict[str, tuple[str, ...]]()
     for name in names:
         if name not in PARAMS and not name.isdecimal():
             raise SystemExit(f"--dense_params={name}: expected {', '.join(PARAMS)} or a number of parameters")
@@ -199,8 +200,8 @@ def main(arguments: list[str] | None = None) -> None:
     percents: dict[str, Percents] = {tower: {} for tower in towers}
     for (tower, place, way), job in every.items():
         if job.name in runs:
-            own = column(job, runs[job.name], runs.get(f"{tower} {ALONE}"), examples)
-            columns[tower][f"{place} {way}".strip()] = own
+            of_alone = runs.get(f"{tower} {ALONE}")
+            columns[tower][f"{place} {way}".strip()] = column(job, runs[job.name], of_alone, examples)
         if place != ALONE:
             known = columns[tower].get(f"{place} {way}".strip(), {})
             percents[tower].setdefault(place, {})[way or "plain"] = known.get("percent")

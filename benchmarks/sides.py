@@ -70,7 +70,7 @@ def call(command: Sequence[object], more: Mapping[str, str] | None = None, shows
     not end in time, or this program is interrupted, the command is killed with all processes that it started.
     """
     line, log = [*map(str, command)], None if shows_log else subprocess.PIPE
-    pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
+    pipes = dict[str, Any](stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
     own = environment(more)
     if not shutil.which(line[0], path=own["PATH"]):
         raise SystemExit(f"{line[0]}: there is no such program; `make install` builds Horovod, which has horovodrun")

@@ -25,7 +25,6 @@ import sides
 import stream_kills as kills
 from stream_loop import NAME, OWN, PARTITIONS, TOPIC, Appender, clicks, without_label
 
-from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from tests import redis_cluster
 from tests.scoring.conftest import Client
 from tests.scoring.process import Server, serving
@@ -265,7 +264,7 @@ def measure(times: int) -> dict[str, Any]:
         process.terminate()
         process.wait(WAIT_SECONDS)
         good = [*(f"record {number}" for number in range(appender.appended)), *faults.good]
-        trained = kills.steps_by_key(latest_checkpoint(model_dir))
+        trained = kills.steps_by_key(kills.newest(model_dir))
         not_trained, twice = kills.count(good, *trained)
         print(f"{len(good)} good records, {not_trained} not trained, {twice} trained too often", flush=True)
         damaged = len(faults.damaged) - kills.count(faults.damaged, *trained)[0]

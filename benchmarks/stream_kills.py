@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 import sides
 from stream_loop import NAME, OWN, PARTITIONS, TOPIC, Appender, Row, clicks, without_label
 
-from ctr_trainer.checkpoint.checkpoint import Checkpoint, latest_checkpoint
+from ctr_trainer.checkpoint.checkpoint import Checkpoint, latest_checkpoint, list_checkpoints
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.features import hashing
 from ctr_trainer.live.stream.plan import StreamPosition
@@ -148,8 +148,8 @@ def read_topic(address: str, most: int) -> tuple[list[bytes], dict[int, int]]:
     """Returns at most `most` records of a topic, and its end offsets by partition."""
     import confluent_kafka
 
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "count", "log_level": 0})
-    values, ends, idle_since = [], dict.fromkeys(range(PARTITIONS), 0), time.monotonic()
+    consumer: Any = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "count", "log_level": 0})
+    values, ends, idle_since = list[bytes](), dict.fromkeys(range(PARTITIONS), 0), time.monotonic()
     with contextlib.closing(consumer):
         consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, 0) for partition in ends])
         while len(values) < most and time.monotonic() - idle_since < 20.0:
@@ -227,7 +227,7 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
         until(lambda: saved(model_dir)[0] > last and saved(model_dir)[1] == ends, "the training of all records")
         process.terminate()
         process.wait(WAIT_SECONDS)
-        checkpoint = latest_checkpoint(model_dir)
+        checkpoint = newest(model_dir)
         servers.wait_for_step(checkpoint.step)
     not_trained, twice = count(names, *steps_by_key(checkpoint))
     restarts = [float(secs) for secs in re.findall(r"training again after ([\d.]+) s", log.read_text(errors="replace"))]
@@ -243,9 +243,15 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
     }
 
 
+def newest(model_dir: pathlib.Path) -> Checkpoint:
+    """Returns the newest checkpoint, which there must be."""
+    (*_, found) = list_checkpoints(str(model_dir))
+    return found
+
+
 def saved(model_dir: pathlib.Path) -> tuple[int, dict[int, int]]:
     """Returns the step of the newest checkpoint, 0 without one, and the offsets up to which it has trained."""
-    found = latest_checkpoint(model_dir)
+    found = latest_checkpoint(str(model_dir))
     position = StreamPosition.from_dict(found.position) if found else None
     return (found.step, position.trained()) if found and position else (0, {})
 

@@ -87,7 +87,7 @@ class Appender(threading.Thread):
 
     def append_bytes(self, value: bytes, event_seconds: float | None = None) -> None:
         """Appends a message as it is, with an event time in seconds since 1970; the default is now."""
-        when = {} if event_seconds is None else {"timestamp": int(1000 * event_seconds)}
+        when: dict[str, Any] = {} if event_seconds is None else {"timestamp": int(1000 * event_seconds)}
         self._producer.produce(TOPIC, value, partition=self.appended % PARTITIONS, **when)
         self._producer.poll(0)
 
