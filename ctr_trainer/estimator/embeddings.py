@@ -140,7 +140,6 @@ class Embeddings:
     Threads: the training thread calls all methods, except that `prepare` may run in its own thread.
 
     Args:
-      inputs, rows: the `TableInputs` and the `WorkerRows` of each table, by name.
       dense: the rows of a dense optimizer in a training.
       ahead: number of batches whose rows `prepare` pulls in one request; 0 to pull nothing ahead.
       lookup_latency: OpsEmbeddingLookup: time of each request for rows or, without a service, each lookup in a table.

@@ -70,10 +70,9 @@ class EvaluatedTraining:
             _log.info("learning rates resume at %g of their full value, because of the evaluations so far", factor)
 
     def evaluate_if_due(self, session: tf1.Session, step: int, saves: bool) -> bool:
-        """Evaluates after `step` if it is due; returns whether to stop training. A collective.
+        """Evaluates after `step`, at which a checkpoint was saved if `saves`, if it is due. A collective.
 
-        Args:
-          saves: whether a checkpoint was saved after `step`.
+        Returns whether to stop training.
         """
         return self._period.is_due(step, saves) and self._evaluate(session, step)
 

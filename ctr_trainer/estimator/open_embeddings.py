@@ -40,7 +40,6 @@ def open_embeddings(
     The workers of a host train one copy of the rows if the store has `host_memory`; else each worker has its own.
 
     Args:
-      features: the features after the model was built.
       config: with `deterministic`, workers that share rows train with `HostGradients`, and syncs are strict.
       step: the step of the model to train; None for an evaluation.
       trained: dict of table name -> the TableConfig to use; None to make them from `config`.

@@ -67,8 +67,8 @@ class Saving:
     def __call__(self, session: tf1.Session, step: int) -> str:
         """Writes the checkpoint of `step` unless it was already written. Returns its path. A collective.
 
-        Raises UserError: the checkpoint cannot be written, a variable or a row is not finite, or variables differ
-        between the ranks. The earlier checkpoints stay valid. ServiceLost: the embedding service is lost.
+        Raises ServiceLost, or UserError: the checkpoint cannot be written, a variable or a row is not finite, or
+        variables differ between the ranks. The earlier checkpoints stay valid.
         """
         self.begin(session, step)
         self._wait()

@@ -118,7 +118,6 @@ class Attempt:
     Args:
       name: unique name, `JOB.NUMBER`, which is in the environment of all its processes. Also an attribute.
       hosts: the hosts, each with as many slots as workers. Also an attribute.
-      environment: complete environment of each worker.
       errors: directory in which the workers of this host write why they end.
       waits: whether the workers, all of them on this host, wait for `release` before they begin.
 

@@ -48,12 +48,8 @@ class Hosts:
     Within a `with` block, threads look for changes. One of them tries to connect to the ssh port of each host every
     five seconds, and every half second to a host that no longer answers. A host that has never answered counts as
     available, because ssh may reach it by another route. If not, `horovodrun` reports the error. Another thread calls
-    `discover` every second. If it fails, the previous hosts are kept.
-
-    Args:
-      hosts: the hosts at the beginning.
-      port: port of ssh; 0 for the default.
-      discover: f() -> the hosts that there are now; None for a fixed list.
+    `discover` every second, which returns the hosts that there are now; None for a fixed list. If it fails, the
+    previous hosts are kept. `port` is the port of ssh; 0 for the default.
     """
 
     def __init__(

@@ -28,9 +28,7 @@ class Restart:
     """A restart of all workers.
 
     Attributes:
-      reason: sentence, without its full stop.
       time, lost_at: time of the loss as text, such as `2026-01-31 12:00:00`, and in seconds since 1970.
-      workers_before, workers: number of workers before and after the restart.
       hosts: the hosts in the format of `-H`.
       step: step of the checkpoint from which training resumes; 0 for the beginning, None if unknown.
       steps_lost: number of steps after the checkpoint that the workers are known to have completed.

@@ -65,9 +65,7 @@ class Patience:
 class Supervisor:
     """Starts the workers of one training, and restarts them as often as needed.
 
-    Args:
-      environment: complete environment of each worker.
-      grace_seconds: longest time in which the workers may save and end.
+    `environment` is the complete environment of each worker, which may take `grace_seconds` to save and end.
     """
 
     def __init__(
@@ -94,8 +92,8 @@ class Supervisor:
     def run(self) -> None:
         """Runs the training to its end; call it in the main thread.
 
-        Raises UserError: the workers are not restarted. The message contains their error and the reason.
-        StoppedInOrder: the workers have ended because of SIGTERM or SIGINT.
+        Raises UserError with their error and the reason if the workers are not restarted, and StoppedInOrder if they
+        have ended because of SIGTERM or SIGINT.
         """
         summary, saved = summary_stamp(self._model_dir), Saved.newest(self._model_dir) or Saved()
         with child.handling_signals(self._take_signal), self._errors, contextlib.closing(self):

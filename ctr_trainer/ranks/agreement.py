@@ -65,12 +65,9 @@ def meeting(
     Within the block, the other hosts can check this host. Without notices, this function neither waits nor checks.
 
     Yields the sorted first ranks of the hosts, the same on all ranks; [0] for a single rank, and [] without notices.
+    Horovod connects the ranks by `interface`, and all ranks must have the same `flags`, name -> value.
 
-    Args:
-      interface: network interface by which Horovod connects the ranks.
-      flags: settings, name -> value, that must be equal on all ranks.
-
-    Raises Lost: a rank does not start, or a rank or `horovodrun` cannot be reached. UserError: the ranks are
+    Raises Lost if a rank does not start, or a rank or `horovodrun` cannot be reached, and UserError if the ranks are
     inconsistent.
     """
     if placement.size == 1 or not notices.address:

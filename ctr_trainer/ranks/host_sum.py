@@ -32,8 +32,8 @@ class HostPeers:
       meet: f(), a barrier of all ranks.
       first: rank in the job of the worker with local rank 0, for messages.
 
-    Raises UserError: another worker cannot be reached. ConnectionError: (all methods) a worker has ended; the message
-    names it.
+    Raises UserError if another worker cannot be reached. All methods raise ConnectionError, which names the worker, if
+    a worker has ended.
     """
 
     def __init__(self, rank: int, size: int, name: str, meet: Callable[[], None], first: int = 0) -> None:

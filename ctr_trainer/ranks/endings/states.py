@@ -102,9 +102,8 @@ class RankStates:
     A rank lives while its file changes, no matter how long its work takes. Only this host's clock measures the times
     between changes, so clocks may differ.
 
-    Args:
-      own: the calling rank, which is not called missing before its first step; None if the caller is not a rank.
-      lost_seconds: time without a change of its file after which a rank is lost.
+    `own` is the calling rank, which is not called missing before its first step; None if the caller is not a rank. A
+    rank is lost after `lost_seconds` without a change of its file.
     """
 
     def __init__(self, model_dir: str, size: int, own: int | None, lost_seconds: float = LOST_SECONDS) -> None:

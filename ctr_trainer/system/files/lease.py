@@ -110,7 +110,7 @@ class FileLease:
       refusal: f(holder) -> the error message if another process has the lock; `holder` is a text such as
         `process 7 on host a since 2026-01-31 12:00:00`.
 
-    Raises InUse: another process has the lock. UserError: the file cannot be created.
+    Raises InUse if another process has the lock, and UserError if the file cannot be created.
     """
 
     def __init__(self, path: str | os.PathLike[str], refusal: Callable[[str], str]) -> None:

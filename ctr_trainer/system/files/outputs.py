@@ -93,8 +93,8 @@ class Unfinished:
         such a list.
       what: name of the output for messages, such as `conversion`.
 
-    Raises InUse: another process is writing to the directory. UserError: the path is a file, the directory has other
-    files, or it cannot be written to.
+    Raises InUse if another process is writing to the directory, and UserError if the path is a file, the directory has
+    other files, or it cannot be written to.
     """
 
     def __init__(self, path: Any, what: str) -> None:
