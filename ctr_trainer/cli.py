@@ -26,6 +26,8 @@ COMMANDS = {
     "report": "compare training runs: a table and curves",
     "export": "write a trained model as a SavedModel",
     "publish": "give a checkpoint's rows and dense tower to servers, or deliver what a training publishes",
+    "keys": "show the keys and rows of single values, such as a user's",
+    "erase": "remove single values, such as a user's, from a model and its publications",
     "convert": "turn raw logs into the Parquet files that the other commands read",
     "serve": "run one shard of the embedding lookup service",
     "service": "inspect running shards of the embedding service",

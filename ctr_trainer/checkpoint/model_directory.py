@@ -186,6 +186,13 @@ def save_features(model_dir: str, features: Features) -> None:
     features_path(model_dir).write_json({"spec": features.spec.to_dict(), "statistics": features.statistics})
 
 
+def trained_features(model_dir: str) -> TrainedFeatures:
+    """Returns `load_features`; raises UserError if the model has none."""
+    if (found := load_features(model_dir)) is None:
+        raise UserError(f"{model_dir}: the model has no feature spec, so the keys of its values are not known")
+    return found
+
+
 def load_features(model_dir: str) -> TrainedFeatures | None:
     """Returns (FeatureSpec, statistics) of the model in `model_dir`, or None.
 

@@ -27,8 +27,9 @@ class PublishFlags(Settings, title="Publish"):
 
 
 GROUPS = (Experiment, TrainedModelFlags, PublishFlags)
-_REDIS = ("redis_auth_file", "redis_ca", "redis_cert")
-TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "change_inputs", *_REDIS)
+_GRACE_SECONDS = 600.0
+REDIS = ("redis_auth_file", "redis_ca", "redis_cert")
+TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "change_inputs", *REDIS)
 EXAMPLES = (
     "python -m ctr_trainer publish --model_dir=demo/model --to=publications/ctr",
     "python -m ctr_trainer publish --model_dir=demo/model --to=s3://bucket/ctr --publish_dtype=float16",
@@ -44,7 +45,7 @@ def run(given: frozenset[str], experiment: Experiment, use: TrainedModelFlags, p
     if publish.source:
         _deliver(publish, experiment.run.publish.redis)
     else:
-        _publish(given, experiment, use.checkpoint, publish.to)
+        publish_checkpoint(given, experiment, use.checkpoint, publish.to)
 
 
 def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
@@ -67,7 +68,10 @@ def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
         deliver(publish.source, publish.to, functools.partial(open_target, publish.to, redis), ended)
 
 
-def _publish(given: frozenset[str], experiment: Experiment, checkpoint: str, to: str) -> None:
+def publish_checkpoint(
+    given: frozenset[str], experiment: Experiment, checkpoint: str, to: str, grace_secs: float = _GRACE_SECONDS
+) -> None:
+    """Publishes a checkpoint. Earlier generations stay for `grace_secs`; with 0 they are removed at once."""
     require_model(experiment.model)
 
     import contextlib
@@ -80,11 +84,13 @@ def _publish(given: frozenset[str], experiment: Experiment, checkpoint: str, to:
     from ctr_trainer.system.files.temporary import temporary_directory
 
     distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))
-    with contextlib.closing(open_target(to, experiment.run.publish.redis)) as target:
+    with contextlib.closing(open_target(to, experiment.run.publish.redis, grace_secs)) as target:
         _, estimator, found = open_trained(given, experiment, checkpoint)
         with temporary_directory() as spool:
             write_publication(spool, estimator, found, experiment.run.publish)
             record = Delivery(spool, lambda: target).step()
+        if not grace_secs:
+            target.tidy()
     assert record is not None  # The spool contains one record.
     said = dict(to=to, checkpoint=found.path, global_step=record.global_step, rows=record.rows)
     print(json.dumps(said), flush=True)

@@ -44,7 +44,7 @@ class Encoder:
 
     def __init__(self, spec: FeatureSpec, time: str | None = None, labels_needed: bool = True) -> None:
         jobs = {f.name: _Job(f.column, _number, f"feature {f.name!r}") for f in spec.dense}
-        jobs |= {f.name: _Job(f.column, _encoding(f), f"feature {f.name!r}") for f in spec.sparse}
+        jobs |= {f.name: _Job(f.column, encoding(f), f"feature {f.name!r}") for f in spec.sparse}
         for name, label in label_columns(spec).items():
             encode = functools.partial(
                 encoders.encode_label, label=label, suffix=spec.csv.label_suffix, is_needed=labels_needed
@@ -90,7 +90,8 @@ class Encoder:
         return whole if good.all() else whole.filter(pa.array(good))
 
 
-def _encoding(feature: SparseFeature) -> Callable[[pa.Array], Encoded]:
+def encoding(feature: SparseFeature) -> Callable[[pa.Array], Encoded]:
+    """Returns f(column) -> `Encoded` of a sparse feature."""
     if feature.combiner:
         return functools.partial(encoders.encode_list, feature=feature)
     return _number if feature.is_bucketised else functools.partial(_single, feature=feature)

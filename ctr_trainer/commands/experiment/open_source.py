@@ -26,7 +26,7 @@ from ctr_trainer.system.messages.errors import UserError
 if TYPE_CHECKING:
     from ctr_trainer.live.stream.reader import StreamReader
 
-_CACHE = "data_cache"
+CACHE = "data_cache"
 _TEXT = (".csv", ".tsv")
 _COMPRESSED = (".gz", ".bz2", ".zst")
 
@@ -92,7 +92,7 @@ def _look(
     files = path.split(",")
     is_parquet = parquet.is_parquet(list_files(files)[0].path)
     if not is_parquet or max_bad_rows:
-        data_cache = str(path_of(model_dir) / _CACHE)
+        data_cache = str(path_of(model_dir) / CACHE)
         if not is_local(data_cache):
             raise UserError(
                 f"{path}: TFRecords and text are converted on first use to a directory on a disk that all workers see, "

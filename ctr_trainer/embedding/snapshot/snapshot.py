@@ -96,7 +96,7 @@ def check(path: AnyPath, entry: FileEntry) -> None:
         raise UserError(f"{file}: {error.strerror}; the snapshot needs this file") from None
     if crc32 != entry["crc32"]:
         raise UserError(f"{file}: checksum {crc32:08x}, expected {entry['crc32']:08x}: altered; use another snapshot")
-    rows = sum(map(len, _batches(path, entry)))
+    rows = sum(map(len, batches(path, entry)))
     if rows != entry["rows"]:
         raise UserError(f"{file}: {rows} rows, expected {entry['rows']}; use another snapshot")
 
@@ -108,7 +108,7 @@ def read(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, np.ndar
     """
     config = read_config(path, entry)
     yield config, np.empty(0, np.int64), np.empty((0, config.width), np.float32)
-    for batch in _batches(path, entry):
+    for batch in batches(path, entry):
         yield config, *columns(batch)
 
 
@@ -120,7 +120,7 @@ def read_config(path: AnyPath, entry: FileEntry) -> TableConfig:
 
 def read_use(path: AnyPath, entry: FileEntry) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields (keys int64[n], last_used uint32[n], frequency uint32[n]) of a checked `use` file."""
-    for batch in _batches(path, entry):
+    for batch in batches(path, entry):
         yield tuple(column.to_numpy() for column in batch.columns)
 
 
@@ -139,7 +139,8 @@ def _open(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, pa.Rec
         raise UserError(f"{file}: not an Arrow IPC file of a table: {error}") from None
 
 
-def _batches(path: AnyPath, entry: FileEntry) -> Iterator[pa.RecordBatch]:
+def batches(path: AnyPath, entry: FileEntry) -> Iterator[pa.RecordBatch]:
+    """Yields the record batches of a checked file."""
     with _open(path, entry) as (_, reader):
         count = reader.num_record_batches
     for i in range(count):
@@ -189,7 +190,7 @@ def merged(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableCon
     for entry in reversed(files):
         kind, seen = entry.get("kind", "full"), newer.setdefault(entry["table"], Index())
         if kind == "removed":
-            for batch in _batches(path, entry):
+            for batch in batches(path, entry):
                 seen.find_or_add(batch.column("key").to_numpy())
         elif kind in ("full", "delta"):
             for config, keys, rows in read(path, entry):

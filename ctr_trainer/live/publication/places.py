@@ -9,7 +9,7 @@ from ctr_trainer.live.publication.cluster import is_cluster
 from ctr_trainer.live.publication.cluster_reader import ClusterReader
 from ctr_trainer.live.publication.cluster_target import ClusterTarget
 from ctr_trainer.live.publication.directory_reader import DirectoryReader
-from ctr_trainer.live.publication.directory_target import DirectoryTarget
+from ctr_trainer.live.publication.directory_target import GRACE_SECONDS, DirectoryTarget
 from ctr_trainer.live.publication.records import Place, Record
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.files.paths import Path
@@ -109,13 +109,15 @@ class RowReader(Protocol):
         """Releases memory, files and connections."""
 
 
-def open_target(url: Place, redis: RedisFiles = _NO_FILES) -> Target:
+def open_target(url: Place, redis: RedisFiles = _NO_FILES, grace_secs: float = GRACE_SECONDS) -> Target:
     """Opens the target at a path or URL of a directory, or the `redis://` or `rediss://` URL of a cluster.
+
+    What a newer record replaces stays for readers for `grace_secs`.
 
     Raises:
       UserError: another process publishes there, or the place does not answer.
     """
-    return ClusterTarget(str(url), redis) if is_cluster(url) else DirectoryTarget(url)
+    return ClusterTarget(str(url), redis, grace_secs) if is_cluster(url) else DirectoryTarget(url, grace_secs)
 
 
 def open_reader(url: Place, redis: RedisFiles = _NO_FILES, cache_rows: int = 100_000) -> RowReader:

@@ -1,0 +1,144 @@
+"""Values of a person are shown and erased: no file that is left has their keys, rows or texts."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from ctr_trainer import cli
+from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint.model_directory import load_features, one_job
+from ctr_trainer.checkpoint.values import values_of
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.features import hashing
+from ctr_trainer.live.publication.places import open_reader
+from tests import small
+
+MORE = """
+[[cross]]
+columns = ["user", "place"]
+
+[[limits]]
+table = "dim4"
+max_rows = 100000
+min_frequency = 2
+"""
+ERASED = ("user", "person-7", "place", "south")
+FLAGS = ("--recipe=none", "--batch_size=32", "--threads=1", "--hidden_units=4", "--epochs=3")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A directory with `rows.csv`, of persons, and `spec.toml`."""
+    directory = tmp_path_factory.mktemp("persons")
+    small.write_csv(directory / "rows.csv", 400)
+    text = re.sub(r",u(\d+),", r",person-\1,", (directory / "rows.csv").read_text())
+    (directory / "rows.csv").write_text(text)
+    (directory / "spec.toml").write_text(small.SPEC + MORE)
+    return directory
+
+
+def _train(data, model, *more):
+    flags = [f"--train_data={data / 'rows.csv'}", f"--feature_spec={data / 'spec.toml'}", f"--model_dir={model}"]
+    return cli.main(["train", *flags, *FLAGS, f"--eval_data={data / 'rows.csv'}", *more])
+
+
+@pytest.fixture(scope="module")
+def model(data, tmp_path_factory):
+    """The directory of a model of one step."""
+    directory = tmp_path_factory.mktemp("model")
+    assert _train(data, directory, "--max_steps=1", "--eval_data=") == 0
+    return directory
+
+
+def _rows(checkpoint):
+    found = {}
+    for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
+        found |= {int(key): row.tobytes() for key, row in zip(keys, rows, strict=True)}
+    return found
+
+
+def _files_with(directory, patterns):
+    """Returns the files of a directory that have one of some bytes."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {path for path in files for sought in patterns if sought in path.read_bytes()}
+
+
+def test_values_are_erased_from_every_file_and_nothing_else_is(data, tmp_path, capsys, monkeypatch):
+    model, to = tmp_path / "model", tmp_path / "publication"
+    steps = ["--save_checkpoints_steps=6", "--eval_steps=6", "--best_metric=auc"]
+    assert _train(data, model, *steps) == 0
+    assert cli.main(["publish", f"--model_dir={model}", f"--to={to}", "--checkpoint=latest"]) == 0
+    before = checkpoints.list_checkpoints(str(model))
+    kinds = {entry["kind"] for checkpoint in before for entry in checkpoint.tables}
+    assert kinds == {"full", "delta", "use", "counts"}
+
+    capsys.readouterr()
+    assert cli.main(["keys", *ERASED, f"--model_dir={model}", "--checkpoint=latest"]) == 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rows = _rows(before[-1])
+    assert [each["feature"] for each in said] == ["user", "place", "user_x_place"]
+    for each in said:
+        (row,) = each["rows"]
+        assert np.array(row["weights"] + row["state"], np.float32).tobytes() == rows[each["key"]]
+        assert len(row["weights"]) == 4 + 1 and 0 < row["last_step"] <= before[-1].step and row["trained"] > 0
+
+    # The crosses of the person with all places, and of the place with all persons that are in the data.
+    features = load_features(str(model))
+    pairs = {tuple(line.split(",")[4:7:2]) for line in (data / "rows.csv").read_text().splitlines()[1:]}
+    (cross,) = features[0].cross
+    keys = {each["key"] for each in said}
+    for user, place in pairs:
+        if user == "person-7" or place == "south":
+            parts = values_of(features, [("user", user), ("place", place)])[:2]
+            keys.add(int(hashing.cross_keys(cross, [np.array([part.key]) for part in parts])[0]))
+    assert len(keys & rows.keys()) > 20  # Single examples have no row of their cross.
+    patterns = [b"person-7", b"south", *(key.to_bytes(8, "little", signed=True) for key in keys)]
+    patterns += [rows[key] for key in keys & rows.keys()]
+    has = {path.relative_to(tmp_path).parts[:2] for path in _files_with(tmp_path, patterns)}
+    assert {("model", name) for name in ("checkpoints", "best", "data_cache", "features.json")} < has
+    assert "publication" in {each[0] for each in has}
+
+    erase = ["erase", *ERASED, f"--model_dir={model}", f"--to={to}", "--checkpoint=latest"]
+    with one_job(str(model)):
+        assert cli.main(erase) == 1
+    commit = checkpoints.commit
+    monkeypatch.setattr(checkpoints, "commit", lambda checkpoint: 1 / 0)
+    assert cli.main(erase) == 70
+    assert [_rows(each) for each in checkpoints.list_checkpoints(str(model))] == [_rows(each) for each in before]
+    monkeypatch.setattr(checkpoints, "commit", commit)
+    capsys.readouterr()
+    assert cli.main(erase) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert _files_with(tmp_path, patterns) == set()
+    assert said["rows"] > 2 * len(keys) and any("user_x_place" in each for each in said["not_reached"])
+
+    after = checkpoints.list_checkpoints(str(model))
+    assert [each.step for each in after] == [each.step for each in before]
+    assert _rows(after[-1]) == {key: row for key, row in rows.items() if key not in keys}
+    for each in [*after, *checkpoints.list_checkpoints(str(model), checkpoints.BEST)]:
+        each.verify()
+    reader = open_reader(to)
+    kept = np.array(sorted(rows.keys() - keys), np.int64)
+    assert reader.read("dim4", kept)[1].all() and not reader.read("dim4", np.array(sorted(keys)))[1].any()
+    reader.close()
+    assert cli.main(["keys", *ERASED, f"--model_dir={model}"]) == 0
+    assert all(not json.loads(line)["rows"] for line in capsys.readouterr().out.splitlines()[-3:])
+    assert _train(data, model, *steps, "--epochs=4") == 0  # The raw data still has them, so they are learned again.
+    assert keys & _rows(checkpoints.latest_checkpoint(str(model))).keys()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "there are none"),
+        (["user"], "user has no value"),
+        (["usr", "u1"], "no such sparse feature; it has user, .* user?"),
+        (["age_group", "old"], "age_group old: expected a finite number"),
+        (["age_group", "30"], "age_group: its rows are of ranges or parts"),
+    ],
+)
+def test_what_cannot_be_erased_is_said(model, values, message, capsys):
+    assert cli.main(["erase", *values, f"--model_dir={model}"]) == 1
+    assert re.search(message, capsys.readouterr().err)
