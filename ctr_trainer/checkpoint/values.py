@@ -108,7 +108,7 @@ class Erasure:
         slots = {feature.slot for feature in spec.sparse if feature.name in names}
         crosses = [cross for cross in spec.cross if slots & {part.slot for part in spec.crossed(cross)}]
         if crosses:
-            where = ", ".join(source.name for source in sources) or "none was found: give --train_data"
+            where = ", ".join(source.name for source in sources) or "none was found: set train_data"
             crossed = ", ".join(cross.name for cross in crosses)
             self.not_reached.append(f"rows of the crosses {crossed} of combinations that the data lacks ({where})")
             own = [keys for source in sources for keys in _crossed(features, crosses, self.keys, source)]

@@ -1,5 +1,6 @@
 """Values of a person are shown and erased: no file that is left has their keys, rows or texts."""
 
+import contextlib
 import json
 import re
 
@@ -13,7 +14,7 @@ from ctr_trainer.checkpoint.values import values_of
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.features import hashing
 from ctr_trainer.live.publication.places import open_reader
-from tests import small
+from tests import redis_cluster, small
 
 MORE = """
 [[cross]]
@@ -142,3 +143,23 @@ def test_values_are_erased_from_every_file_and_nothing_else_is(data, tmp_path, c
 def test_what_cannot_be_erased_is_said(model, values, message, capsys):
     assert cli.main(["erase", *values, f"--model_dir={model}"]) == 1
     assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.integration
+def test_a_cluster_has_one_generation_without_the_erased_row(model, tmp_path, capsys):
+    with redis_cluster.running(tmp_path) as cluster:
+        publish = [f"--model_dir={model}", f"--to={cluster.url}"]
+        assert cli.main(["publish", *publish]) == 0
+        capsys.readouterr()
+        assert cli.main(["keys", "place", "south", f"--model_dir={model}"]) == 0
+        key = np.array([json.loads(capsys.readouterr().out.splitlines()[-1])["key"]])
+        generations = []
+        for is_there in (True, False):
+            with contextlib.closing(open_reader(cluster.url)) as reader:
+                assert list(reader.read("dim4", key)[1]) == [is_there]
+                generations.append(reader.record.generation)
+            if is_there:
+                assert cli.main(["erase", "place", "south", *publish]) == 0
+        names = b" ".join(name for port in cluster.primaries() for name in cluster.ask(port, "KEYS", "*"))
+        old, new = (str(generation).encode() in names for generation in generations)
+        assert new and not old
