@@ -211,11 +211,7 @@ def unfinished(model_dir: str) -> list[str]:
 
 
 def load(path: str) -> Checkpoint:
-    """Returns the Checkpoint in a directory.
-
-    Raises:
-      UserError: the manifest is truncated or altered.
-    """
+    """Returns the Checkpoint in a directory."""
     manifest = path_of(path) / MANIFEST
     try:
         values = json.loads(manifest.read_bytes())

@@ -35,11 +35,7 @@ class Value(NamedTuple):
 
 
 def values_of(features: TrainedFeatures, pairs: Iterable[tuple[str, str]]) -> list[Value]:
-    """Returns the `Value`s of (feature, value) pairs, and of the crosses whose features all have a value.
-
-    Raises:
-      UserError: the model has no such feature, or the value is not one of it.
-    """
+    """Returns the `Value`s of (feature, value) pairs, and of the crosses whose features all have a value."""
     spec, statistics = features
     by_name, found = {feature.name: feature for feature in spec.sparse}, list[Value]()
     buckets = hashing.buckets_of(spec, statistics)
@@ -64,11 +60,7 @@ def values_of(features: TrainedFeatures, pairs: Iterable[tuple[str, str]]) -> li
 
 
 def rows_of(checkpoint: Checkpoint, keys: Sequence[int]) -> dict[tuple[str, int], dict[str, Any]]:
-    """Returns the rows of keys by (table, key).
-
-    A row has `weights`, `state` of the optimizer, and `file`, the file that has its last change; if the table evicts
-    rows, also `last_step` and `trained`, the last step and the number of its trainings.
-    """
+    """Returns the rows of keys by (table, key); if the table evicts rows, with the last step of their training."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for entry in checkpoint.tables:  # A later file has newer rows.
         table, kind = entry["table"], entry.get("kind", "full")
@@ -88,10 +80,7 @@ def rows_of(checkpoint: Checkpoint, keys: Sequence[int]) -> dict[tuple[str, int]
 
 
 class Erasure:
-    """The removal of values from the files of a model.
-
-    Args:
-      sources: data in whose examples the crosses with the values are found.
+    """The removal of the rows and texts of values from a model. The examples of `sources` have the values' crosses.
 
     Attributes:
       keys: int64[n], the keys of the values, and of the crosses that have them.
@@ -135,11 +124,10 @@ class Erasure:
         """Returns saved features, or a record that has them, without the texts that are shown as typical."""
         if "features" in saved:
             return {**saved, "features": self.without_texts(saved["features"])}
-        statistics = {
-            name: {figure: value for figure, value in each.items() if figure != TYPICAL or value not in self._texts}
-            for name, each in (saved.get("statistics") or {}).items()
-        }
-        return {**saved, "statistics": statistics} if statistics else saved
+        statistics = saved.get("statistics") or {}
+        has = {name for name, each in statistics.items() if each.get(TYPICAL) in self._texts}
+        left = {name: {k: v for k, v in statistics[name].items() if k != TYPICAL} for name in has}
+        return {**saved, "statistics": statistics | left} if has else saved
 
     def files_left(self, root: Path) -> Iterator[Path]:
         """Yields the files of a directory that have the bytes of a key or of a value's text of at least 4 bytes."""
@@ -185,12 +173,10 @@ def _crossed(
 ) -> Iterator[np.ndarray]:
     """Yields the keys of crosses in the examples of a source that have one of `keys`."""
     buckets = hashing.buckets_of(*features)
-    for group in range(len(source.group_rows)):
-        table = source.read(group)
+    for table in map(source.read, range(len(source.group_rows))):
         for cross in crosses:
-            parts = [table[part.name].to_numpy() for part in features[0].crossed(cross)]
-            named = zip(features[0].crossed(cross), parts, strict=True)
-            parts = [buckets[part.name].keys(x) if part.name in buckets else x for part, x in named]
+            columns = [(part.name, table[part.name].to_numpy()) for part in features[0].crossed(cross)]
+            parts = [buckets[name].keys(column) if name in buckets else column for name, column in columns]
             has = np.any([np.isin(part, keys) for part in parts], axis=0)
             found = np.unique(hashing.cross_keys(cross, [part[has] for part in parts]))
             yield found[found != 0]

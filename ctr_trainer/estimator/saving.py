@@ -79,7 +79,7 @@ class Saving:
     def begin(self, session: tf1.Session, step: int) -> None:
         """Captures the rows and the dense variables of `step`, to be written in the background. A collective.
 
-        Raises the errors of `__call__`, also if they are about the previous checkpoint.
+        Raises UserError, also if the previous checkpoint could not be written. The earlier checkpoints stay valid.
         """
         if step == self._begun_step:
             return

@@ -113,9 +113,6 @@ def open_target(url: Place, redis: RedisFiles = _NO_FILES, grace_secs: float = G
     """Opens the target at a path or URL of a directory, or the `redis://` or `rediss://` URL of a cluster.
 
     What a newer record replaces stays for readers for `grace_secs`.
-
-    Raises:
-      UserError: another process publishes there, or the place does not answer.
     """
     return ClusterTarget(str(url), redis, grace_secs) if is_cluster(url) else DirectoryTarget(url, grace_secs)
 
@@ -124,9 +121,6 @@ def open_reader(url: Place, redis: RedisFiles = _NO_FILES, cache_rows: int = 100
     """Opens the reader of a publication, whose `url` has the same forms as for `open_target`.
 
     Rows of a directory are copied to the directory of temporary files. For `cache_rows`, see `ClusterReader`.
-
-    Raises:
-      UserError: there is no publication, or it cannot be read.
     """
     if is_cluster(url):
         return ClusterReader(str(url), redis, cache_rows)

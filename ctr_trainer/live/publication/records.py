@@ -97,11 +97,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: object) -> "Record":
-        """Returns the record that `dataclasses.asdict` made into a dict. `where` is its location, for error messages.
-
-        Raises:
-          UserError: the values are not a record.
-        """
+        """Returns the record that `dataclasses.asdict` made into a dict. `where` is its location in messages."""
         try:
             record = cls(**values)
             record.configs(), record.rows, record.removed
@@ -150,11 +146,7 @@ def newest_base(names: Sequence[tuple[str, int]]) -> int | None:
 
 
 def read_record(url: Place, generation: int, kind: str, epoch: int) -> Record:
-    """Returns a record. Its files are not read; `check_files` checks them.
-
-    Raises:
-      UserError: the record is missing, cut off or altered.
-    """
+    """Returns a record. Its files are not read; `check_files` checks them."""
     path = record_path(url, generation, kind, epoch)
     return Record.from_dict(path.read_json(_CURE), path)
 
