@@ -42,13 +42,14 @@ def to_pages(text, begin):
     """Converts links to files outside docs/ to links to their pages; `begin` is a pattern of their start."""
     for name, page in PAGES.items():
         text = re.sub(begin + re.escape(name), f"]({page}", text)
-    text = re.sub(begin + r"examples/(\w+)\.py", rf"]({EXAMPLES}#\1", text)
+    text = re.sub(begin + r"examples/(\w+)\.(?:py|sh)", rf"]({EXAMPLES}#\1", text)
     return re.sub(begin + r"examples/?\)", f"]({EXAMPLES})", text)
 
 
 def examples():
     """Returns the page with the programs in examples/."""
     lines = ["# Example programs"]
-    for path in sorted((ROOT / "examples").glob("*.py")):
-        lines += ["", f"## examples/{path.name} {{#{path.stem}}}", "", "```python", path.read_text().rstrip(), "```"]
+    for path in sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples").glob("*.sh")]):
+        language = "python" if path.suffix == ".py" else "bash"
+        lines += ["", f"## examples/{path.name} {{#{path.stem}}}", "", f"```{language}", path.read_text().rstrip(), "```"]
     return "\n".join(lines) + "\n"

@@ -47,9 +47,9 @@ def _train(data, model, *more):
 
 @pytest.fixture(scope="module")
 def model(data, tmp_path_factory):
-    """The directory of a model of one step."""
+    """The directory of a model of three steps."""
     directory = tmp_path_factory.mktemp("model")
-    assert _train(data, directory, "--max_steps=1", "--eval_data=") == 0
+    assert _train(data, directory, "--max_steps=3", "--eval_data=") == 0
     return directory
 
 
