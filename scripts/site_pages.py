@@ -50,6 +50,6 @@ def examples():
     """Returns the page with the programs in examples/."""
     lines = ["# Example programs"]
     for path in sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples").glob("*.sh")]):
-        language = "python" if path.suffix == ".py" else "bash"
-        lines += ["", f"## examples/{path.name} {{#{path.stem}}}", "", f"```{language}", path.read_text().rstrip(), "```"]
+        begin = "```python" if path.suffix == ".py" else "```bash"
+        lines += ["", f"## examples/{path.name} {{#{path.stem}}}", "", begin, path.read_text().rstrip(), "```"]
     return "\n".join(lines) + "\n"
