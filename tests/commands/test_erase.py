@@ -14,6 +14,7 @@ from ctr_trainer.checkpoint.values import values_of
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.features import hashing
 from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.system.files.paths import path_of
 from tests import redis_cluster, small
 
 MORE = """
@@ -163,3 +164,19 @@ def test_a_cluster_has_one_generation_without_the_erased_row(model, tmp_path, ca
         names = b" ".join(name for port in cluster.primaries() for name in cluster.ask(port, "KEYS", "*"))
         old, new = (str(generation).encode() in names for generation in generations)
         assert new and not old
+
+
+def test_a_model_in_a_store_is_erased_there(model, store, capsys):
+    url = "s3://tests/model"
+    for name in path_of(model).files():
+        (path_of(url) / name).copy_from(path_of(model) / name)
+    capsys.readouterr()
+    for place, rows in ((model, 1), (url, 1), (url, 0)):
+        assert cli.main(["keys", "place", "south", f"--model_dir={place}"]) == 0
+        found = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert len(found["rows"]) == rows
+        if place == url and rows:
+            assert cli.main(["erase", "place", "south", f"--model_dir={url}"]) == 0
+            capsys.readouterr()
+    key = found["key"].to_bytes(8, "little", signed=True)
+    assert not [name for name in path_of(url).files() if key in (path_of(url) / name).read_bytes()]
