@@ -34,7 +34,7 @@ EXAMPLES = (
     "python -m ctr_trainer erase user u1234 user u77 --model_dir=models/ctr --to=publications/ctr",
     "python -m ctr_trainer erase - --model_dir=s3://bucket/ctr < users.txt",
 )
-_ELSEWHERE = ("train_data", "eval_data", "export_dir", "warm_start")
+_ELSEWHERE = ("train_data", "eval_data", "export_dir", "warm_start", "publish")
 
 
 def run(
@@ -50,6 +50,7 @@ def run(
     from ctr_trainer.checkpoint.values import Erasure, values_of
     from ctr_trainer.commands.experiment.open_source import CACHE
     from ctr_trainer.live.publication import records
+    from ctr_trainer.live.publication.cluster import is_cluster
     from ctr_trainer.live.publication.spool import DIRECTORY
 
     root = path_of(model_dir)
@@ -73,13 +74,21 @@ def run(
             path.write_json(erasure.without_texts(path.read_json("restore it")))
         for path in [*caches, *(path for _, path in records.list_generations(root / DIRECTORY))]:
             path.remove_all()
-    to = publish.to or flags.get("publish", "")
+    to, checkpoint = publish.to or flags.get("publish", ""), use.checkpoint
+    if to and not publish.to:  # A training has published its last state there.
+        checkpoint = checkpoint if "checkpoint" in given else "latest"
+        to = to if is_cluster(to) or records.find_current(to)[1] else ""
     if to:
-        publish_checkpoint(given, experiment, use.checkpoint, to, grace_secs=0.0)
+        publish_checkpoint(given, experiment, checkpoint, to, grace_secs=0.0)
+    named = {name: flags.get(name) for name in _ELSEWHERE}
     left = [
         *erasure.not_reached,
         *(f"{path}, which has the bytes of a key or a text" for path in erasure.files_left(root)),
-        *(f"--{name}={flags[name]} of the last training" for name in _ELSEWHERE if flags.get(name)),
+        *(
+            f"--{name}={flags[name]} of the last training"
+            for name in _ELSEWHERE
+            if flags.get(name) not in (None, "", to)
+        ),
         "raw data, exports, other publications, copies and snapshots of the model",
         "servers and embedding services that hold the rows in memory until they are restarted",
         "what the dense layers learned from the examples",

@@ -1,8 +1,10 @@
 """Values of a person are shown and erased: no file that is left has their keys, rows or texts."""
 
 import contextlib
+import io
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -72,6 +74,9 @@ def test_values_are_erased_from_every_file_and_nothing_else_is(data, tmp_path, c
     steps = ["--save_checkpoints_steps=6", "--eval_steps=6", "--best_metric=auc"]
     assert _train(data, model, *steps) == 0
     assert cli.main(["publish", f"--model_dir={model}", f"--to={to}", "--checkpoint=latest"]) == 0
+    flags = json.loads((model / "flags.json").read_text())
+    flags["flags"]["publish"] = str(to)  # As if the training had published its last state.
+    (model / "flags.json").write_text(json.dumps(flags))
     before = checkpoints.list_checkpoints(str(model))
     kinds = {entry["kind"] for checkpoint in before for entry in checkpoint.tables}
     assert kinds == {"full", "delta", "use", "counts"}
@@ -102,7 +107,7 @@ def test_values_are_erased_from_every_file_and_nothing_else_is(data, tmp_path, c
     assert {("model", name) for name in ("checkpoints", "best", "data_cache", "features.json")} < has
     assert "publication" in {each[0] for each in has}
 
-    erase = ["erase", *ERASED, f"--model_dir={model}", f"--to={to}", "--checkpoint=latest"]
+    erase = ["erase", *ERASED, f"--model_dir={model}"]
     with one_job(str(model)):
         assert cli.main(erase) == 1
     commit = checkpoints.commit
@@ -166,7 +171,7 @@ def test_a_cluster_has_one_generation_without_the_erased_row(model, tmp_path, ca
         assert new and not old
 
 
-def test_a_model_in_a_store_is_erased_there(model, store, capsys):
+def test_a_model_in_a_store_is_erased_there(model, store, capsys, monkeypatch):
     url = "s3://tests/model"
     for name in path_of(model).files():
         (path_of(url) / name).copy_from(path_of(model) / name)
@@ -176,7 +181,8 @@ def test_a_model_in_a_store_is_erased_there(model, store, capsys):
         found = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert len(found["rows"]) == rows
         if place == url and rows:
-            assert cli.main(["erase", "place", "south", f"--model_dir={url}"]) == 0
+            monkeypatch.setattr(sys, "stdin", io.StringIO("place 'south'"))
+            assert cli.main(["erase", "-", f"--model_dir={url}"]) == 0
             capsys.readouterr()
     key = found["key"].to_bytes(8, "little", signed=True)
     assert not [name for name in path_of(url).files() if key in (path_of(url) / name).read_bytes()]
