@@ -84,11 +84,7 @@ def run(
     left = [
         *erasure.not_reached,
         *(f"{path}, which has the bytes of a key or a text" for path in erasure.files_left(root)),
-        *(
-            f"--{name}={flags[name]} of the last training"
-            for name in _ELSEWHERE
-            if flags.get(name) not in (None, "", to)
-        ),
+        *(f"--{name}={value} of the last training" for name, value in named.items() if value and value != to),
         "raw data, exports, other publications, copies and snapshots of the model",
         "servers and embedding services that hold the rows in memory until they are restarted",
         "what the dense layers learned from the examples",
