@@ -21,6 +21,7 @@ COMMANDS = {
     "train": "train a model, alone or as one worker under horovodrun",
     "launch": "train under horovodrun, and resume automatically after a loss",
     "evaluate": "compute a trained model's metrics on a data set",
+    "importance": "measure which columns a trained model's predictions depend on",
     "predict": "write a trained model's predictions for a data set",
     "search": "search for better settings on converted data",
     "report": "compare training runs: a table and curves",
@@ -34,7 +35,7 @@ COMMANDS = {
     "score": "serve a published model's predictions",
 }
 # The commands that may run under horovodrun.
-_WORKERS = ("train", "evaluate", "predict", "export")
+_WORKERS = ("train", "evaluate", "importance", "predict", "export")
 # The commands that end in order on SIGTERM; the others end their own jobs or services.
 _ENDING_IN_ORDER = (*_WORKERS, "convert")
 _HELP = ("-h", "-help", "--help", "-helpfull", "--helpfull")
@@ -128,7 +129,7 @@ def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[
 
 def _overview() -> str:
     lines = ["usage: python -m ctr_trainer COMMAND [--flags]", ""]
-    lines += [f"  {name:<10}{summary}" for name, summary in COMMANDS.items()]
+    lines += [f"  {name:<12}{summary}" for name, summary in COMMANDS.items()]
     last = "python -m ctr_trainer COMMAND --help shows a command's flags, with examples; --helpfull shows all of them."
     return "\n".join([*lines, "", last])
 

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.checks import require_model
 from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
-from ctr_trainer.data import parquet
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.by_flag import text_of
@@ -138,50 +137,33 @@ class ClickModel:
             drop = AUC of the rows - AUC with the column permuted;  rise = log loss with it permuted - log loss
 
         Args:
-          data: labelled rows: a DataFrame, an Arrow table, or files of Parquet.
+          data: labelled rows.
           repeats: number of permutations of each column, at least 2.
           rows: the largest number of rows to measure; from more rows, this number is drawn at random.
           seed: of the draw and of the permutations.
           settings: flags, such as `batch_size`.
 
         Returns:
-          a dict for each column that the model reads, the largest `auc_drop` first: `column`, `auc_drop`,
+          a dict for each column that the features are made of, the largest `logloss_rise` first: `column`, `auc_drop`,
           `logloss_rise`, and `auc_drop_error` and `logloss_rise_error`, half the width of the 95% interval over the
           permutations.
 
         Raises:
-          UserError: the model has several labels, or `data` is of another kind.
+          UserError: the model predicts several labels.
 
-        Caveats: of two columns that say the same, each alone seems unimportant. All permuted rows are written to a
-        temporary directory: (columns * repeats + 1) times the rows.
+        Caveat: of two columns that say the same, each alone seems unimportant.
 
         Source: Breiman, Random Forests, Machine Learning 2001, section 10; the interval is of Student's t.
         """
-        from ctr_trainer.checkpoint.model_directory import load_features
+        from ctr_trainer.commands.experiment.open_source import open_source
         from ctr_trainer.commands.importance import measure
 
         if repeats < 2:
             raise UserError(f"repeats={repeats}: expected at least 2, which an interval needs")
-        table, found = _drawn(data, rows, seed), load_features(self.model_dir)
-        if found is None:
-            raise UserError(f"importance: the model in {self.model_dir} has no feature spec")
-        spec, _ = found
-        if len(spec.labels) > 1:
-            raise UserError(f"importance is of one label; the model has {', '.join(x.name for x in spec.labels)}")
-        read = {*(each.column for each in spec.dense), *(each.column for each in spec.sparse)}
-        columns = sorted(read & {*table.column_names})
-
-        def labels_of(path: str) -> tuple[np.ndarray, np.ndarray]:
-            with self._reading(path, settings) as (_, _, batches):
-                parts = [(each.labels[: each.size], each.weights[: each.size]) for each in batches]
-            labels, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
-            return labels, weights
-
-        def logits_of(path: str) -> np.ndarray:
-            return self._predictions(path, settings)["logits"]
-
         with temporary_directory() as work:
-            return measure(table, columns, repeats, seed, pathlib.Path(work), labels_of, logits_of)
+            path = _files(data, pathlib.Path(work) / "data.parquet")
+            trained = self._opened({"eval_data": path, **settings})
+            return measure(open_source(path, trained[0], warns=False), trained, repeats, rows, seed)["columns"]
 
     def export(self, export_dir: str | os.PathLike[str]) -> str:
         """Writes a SavedModel of stock operations that takes the features' raw values; returns its path."""
@@ -286,19 +268,6 @@ def _label_of(prediction: str) -> str | None:
 
 def _is_pandas(data: Any) -> bool:
     return hasattr(data, "iloc") and hasattr(data, "columns")
-
-
-def _drawn(data: Any, rows: int, seed: int) -> pa.Table:
-    """Returns the table of `data`, or `rows` of its rows, drawn at random, in order."""
-    if isinstance(data, str | os.PathLike | Sequence):
-        paths = [data] if isinstance(data, str | os.PathLike) else data
-        if not parquet.is_parquet(os.fspath(paths[0])):
-            raise UserError(f"{paths[0]} is no Parquet: read it into a DataFrame")
-        data = pa.concat_tables([pq.read_table(os.fspath(each)) for each in paths])
-    table = as_table(data)
-    if len(table) <= rows:
-        return table
-    return table.take(np.sort(np.random.default_rng(seed).permutation(len(table))[:rows]))
 
 
 def _rows(data: Any) -> float:

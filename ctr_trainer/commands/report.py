@@ -1,4 +1,4 @@
-"""Compares finished and running trainings: a table, and the settings that differ."""
+"""Compares finished and running trainings: a table, the AUC by trained examples, and the settings that differ."""
 
 from ctr_trainer.system.messages.errors import UserError
 

@@ -9,6 +9,7 @@ import os
 import urllib.parse
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,6 +21,7 @@ from ctr_trainer.system.messages.errors import UserError
 Input = str | os.PathLike | Sequence[str | os.PathLike]  # A path, URL or pattern, or a list of them.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 Named = str | os.PathLike | Path
+_DRAWN = 16  # Row groups that a sample is drawn from, if they have enough rows.
 _MOST_OPEN = 64  # Largest number of open files. A data set from Spark may have thousands of files.
 
 
@@ -116,6 +118,24 @@ class Source(abc.ABC):
     def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
         """Returns the share of positive examples by label; `advanced` is called with texts of progress."""
 
+    def sample(self, rows: int, seed: int = 0) -> pa.Table:
+        """Returns the encoded table of `rows` rows, or of all if there are fewer, drawn at random, in their order.
+
+        From many rows, they are drawn from 16 random row groups or more, so that not all of the data has to be read.
+        """
+        rng, sizes = np.random.default_rng(seed), np.array(self.group_rows)
+        order = rng.permutation(len(sizes))
+        enough = int(np.searchsorted(np.cumsum(sizes[order]), rows)) + 1
+        groups = np.sort(order[: max(enough, _DRAWN)])
+        starts = np.cumsum(sizes[groups]) - sizes[groups]
+        count = int(sizes[groups].sum())
+        if not count:
+            raise UserError(f"data set {self.name}: it has no rows")
+        drawn = np.sort(rng.choice(count, min(rows, count), replace=False, shuffle=False))
+        parts = np.split(drawn, np.searchsorted(drawn, starts[1:]))
+        tables = [self.read(int(g)).take(part - start) for g, part, start in zip(groups, parts, starts, strict=True)]
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+
     def reopened(self) -> "Source":
         """Returns a copy of the source for another thread. The copy opens the files separately."""
         other = copy.copy(self)
@@ -165,6 +185,28 @@ def _open(path: Named, dictionaries: Sequence[str]) -> pq.ParquetFile:
     columns = [metadata.schema.column(at) for at in range(metadata.num_columns)]
     text = [c.path for c in columns if c.path in dictionaries and c.physical_type == "BYTE_ARRAY"]
     return path_of(path).open_parquet(metadata=metadata, read_dictionary=text)
+
+
+class ComputedSource(Source):
+    """A source whose row groups are computed: `compute(source, group)` returns an encoded table."""
+
+    def __init__(
+        self, source: Source, spec: FeatureSpec, rows: Sequence[int], compute: Callable[[Source, int], pa.Table]
+    ) -> None:
+        super().__init__(source.name, spec, source.statistics, [("", rows, 0)], "")
+        self._source, self._compute = source, compute
+
+    def read(self, group: int) -> pa.Table:
+        return self._compute(self._source, group)
+
+    def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
+        return self._source.label_means(advanced)
+
+    def reopened(self) -> "ComputedSource":
+        return ComputedSource(self._source.reopened(), self.spec, self.group_rows, self._compute)
+
+    def close(self) -> None:
+        self._source.close()
 
 
 class ConvertedData(Source):

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.inputs import GraphInput
+from ctr_trainer.estimator.slices import Slices
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.metrics.click_metrics import Mean, metric_name
@@ -63,7 +64,7 @@ class Evaluation:
     Raises UserError if the column to group by does not exist.
     """
 
-    def __init__(self, feed: Feed, spec: EstimatorSpec, config: MetricsConfig) -> None:
+    def __init__(self, feed: Feed, spec: EstimatorSpec, config: MetricsConfig, slices: Slices | None = None) -> None:
         own = spec.eval_metric_ops or {}
         self._groups: Callable[[Batch | None, Any], np.ndarray] | None
         fetch, self._groups = _groups_of(feed.inputs, config.group_by) if config.group_by else ((), None)
@@ -75,7 +76,7 @@ class Evaluation:
             "groups": fetch,
         }
         self._feed, self._labels = feed, list(self._fetches["click"])
-        self._own, self._warned = tuple(own), set[str]()
+        self._own, self._warned, self._slices = tuple(own), set[str](), slices
         self.reset()
 
     def reset(self) -> None:
@@ -98,6 +99,8 @@ class Evaluation:
         groups = self._groups(batch, values["groups"]) if self._groups else None
         for label, click in values["click"].items():
             self._click.update(label, click["logits"], click["labels"], click["weights"], groups)
+            if self._slices and batch:
+                self._slices.update(batch, label, **click)
         self._examples += batch.size if batch else int(values["weight"])
         self._loss.update(np.array([values["loss"]], np.float32), np.array([values["weight"]], np.float32))
         self._updates = values["updates"]
@@ -132,6 +135,7 @@ class Evaluation:
                     "is known only after the label; docs/inputs.md, 'Columns that leak the label', says how",
                     *(name, value, _SUSPICIOUS_AUC),
                 )
+        results |= self._slices.results() if self._slices else {}
         rows = self._click.reliability()
         return {**results, **{metric_name("reliability", label): table for label, table in rows.items()}}
 

@@ -22,6 +22,7 @@ from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.open_store import open_evaluation_store, restore_evaluated
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of
+from ctr_trainer.estimator.slices import Slices
 from ctr_trainer.estimator.train_and_evaluate import EvaluationResult, refuse_unless_positive
 from ctr_trainer.estimator.training import begin_feed, begin_graph
 from ctr_trainer.export import directory
@@ -112,6 +113,7 @@ class TrainedModel(NamedArguments):
         checkpoint_path: str | None = None,
         name: str | None = None,
         metrics: MetricsConfig = MetricsConfig(),  # noqa: B008, it is frozen.
+        slices: Slices | None = None,
     ) -> EvaluationResult:
         """Computes the metrics of a checkpoint over the examples of all ranks. A collective.
 
@@ -124,6 +126,7 @@ class TrainedModel(NamedArguments):
             the newest.
           name: not used, because only evaluations during training write summaries.
           metrics: the metrics to compute.
+          slices: adds the metrics by the value of a column; the input reads `slices.source`.
 
         Returns:
           `EvaluationResult`, a dict of the metrics by name, equal on all ranks.
@@ -134,7 +137,7 @@ class TrainedModel(NamedArguments):
         refuse_unless_positive(steps=steps)
         checkpoint = self._chosen(checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
-            evaluation = Evaluation(feed, spec, metrics)
+            evaluation = Evaluation(feed, spec, metrics, slices)
             progress = ProgressHook("evaluating", steps or feed.inputs.batches_per_epoch)
             own = [*(spec.evaluation_hooks or ()), *session_hooks(hooks), progress]
             with session_of(checkpoint, own, self.config) as session:

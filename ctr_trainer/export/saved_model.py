@@ -137,7 +137,7 @@ def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
 
 
 def load_figure(path: str, figure: str) -> dict[str, Any]:
-    """Returns a dict of an export's sparse feature -> its figure, TYPICAL, FORM or NEW_KEYS; {} if it is not known."""
+    """Returns a dict of an export's sparse feature -> its figure, such as TYPICAL; {} if it is not known."""
     figures = json.loads(pathlib.Path(path, *_FIGURES).read_text())
     return {name: each[figure] for name, each in figures.items() if each.get(figure) is not None}
 

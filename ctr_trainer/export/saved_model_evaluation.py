@@ -12,19 +12,19 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 import tqdm
 
-from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRow, BadRows, label_columns
+from ctr_trainer.data.batch import batch_of, rows_of
+from ctr_trainer.data.blocks import ID_PREFIX, BadRow, BadRows, label_columns
 from ctr_trainer.data.conversion.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.encoders import split
 from ctr_trainer.data.observations import Observations, form
 from ctr_trainer.data.source import list_files
-from ctr_trainer.data.typed import is_list
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.export.exported_table import row_numbers
 from ctr_trainer.export.raw_inputs import NUMBER, columns_of
 from ctr_trainer.export.saved_model import load_figure, load_spec
-from ctr_trainer.features.columns import FORM, NEW_KEYS, SparseFeature
-from ctr_trainer.features.hashing import keys
+from ctr_trainer.features.columns import BOUNDARIES, FORM, NEW_KEYS, SparseFeature, Statistics
+from ctr_trainer.features.hashing import Buckets, buckets_of, keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.models.metrics.click_metrics import metric_name
 from ctr_trainer.models.metrics.evaluation_metrics import EvaluationMetrics
@@ -40,8 +40,8 @@ _GROUP_SLOT = "group"
 class RawExamples:
     """`B` examples: the `inputs` of columns, see `receivers.ExportedFeatures`, and float32[B] labels and weights.
 
-    The name of a spec's only label is "". `groups` are int64[B], or None. `keys` are, by name of a sparse feature,
-    int64[n], its keys other than 0, without features that are buckets.
+    The name of a spec's only label is "". `groups` are int64[B], or None. `keys` are, by name of a sparse feature or
+    cross, int64[n], its keys other than 0.
     """
 
     inputs: dict[str, np.ndarray]
@@ -52,12 +52,19 @@ class RawExamples:
 
 
 def read_raw(
-    format: str, files: Sequence[str], spec: FeatureSpec, batch_size: int, group_by: str = "", max_bad_rows: int = 0
+    format: str,
+    files: Sequence[str],
+    spec: FeatureSpec,
+    batch_size: int,
+    group_by: str = "",
+    max_bad_rows: int = 0,
+    statistics: Statistics | None = None,
 ) -> Iterator[RawExamples]:
     """Yields the RawExamples of source files. Refuses and names the rows that a conversion would refuse.
 
     The values of `group_by`, an id column or single-valued feature, are the groups; "" for none. At most `max_bad_rows`
-    unusable rows are skipped. Raises UserError if the files do not fit the spec, or if there is no column `group_by`.
+    unusable rows are skipped. `statistics` has the boundaries of quantiles. Raises UserError if the
+    files do not fit the spec, or if there is no column `group_by`.
     """
     offered = [*spec.ids, *(f.name for f in spec.sparse if f.combiner is None and not f.is_bucketised)]
     if group_by and group_by not in offered:
@@ -66,7 +73,7 @@ def read_raw(
     bad_rows, observed = BadRows(max_bad_rows), Observations(spec)
     # The rows are numbered, so that the raw values of the good rows can be found.
     numbered = dataclasses.replace(spec, ids=(*spec.ids, _ROW))
-    encoder = Encoder(numbered)
+    encoder, buckets = Encoder(numbered), buckets_of(spec, statistics)
     for block in SOURCES[format](list_files(files), spec, None):
         found: list[BadRow] = []
         chunk = block(found)
@@ -76,11 +83,13 @@ def read_raw(
         observed.see_labels(chunk.table)
         raw = chunk.table.take(encoded[ID_PREFIX + _ROW])
         for first in range(0, len(raw), batch_size):
-            yield _examples(spec, raw.slice(first, batch_size), encoded.slice(first, batch_size), group_by)
+            yield _examples(spec, raw.slice(first, batch_size), encoded.slice(first, batch_size), group_by, buckets)
     observed.check()
 
 
-def _examples(spec: FeatureSpec, raw: pa.Table, encoded: pa.Table, group_by: str) -> RawExamples:
+def _examples(
+    spec: FeatureSpec, raw: pa.Table, encoded: pa.Table, group_by: str, buckets: dict[str, Buckets]
+) -> RawExamples:
     readers = {f.column: f for f in spec.dense} | {f.column: f for f in spec.sparse}
     inputs = {}
     for name, column in columns_of(spec).items():
@@ -93,16 +102,16 @@ def _examples(spec: FeatureSpec, raw: pa.Table, encoded: pa.Table, group_by: str
             inputs[name] = np.array([_bytes(value) for value in raw[name].to_pylist()], object)
     labels = {name: encoded[name].to_numpy() for name in label_columns(spec)}
     labels = {"" if len(labels) == 1 else name.partition(":")[2]: values for name, values in labels.items()}
-    weights = encoded[WEIGHT].to_numpy() if spec.weight else np.ones(len(encoded), np.float32)
     groups = None
     if group_by:
         column = encoded[ID_PREFIX + group_by if group_by in spec.ids else group_by].combine_chunks()
         groups = column.to_numpy()
         if not np.issubdtype(groups.dtype, np.integer):
             groups = keys(_GROUP_SLOT, column)
-    columns = {f.name: encoded[f.name].combine_chunks() for f in spec.sparse if not f.is_bucketised}
-    flat = {name: (each.flatten() if is_list(each.type) else each).to_numpy() for name, each in columns.items()}
-    return RawExamples(inputs, labels, weights, groups, {name: keys[keys != 0] for name, keys in flat.items()})
+    batch = batch_of(rows_of(encoded, spec, buckets), len(encoded))
+    found = {name: bag.values for name, bag in batch.bags.items()}
+    found |= {f.name: batch.keys[t.name][:, at] for t in spec.tables for at, f in enumerate(t.single)}
+    return RawExamples(inputs, labels, batch.weights, groups, {n: keys[keys != 0] for n, keys in found.items()})
 
 
 def _lists(values: Sequence[Any], feature: SparseFeature) -> np.ndarray:
@@ -149,7 +158,7 @@ def evaluate_saved_model(
         if not outputs:
             raise UserError(f"{path}: the model has no output `logits`; its outputs are {', '.join(signature.outputs)}")
         about: dict[str, Any] = {"saved_model": os.path.abspath(path)}
-        columns = {f.name: f.column for f in spec.sparse}
+        columns = {f.name: f.column for f in spec.sparse if not f.is_bucketised}
         if others := sorted(signature.inputs.keys() - columns_of(spec).keys()):
             raise UserError(f"{path}: its input {others[0]!r} is not a column of its feature spec: export it again")
         if (step := tf1.train.get_global_step()) is not None:
@@ -159,8 +168,12 @@ def evaluate_saved_model(
         given, numbers = _row_numbers(spec)
         new_keys = NewKeys(numbers, warns=distributed.is_chief())
         new_keys.in_training = load_figure(path, NEW_KEYS)
-        new_keys.forms = lambda name: (form(batch.inputs[columns[name]].ravel().tolist()), forms.get(name, ""))
-        batches = read_raw(format, files, spec, batch_size, config.group_by, max_bad_rows)
+        new_keys.forms = lambda name: (
+            form(batch.inputs[columns[name]].ravel().tolist()) if name in columns else "",
+            forms.get(name, ""),
+        )
+        statistics = {name: {BOUNDARIES: bounds} for name, bounds in load_figure(path, BOUNDARIES).items()}
+        batches = read_raw(format, files, spec, batch_size, config.group_by, max_bad_rows, statistics)
         hidden = not (distributed.is_chief() and sys.stderr.isatty())
         for number, batch in enumerate(tqdm.tqdm(batches, desc="evaluating", unit=" batches", disable=hidden)):
             if number % distributed.size() != distributed.rank():
@@ -186,8 +199,8 @@ def _row_numbers(spec: FeatureSpec) -> tuple[dict[str, tf.Tensor], dict[str, tf.
     """Returns for each feature with exported keys: a placeholder of int64[n] keys, and their `row_numbers`."""
     variables = {"/".join(v.op.name.split("/")[-2:]): v for v in tf1.global_variables()}
     given, numbers = {}, {}
-    for f in spec.sparse:
-        if f"export_dim{f.dim}/lines" in variables and not f.is_bucketised:
+    for f in spec.embedded:
+        if f"export_dim{f.dim}/lines" in variables:
             given[f.name] = tf1.placeholder(tf.int64, [None])
             index = (variables[f"export_dim{f.dim}/{part}"] for part in ("line_of", "lines"))
             numbers[f.name] = row_numbers(given[f.name], *index)

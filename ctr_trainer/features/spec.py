@@ -208,6 +208,11 @@ class FeatureSpec:
         return own | {f.name: tuple(part.column for part in self.crossed(f)) for f in self.cross}
 
     @property
+    def features(self) -> tuple[DenseFeature | SparseFeature, ...]:
+        """The dense and then the sparse features, without crosses."""
+        return (*self.dense, *self.sparse)
+
+    @property
     def embedded(self) -> tuple[SparseFeature, ...]:
         """The features that have rows: the sparse features and then the crosses."""
         return (*self.sparse, *self.cross)

@@ -14,6 +14,7 @@ from tests.parallel.workers import evaluations as worker
 
 pytestmark = pytest.mark.integration
 
+FILES = "importance.json", "by.json"
 ROWS = 203  # no share is divisible by the batch size of 16
 
 
@@ -50,6 +51,17 @@ def test_two_ranks_have_the_same_metrics_and_one_process_has_them_too(job):
     assert (one["by user"]["examples"], one["one row"]["examples"]) == (ROWS, 1)
     assert one["by user"]["gauc_groups"] > 10
     assert one["by row"]["gauc_groups_left_out"] == ROWS  # every row is a group of its own
+
+
+def test_two_ranks_find_the_same_importance_and_metrics_by_value_as_one(job, tmp_path):
+    directory, _, data = job
+    given = [f"--eval_data={data['test']}", f"--model_dir={directory / 'model'}", "--checkpoint=best"]
+    worker.insights(given, tmp_path)
+    theirs, ours = ([json.loads((at / f).read_text()) for f in FILES] for at in (directory / "out", tmp_path))
+    for two, one in zip(theirs[0].pop("columns"), ours[0].pop("columns"), strict=True):
+        assert two == pytest.approx(one, abs=1e-6)
+    for two, one in zip(theirs[1]["by"]["largest"], ours[1]["by"]["largest"], strict=True):
+        assert two == pytest.approx(one, abs=1e-6, nan_ok=True)
 
 
 def test_evaluations_during_training_equal_those_of_their_checkpoints(job):

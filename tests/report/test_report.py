@@ -32,8 +32,9 @@ def runs(tmp_path):
         tmp_path / "slow",
         [_step(0), _step(10, auc=0.5, examples_per_sec=900.0)],
         [dict(step=5, auc=0.61, logloss=0.6), dict(step=10, auc=0.6, logloss=0.55)],
-        dict(global_step=10, examples_per_sec=1234.5),
+        dict(global_step=10, examples_per_sec=1234.5, steps=4, examples=400),
         learning_rate=0.1,
+        batch_size=64,
         hidden_units=[8],
         model_dir="a",
     )
@@ -42,6 +43,7 @@ def runs(tmp_path):
         [_step(0), _step(10, auc=0.55, examples_per_sec=2000.0)],
         cut_off='{"step": 20, "au',
         learning_rate=0.2,
+        batch_size=64,
         hidden_units=[8],
         model_dir="b",
     )
@@ -50,11 +52,26 @@ def runs(tmp_path):
 
 def test_the_table_has_last_and_best_figures_and_what_the_runs_were_set_to(runs):
     lines = format_comparison(read_runs(runs)).splitlines()
-    assert lines[0].split() == "run steps examples/s AUC best AUC log loss best log loss".split()
-    assert lines[1].split() == ["slow", "10", "1,234", "0.60000", "0.61000", "@5", "0.55000", "0.55000", "@10"]
-    assert lines[2].split() == ["running", "10", "2,000", "-", "-", "-", "-"]
-    assert lines[4] == "settings that differ:"
-    assert [line.split() for line in lines[5:]] == [["setting", "slow", "running"], ["learning_rate", "0.1", "0.2"]]
+    assert lines[0].split() == "run steps examples examples/s AUC best AUC log loss best log loss".split()
+    slow = ["slow", "10", "1,000", "1,234", "0.60000", "0.61000", "@500", "0.55000", "0.55000", "@1,000"]
+    assert lines[1].split() == slow
+    assert lines[2].split() == ["running", "10", "1,280", "2,000", "-", "-", "-", "-"]  # Of two workers.
+    assert lines[4] == "auc by examples:"
+    assert [line.split()[:3] for line in lines[6:8]] == [["500", "0.61000", "-"], ["1,000", "0.60000", "-"]]
+    assert lines[9] == "settings that differ:"
+    assert [line.split() for line in lines[10:]] == [["setting", "slow", "running"], ["learning_rate", "0.1", "0.2"]]
+
+
+def test_runs_of_different_batch_sizes_are_compared_at_the_same_number_of_examples(tmp_path):
+    evaluations = [[{"step": step, "auc": step / 100} for step in steps] for steps in (range(2, 41, 2), (2, 10))]
+    paths = [tmp_path / name for name in ("small", "large")]
+    for path, found, size in zip(paths, evaluations, (10, 80), strict=True):
+        _write(path, [_step(0)], found, batch_size=size, accumulation_steps=2)
+    lines = format_comparison(read_runs(paths)).splitlines()
+    rows = [line.split() for line in lines[lines.index("auc by examples:") + 1 : -4]]
+    assert rows[0] == ["examples", "small", "large"] and len(rows) == 11
+    assert rows[1] == ["80", "0.02000", "-"] and rows[-1] == ["3,200", "-", "0.10000"]
+    assert ["640", "0.16000", "0.02000"] in rows
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):

@@ -6,7 +6,7 @@ import typing
 
 import pytest
 
-from ctr_trainer.commands import convert, launch, report, serve, service
+from ctr_trainer.commands import convert, evaluate, importance, launch, report, serve, service
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.settings.by_flag import by_flag, replaced
 from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of
@@ -17,6 +17,8 @@ from ctr_trainer.system.messages.errors import UserError
 GROUPS = [
     *flags.EXPERIMENT,
     *convert.GROUPS,
+    *evaluate.GROUPS,
+    *importance.GROUPS,
     *launch.GROUPS,
     *report.GROUPS,
     *serve.GROUPS,

@@ -15,6 +15,7 @@ from ctr_trainer.data.class_weight import BALANCED, NegativeSampling, balanced_w
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.data.source import Source
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.estimator import Estimator, EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp
@@ -167,24 +168,24 @@ def training_reader(experiment: Experiment, position: Any) -> "BatchReader | Neg
 
 
 def reader(
-    experiment: Experiment, path: str, position: Any = None, once: bool = False, labels: bool = True
+    experiment: Experiment, data: str | Source, position: Any = None, once: bool = False, labels: bool = True
 ) -> BatchReader:
     """Returns this rank's batches of a converted or foreign data set, beginning at a position. A collective.
 
     With `once`, every row is read once, in the order of the files, as evaluation does. Prediction requires no `labels`.
     """
-    data, model = experiment.data, experiment.model
+    how, model = experiment.data, experiment.model
     return BatchReader(
-        open_source(path, experiment, labels, warns=not once),
-        data.batch_size,
+        open_source(data, experiment, labels, warns=not once) if isinstance(data, str) else data,
+        how.batch_size,
         rank=distributed.rank(),
         size=distributed.size(),
-        shuffle=data.shuffle_buffer > 0 and not once,
+        shuffle=how.shuffle_buffer > 0 and not once,
         seed=experiment.run.seed,
-        epochs=1 if once else data.epochs or None,
+        epochs=1 if once else how.epochs or None,
         position=position,
         dim=model.embedding_dim or None,
         labels=labels,
-        num_readers=data.num_readers,
-        shuffle_buffer=data.shuffle_buffer,
+        num_readers=how.num_readers,
+        shuffle_buffer=how.shuffle_buffer,
     )

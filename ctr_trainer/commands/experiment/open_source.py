@@ -14,6 +14,7 @@ from ctr_trainer.data.conversion.leakage import warn_of_leaks
 from ctr_trainer.data.conversion.seen_format import seen_format
 from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.source import ConvertedData, list_files
+from ctr_trainer.estimator.slices import number_of
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.models.delayed_labels import LATE
@@ -32,7 +33,7 @@ _COMPRESSED = (".gz", ".bz2", ".zst")
 
 
 def open_source(
-    path: str, experiment: Experiment, labels: bool = True, fitted: bool = True, warns: bool = True
+    path: str, experiment: Experiment, labels: bool = True, fitted: bool = True, warns: bool = True, by: str = ""
 ) -> ConvertedData | parquet.ForeignParquet:
     """Returns the source of a path. A collective: rank 0 inspects the files once, for all workers.
 
@@ -47,11 +48,12 @@ def open_source(
       labels: whether labels are required. Without, weights are ignored, and a missing or invalid label is NaN.
       fitted: whether statistics are required; False if only labels are read.
       warns: whether to warn of columns that leak the label; False for other data than that of training.
+      by: a column or feature of raw data, whose values are kept as an id column unless they are a feature's numbers.
 
     Raises:
       UserError: the path has no data, or the data does not fit the feature spec.
     """
-    look = functools.partial(_look, path, experiment, labels, fitted, warns)
+    look = functools.partial(_look, path, experiment, labels, fitted, warns, by)
     found = distributed.from_chief(look, "the_data_that_rank_0_found")
     if "converted" in found:
         return ConvertedData(found["converted"])
@@ -69,7 +71,7 @@ def is_readable(path: str, experiment: Experiment) -> bool:
 
 
 def _look(
-    path: str, experiment: Experiment, labels: bool, fitted: bool, warns: bool, advanced: Callable[[str], None]
+    path: str, experiment: Experiment, labels: bool, fitted: bool, warns: bool, by: str, advanced: Callable[[str], None]
 ) -> dict[str, Any]:
     """Returns the description of the source for all ranks, as values that JSON supports."""
     model_dir, feature_spec = experiment.model.model_dir, experiment.data.feature_spec
@@ -89,6 +91,9 @@ def _look(
         spec = model[0]
     if spec is None:
         return {"converted": path}  # Opening it raises an error, because it is not converted.
+    if by and not number_of(spec, by):
+        column = {f.name: f.column for f in spec.sparse}.get(by, by)
+        spec = dataclasses.replace(spec, ids=tuple(dict.fromkeys((*spec.ids, column))))
     files = path.split(",")
     is_parquet = parquet.is_parquet(list_files(files)[0].path)
     if not is_parquet or max_bad_rows:

@@ -7,6 +7,8 @@ from ctr_trainer.commands.reports.training_run import Curve, Run, best
 from ctr_trainer.system.measuring.clock import STEP_TITLES
 
 _DECILE = ("prob_mean", "real_mean", "copc")
+_MOVED = ("psi", "missing", "missing_before", "new_keys", "new_keys_in_training")
+_ROWS = 10  # Of the table of a metric by examples.
 # Flags that always differ between runs, so a difference means nothing.
 _PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
 
@@ -14,7 +16,8 @@ _PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
 def format_metrics(results: Mapping[str, Any]) -> str:
     """Formats the results of `Estimator.evaluate` as text: one metric per line, then each reliability table."""
     tables = {name: rows for name, rows in results.items() if name.startswith("reliability")}
-    metrics = {name: value for name, value in results.items() if name not in {*tables, "new_keys"}}
+    slices = {name: found for name, found in results.items() if name.partition("/")[0] == "by"}
+    metrics = {name: value for name, value in results.items() if name not in {*tables, *slices, "new_keys", "moved"}}
     width = max(map(len, metrics))
     lines = [f"{name:<{width}}  {format_value(value)}" for name, value in metrics.items()]
     for name, rows in tables.items():
@@ -23,6 +26,17 @@ def format_metrics(results: Mapping[str, Any]) -> str:
         means = [[format_value(row[each]) for each in _DECILE] for row in rows]
         cells = [[*first, *rest] for first, rest in zip(numbers, means, strict=True)]
         lines += format_table(["decile", "examples", "predicted", "happened", "copc"], cells)
+    for name, found in slices.items():
+        for kind, about in (("largest", ""), ("worst", ": the worst by normalized entropy")):
+            cells = [[format_value(value) for value in row.values()] for row in found[kind]]
+            if cells:
+                lines += ["", f"{name} {found['column']}{about}"]
+                lines += format_table([title.replace("_", " ") for title in found[kind][0]], cells)
+    if moved := results.get("moved"):
+        lines += ["", f"moved since {moved['against']}, the most first:"]
+        cells = [[each["feature"], *(format_value(each.get(name)) for name in _MOVED)] for each in moved["features"]]
+        lines += [*format_table(["feature", *(name.replace("_", " ") for name in _MOVED)], cells), ""]
+        lines += moved["sentences"]
     return "\n".join(lines)
 
 
@@ -61,11 +75,12 @@ def format_phases(result: Mapping[str, Any]) -> list[str]:
 
 
 def format_comparison(runs: list[Run]) -> str:
-    """Returns a table with a row per run, followed by a table with a row per setting in which they differ.
+    """Returns a table with a row per run, the AUC by trained examples, and a table of the settings that differ.
 
-    The metrics are from the last and from the best evaluation.
+    The metrics are from the last and from the best evaluation, the latter with the examples that were trained by then.
     """
     columns = [("run", [run.name for run in runs]), ("steps", [f"{run.steps:,}" for run in runs])]
+    columns.append(("examples", [f"{run.examples(run.steps):,}" for run in runs]))
     rates = [run.examples_per_sec for run in runs]
     columns.append(("examples/s", ["-" if rate is None else f"{rate:,.0f}" for rate in rates]))
     names = dict.fromkeys(name for run in runs for line in run.evaluations for name in line)
@@ -74,8 +89,11 @@ def format_comparison(runs: list[Run]) -> str:
             heading = f"{title} {name.partition('/')[2]}".strip()
             curves = [run.curve(name) for run in runs]
             columns.append((heading, [format_value(curve[-1][1] if curve else None) for curve in curves]))
-            columns.append((f"best {heading}", [_best(curve, direction) for curve in curves]))
+            bests = [_best(run, curve, direction) for run, curve in zip(runs, curves, strict=True)]
+            columns.append((f"best {heading}", bests))
     lines = _table(columns)
+    for name in (name for name in names if name.partition("/")[0] == "auc"):
+        lines += _by_examples(runs, name)
     differing = _differing(runs)
     if differing:
         lines += ["", "settings that differ:"]
@@ -86,9 +104,25 @@ def format_comparison(runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
-def _best(curve: Curve, direction: str) -> str:
+def _best(run: Run, curve: Curve, direction: str) -> str:
     point = best(curve, direction)
-    return f"{format_value(point[1])} @{point[0]:,}" if point else "-"
+    return f"{format_value(point[1])} @{run.examples(point[0]):,}" if point else "-"
+
+
+def _by_examples(runs: Sequence[Run], name: str) -> list[str]:
+    """Returns a table of a metric: by up to ten numbers of examples, the last evaluation of each run until then."""
+    curves = [[(run.examples(step), value) for step, value in run.curve(name)] for run in runs]
+    known = sorted({at for curve in curves for at, _ in curve})
+    if len(known) < 2:
+        return []
+    places = sorted({known[round(number * (len(known) - 1) / (_ROWS - 1))] for number in range(_ROWS)})
+
+    def cell(curve: Curve, place: int) -> str:
+        until = [value for at, value in curve if at <= place]
+        return format_value(until[-1]) if until and place <= curve[-1][0] else "-"
+
+    columns = [(run.name, [cell(curve, at) for at in places]) for run, curve in zip(runs, curves, strict=True)]
+    return ["", f"{name} by examples:", *_table([("examples", [f"{at:,}" for at in places]), *columns])]
 
 
 def _differing(runs: Sequence[Run]) -> dict[str, list[str]]:

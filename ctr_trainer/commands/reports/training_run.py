@@ -50,6 +50,12 @@ class Run:
         """Returns the (step, value) pairs of a metric in the evaluations, without undefined values."""
         return [(line["step"], line[name]) for line in self.evaluations if line.get(name) is not None]
 
+    def examples(self, step: int) -> int:
+        """Returns how many examples all workers have trained by a step; until the end, all batches count as full."""
+        if self.summary.get("steps"):
+            return round(step * self.summary["examples"] / self.summary["steps"])
+        return step * math.prod(self.settings.get(name, 1) for name in ("batch_size", "accumulation_steps", "workers"))
+
 
 def read_runs(directories: Sequence[str]) -> list[Run]:
     """Reads the runs in model directories. A run's name is the shortest end of its path that no other run has.

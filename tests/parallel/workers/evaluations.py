@@ -60,6 +60,13 @@ def evaluations(estimator, test, one_row):
     }
 
 
+def insights(data, out):
+    """Writes the importance of columns, and the metrics by the values of one. A collective."""
+    more = ["--repeats=2", "--rows=150"]
+    assert cli.main(["importance", *FLAGS, *data, *more, f"--output={out / 'importance.json'}"]) == 0
+    assert cli.main(["evaluate", *FLAGS, *data, "--by=user", f"--output={out / 'by.json'}"]) == 0
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("train", "test", "one_row", "model_dir", "out"):
@@ -88,6 +95,7 @@ def main():
     data = [f"--eval_data={flags.test}", f"--model_dir={flags.model_dir}", "--checkpoint=best"]
     # The command compares the settings of all ranks, and does not find those of the `init` above.
     assert cli.main(["predict", *FLAGS, *data, f"--output={flags.out / 'predictions.parquet'}"]) == 0
+    insights(data, flags.out)
 
 
 if __name__ == "__main__":
