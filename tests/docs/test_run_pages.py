@@ -2,6 +2,9 @@
 
 import json
 import re
+import sys
+import time
+from unittest import mock
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -63,6 +66,24 @@ def test_the_four_steps_lead_from_csv_files_to_a_saved_model_and_two_workers(tmp
     assert pq.read_table("scores.parquet").num_rows == 400
     assert open_dataset("data/mine/test").rows == 120
     assert (tmp_path / "serving" / "mine" / "1" / "saved_model.pb").exists()
+
+
+def test_the_clicks_of_the_page_of_streams_depend_on_each_user_and_item(monkeypatch):
+    (code,) = re.findall(
+        r'python -c "(\nimport json, .*?)"\n', (page.DOCS / "streaming.md").read_text(), flags=re.DOTALL
+    )
+    records, clients = [], {"confluent_kafka": mock.MagicMock(), "confluent_kafka.admin": mock.MagicMock()}
+    clients["confluent_kafka"].Producer.return_value.produce = lambda topic, text: records.append(json.loads(text))
+    clients["confluent_kafka"].Producer.return_value.poll.side_effect = [0] * 30_000 + [KeyboardInterrupt]
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with mock.patch.dict(sys.modules, clients), pytest.raises(KeyboardInterrupt):
+        exec(code, {})
+    clicked = np.array([each["clicked"] for each in records])
+    for name in ("user", "item"):
+        ids = np.array([each[name] for each in records])
+        counts, variance = np.bincount(ids), clicked.mean() * (1 - clicked.mean())
+        by_chance = np.sqrt(variance * np.mean(1 / counts))
+        assert (np.bincount(ids, clicked) / counts).std() > 1.5 * by_chance
 
 
 PRINTED = {

@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from ctr_trainer.commands.reports.comparison import format_metrics
@@ -40,9 +39,9 @@ class MlflowRun(LineTaker):
             from mlflow import entities
         except ImportError as missing:
             raise UserError("track=mlflow needs the package mlflow: pip install 'ctr_trainer[mlflow]'") from missing
+        self._mlflow, self._metric, self._pending = mlflow, entities.Metric, list[Any]()
         self._client: Any = mlflow.MlflowClient()
-        self._mlflow, self._metric = mlflow, entities.Metric
-        self._directory, self._pending, file = path_of(model_dir), list[Any](), path_of(model_dir) / _FILE
+        self._directory, file = path_of(model_dir), path_of(model_dir) / _FILE
         known = file.read_json("remove it to begin a new run")["run_id"] if file.exists() else None
         try:
             self._id = mlflow.start_run(run_id=known, run_name=None if known else self._directory.name).info.run_id
@@ -57,7 +56,7 @@ class MlflowRun(LineTaker):
     def __enter__(self) -> "MlflowRun":
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.send({}, 0)
         if self._pending:
             _log.warning("MLflow has not taken %d metrics; metrics.jsonl has them", len(self._pending))
@@ -78,10 +77,8 @@ class MlflowRun(LineTaker):
         parts = [f"Step {result.global_step:,} of the training in `{self._directory}`.", *(f"- {x}" for x in summary)]
         parts += ["", "```text", format_metrics(result.evaluation), "```"] if result.evaluation else []
         self._try(lambda: self._client.set_tag(self._id, "mlflow.note.content", "\n".join(parts)))
-        for path in (self._directory / name for name in _SENT):
-            if path.exists():
-                text = path.read_bytes().decode()
-                self._try(functools.partial(self._client.log_text, self._id, text, path.name))
+        for path in (self._directory / name for name in _SENT if (self._directory / name).exists()):
+            self._try(functools.partial(self._client.log_text, self._id, path.read_bytes().decode(), path.name))
 
     def _log(self, kind: str, values: list[Any]) -> None:
         """Sends values of a kind, and removes those that the server took from the list."""
