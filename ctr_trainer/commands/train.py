@@ -120,6 +120,8 @@ def _train(
     tuning = build.start_workers(experiment)
     chosen, about_chosen = data_recipe.decide(given, experiment, evaluation)
     experiment, evaluation = replaced(experiment, chosen), replaced(evaluation, chosen)
+    if experiment.run.embedding.service != "auto":
+        services.close()
     check_training(experiment, evaluation)
     experiment = build.with_label_rates(as_trained(given, experiment))
     flags = by_flag(experiment) | by_flag(evaluation) | by_flag(metrics) | by_flag(export)

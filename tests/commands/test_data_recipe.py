@@ -14,7 +14,7 @@ from ctr_trainer.commands.experiment.recipes import Facts, choices
 from ctr_trainer.settings.by_flag import by_flag, replaced
 from ctr_trainer.settings.training_configs import EvaluationConfig
 
-SMALL = Facts(rows=8_000, rarer=80, keys=5_000, has_validation=True)
+SMALL = Facts(rows=8_000, keys=5_000, has_validation=True)
 
 
 def _values(facts, **given):
@@ -44,12 +44,11 @@ def test_more_rows_get_larger_batches_and_large_data_keep_the_defaults():
     assert _values(SMALL)["dropout"] > middle["dropout"] > 0
 
 
-def test_evaluations_fit_the_size_the_labels_and_how_rare_an_outcome_is():
+def test_evaluations_fit_the_size_and_the_labels():
     assert {"eval_epochs", "best_metric"}.isdisjoint(_values(dataclasses.replace(SMALL, has_validation=False)))
     tiny = _values(dataclasses.replace(SMALL, rows=300, keys=50))
     assert (tiny["eval_epochs"], _values(SMALL)["eval_epochs"]) == (7, 1)  # Three steps an epoch, and 63.
-    for rows, rarer, metric in ((8_000, 4_000, "logloss"), (60_000, 80, "logloss"), (60_000, None, "auc")):
-        assert _values(dataclasses.replace(SMALL, rows=rows, rarer=rarer))["best_metric"] == metric
+    assert {_values(dataclasses.replace(SMALL, rows=rows))["best_metric"] for rows in (8_000, 60_000)} == {"logloss"}
     assert _values(dataclasses.replace(SMALL, several_labels=True))["best_metric"] == "loss"
 
 
@@ -93,6 +92,25 @@ def test_numbers_in_pieces_choose_tabm_unless_keys_are_rare(rows, keys, has_piec
     values = _values(Facts(rows=rows, keys=keys, has_pieces=has_pieces))
     assert values.get("model") == model
     assert (values.get("l2"), values.get("dropout")) == (0.0, 0.1) or not model
+    evaluated = _values(Facts(rows=rows, keys=keys, has_pieces=has_pieces, has_validation=True))
+    waits = evaluated.get("early_stopping_patience"), evaluated.get(recipes.PATIENCE)
+    assert waits == ((7, 3) if model else (3, 1) if evaluated else (None, None))
+
+
+@pytest.mark.parametrize(
+    ("given", "changed", "why"),
+    [
+        ({}, {}, ""),
+        *(({}, {name: value}, "keys") for name, value in (("keys", None), ("keys", 10**6), ("can_share", False))),
+        *(({name: value}, {}, f"--{name}") for name, value in (("embedding_service", "a:1"), ("sync_steps", 9))),
+    ],
+)
+def test_all_rows_of_middle_data_take_all_steps_unless_they_need_a_service(given, changed, why):
+    facts = dataclasses.replace(Facts(rows=60_000, keys=4_000, can_share=True), **changed)
+    values, notes = choices(facts, given)
+    chosen = values.get("embedding_service"), values["embedding_optimizer"], values["embedding_l2"]
+    assert chosen == ((None, "adagrad", 1e-3) if why else ("shared", "dense_adagrad", 1e-2))
+    assert bool(notes) == bool(why) and all(why in note for note in notes)
 
 
 def test_keys_that_occur_once_get_small_first_steps():

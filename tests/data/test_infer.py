@@ -210,6 +210,7 @@ def accesses(rows, seed=0):
     columns["views"] = rng.geometric(0.05, rows) - 1
     logits += 0.05 * (columns["years"] - 40) + np.log(columns["cents"] + 1) - 7 - 0.5 * np.log1p(columns["views"]) + 1
     columns["nothing"] = rng.integers(0, 900, rows)
+    columns["rare_nothing"] = rng.integers(0, rows, rows)
     return {"ACTION": (rng.random(rows) < 1 / (1 + np.exp(-logits))).astype(int), **columns}
 
 
@@ -221,10 +222,11 @@ def test_ids_become_categories_and_amounts_become_numbers(tmp_path, caplog, name
     source = write_csv(tmp_path / "a.csv", dict(zip(names, columns.values(), strict=True)), header=named)
     spec = infer(source, tmp_path / "s.toml", label=None if named else "c1")
     assert [f.column for f in spec.sparse if not f.is_bucketised] == [*names[1:10], names[13]]
-    assert [f.column for f in spec.dense] == names[10:13]
-    levels = [(f"{name}_level", name) for name in names[10:13]] if rows >= 20_000 else []  # fewer rows are too few
+    amounts = [*names[10:13], names[14]]
+    assert [f.column for f in spec.dense] == amounts
+    levels = [(f"{name}_level", name) for name in amounts] if rows >= 20_000 else []  # fewer rows are too few
     assert [(f.name, f.column) for f in spec.bucketised] == levels
-    assert f"columns without influence of their own on the label: {names[13]}" in caplog.text
+    assert f"columns without influence of their own on the label: {names[13]}, {names[14]}" in caplog.text
 
 
 def test_a_number_is_a_category_and_an_amount_if_each_adds_to_the_other(tmp_path):

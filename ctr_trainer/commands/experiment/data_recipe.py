@@ -1,4 +1,4 @@
-"""The recipe `data`: defaults that suit the training data, chosen by its numbers of rows and of positive examples.
+"""The recipe `data`: defaults that suit the training data, chosen by its numbers of rows and of distinct keys.
 
 A given flag replaces its own choice, and those that make no sense with it, as a learning rate of another optimizer; the
 log says which. Large data, streams and data with an unknown number of rows keep the fixed defaults. A model that has
@@ -45,23 +45,18 @@ def decide(given: frozenset[str], experiment: Experiment, evaluation: Evaluation
 def facts_of(experiment: Experiment) -> Facts:
     """Returns the `Facts` of the training data. A collective: rank 0 reads them."""
     data, model = experiment.data, experiment.model
-    source = open_source(data.train_data, experiment, fitted=False)
+    source, is_one_host = open_source(data.train_data, experiment, fitted=False), distributed.hosts() == 1
 
     def look(advanced: Callable[[str], None]) -> dict[str, Any]:
         is_converted = (path_of(source.name) / FILE).exists()
         info = open_dataset(source.name) if is_converted else None
-        rows, positives = sum(source.group_rows), None
-        means = info.label_means if info else {}
-        if means:
-            share = means.get(experiment.params.label, next(iter(means.values())))
-            positives = round(rows * min(share, 1 - share))
         return {
-            "rows": rows,
-            "rarer": positives,
+            "rows": sum(source.group_rows),
             "keys": sum(info.distinct.values()) if info else None,
             "has_validation": bool(data.eval_data),
             "several_labels": find_model(model.model).params_class.several_labels,
             "has_pieces": any(feature.pieces for feature in source.spec.dense),
+            "can_share": is_one_host and not source.spec.limits,
         }
 
     return Facts(**distributed.from_chief(look, "facts_of_the_data"))

@@ -14,7 +14,13 @@ NAME = "data"
 # The limits of the sizes by which the recipe `data` chooses, in rows.
 MIDDLE_ROWS, LARGE_ROWS = 50_000, 1_000_000
 _TINY_ROWS = 2_000
-_RARE = 1_500  # With fewer examples of an outcome, the validation AUC is too noisy to use.
+# With more keys, catching up on the steps that rows missed would slow down the training.
+_MOST_KEYS = 50_000
+# Whoever gives one of these flags decides where the rows are or how they are trained.
+_OF_ROWS = (
+    *("embedding_optimizer", "embedding_service", "service_shards"),
+    *("row_copies", "sync_steps", "sync_compression"),
+)
 _STEPS_BETWEEN = 20  # Fewer steps between two evaluations do not show an improvement.
 _BATCH = {"small": 128, "middle": 512}
 PATIENCE, DECAY_RATE = "lr_schedule_params=patience", "lr_schedule_params=decay_rate"
@@ -26,16 +32,16 @@ OF_EVALUATIONS = ("eval_steps", "eval_epochs", "best_metric", "early_stopping_pa
 class Facts:
     """The facts that are known before a training begins; None for a number that is not counted.
 
-    `rarer` are the examples of the rarer outcome, `keys` the distinct keys of all features; `has_pieces` is whether
-    there are numbers in pieces.
+    `keys` are the distinct keys of all features, and `has_pieces` is whether there are numbers in pieces. `can_share`
+    is whether the workers can share rows without limits in the memory of one host.
     """
 
     rows: int
-    rarer: int | None = None
     keys: int | None = None
     has_validation: bool = False
     several_labels: bool = False
     has_pieces: bool = False
+    can_share: bool = False
 
     @property
     def size(self) -> str:
@@ -66,9 +72,13 @@ class Facts:
         """Whether numbers carry the signal, so that a model of embeddings is not the best."""
         return self.has_pieces and (self.keys == 0 or (self.size == "small" and not self.has_rare_keys))
 
+    @property
+    def moves_all_rows(self) -> bool:
+        """Whether every row is to take every step, which needs rows that are not in a service."""
+        return self.size == "middle" and self.can_share and 0 < (self.keys or 0) <= _MOST_KEYS
+
     def line(self) -> str:
         known = [f"{self.rows:,} rows"]
-        known += [f"{self.rarer:,} of the rarer label"] if self.rarer is not None else []
         known += [f"{self.keys:,} distinct keys"] if self.keys is not None else []
         return ", ".join([*known, "validation data" if self.has_validation else "no validation data"])
 
@@ -79,9 +89,15 @@ def choices(facts: Facts, given: Mapping[str, Any]) -> tuple[dict[str, Any], lis
         return {}, []
     if not given.keys().isdisjoint(("model", "model_params", "warm_start")):
         facts = dataclasses.replace(facts, has_pieces=False)
+    decided = [name for name in _OF_ROWS if name in given]
+    facts = dataclasses.replace(facts, can_share=facts.can_share and not decided)
     length, notes = _length(facts, given), []
     if "max_steps" in given:  # A length of its own.
         notes, length = _notes("max_steps", {*length} - {*given}), {}
+    if facts.size == "middle" and not facts.moves_all_rows:
+        cause = f"several hosts, [[limits]], or unknown keys or more than {_MOST_KEYS:,}"
+        why = f"--{decided[0]}" if decided else cause
+        notes.append(f"not embedding_optimizer=dense_adagrad, because of {why}")
     dense = {"optimizer": "adam", "learning_rate": 1e-3}  # Makes full steps from the first one on.
     values = {"batch_size": _BATCH[facts.size], **length, **dense, **_row_rate(facts), **_regularization(facts)}
     fitting, more = fit(values, given)
@@ -136,13 +152,13 @@ def _length(facts: Facts, given: Mapping[str, Any]) -> dict[str, Any]:
             "lr_schedule": "linear",
             "embedding_lr_schedule": "same",
         }
-    is_rare = facts.rarer is not None and facts.rarer < _RARE
-    # Among few validation rows, epochs of nearly the same AUC differ in calibration, which only log loss measures.
-    metric = "loss" if facts.several_labels else "logloss" if is_rare or facts.size == "small" else "auc"
+    # Epochs of nearly the same AUC differ in calibration, which only log loss measures.
+    metric = "loss" if facts.several_labels else "logloss"
+    patience = 3 if facts.is_of_numbers else 1  # An ensemble of networks still improves after a bad epoch.
     return {
         **{"epochs": 40 * passes, "eval_epochs": passes, "best_metric": metric},
-        "early_stopping_patience": 2 * int(given.get(PATIENCE, 1)) + 1,
-        **PLATEAU,
+        "early_stopping_patience": 2 * int(given.get(PATIENCE, patience)) + 1,
+        **{**PLATEAU, PATIENCE: patience},
         "embedding_lr_schedule": "same",
     }
 
@@ -163,6 +179,8 @@ def _epochs_unseen(facts: Facts, passes: int) -> int:
 def _row_rate(facts: Facts) -> dict[str, Any]:
     """Chooses smaller steps of the rows, the fewer examples each key has."""
     values = {"embedding_optimizer": "adagrad", "embedding_learning_rate": 0.02, "embedding_l2": 1e-3}
+    if facts.moves_all_rows:  # The L2 of the whole table keeps rows of rare keys from memorizing their examples.
+        values |= {"embedding_service": "shared", "embedding_optimizer": "dense_adagrad", "embedding_l2": 1e-2}
     if facts.keys_occur_once:
         return {**values, "embedding_optimizer_params=initial_accumulator": 1e-2 if facts.is_tiny else 1e-3}
     if facts.is_near_linear:

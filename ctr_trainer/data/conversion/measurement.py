@@ -38,7 +38,7 @@ class Measured(NamedTuple):
 
     `gain` is the mean log loss per row without the column minus the one of its better form; 0 if it may be chance. It
     is a category and an amount if each adds a tenth of the gain to the other. If the category does not, or has fewer
-    than two rows per value, and neighbouring numbers are alike, it is an amount.
+    than two rows per value, and neighbouring numbers are alike, it is an amount. With so few rows and no gain, too.
     """
 
     gain: float
@@ -69,12 +69,16 @@ def measure(labels: Labels, codes: Codes, numbers: Floats | None, is_countable: 
         is_ordered = any(_neighbours_tell(labels, codes, bucket) for bucket in bucketed[:-1])
         # Fewer rows per value overfit: as a category, the weights of persons in Adult lower the test AUC by 0.005.
         is_frequent = len(labels) >= _FEWEST_ROWS * len(numbers)
-        is_category = not is_ordered or (is_frequent and _adds(forms["an amount"], both, least))
-        is_amount = is_ordered and (not is_category or _adds(forms["a category"], both, least))
-        note = "" if is_frequent or is_category else "; too few rows per number for a category"
-        note = note if is_ordered else "; neighbouring numbers are unlike"
+        # As a category, rare numbers without a gain would make a table of mostly numbers one of rare keys.
+        is_category = is_frequent or _adds(none, forms["a category"])
+        if is_ordered:
+            is_category = is_frequent and _adds(forms["an amount"], both, least)
+        is_amount = not is_category or (is_ordered and _adds(forms["a category"], both, least))
+        note = "" if is_ordered else "; neighbouring numbers are unlike"
+        note = note if is_frequent or is_category else "; too few rows per number for a category"
     gain = none.mean() - min(loss.mean() for loss in forms.values())
-    gain = max(gain, 0.0) if is_ordered or any(_adds(none, loss) for loss in forms.values()) else 0.0
+    # Buckets of numbers whose order does not matter have a gain by chance.
+    gain = max(gain, 0.0) if is_ordered or _adds(none, next(iter(forms.values()))) else 0.0
     figures = ", ".join(f"{loss.mean():.4f} as {form}" for form, loss in forms.items())
     why = f"{'' if gain else 'no gain: '}held-out log loss {figures}, {none.mean():.4f} without{note}"
     return Measured(gain, is_category, is_amount, why)
