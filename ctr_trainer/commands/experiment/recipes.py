@@ -15,7 +15,7 @@ NAME = "data"
 MIDDLE_ROWS, LARGE_ROWS = 50_000, 1_000_000
 _TINY_ROWS = 2_000
 # With more keys, catching up on the steps that rows missed would slow down the training.
-_MOST_KEYS = 50_000
+_MOST_KEYS = 20_000
 # Whoever gives one of these flags decides where the rows are or how they are trained.
 _OF_ROWS = (
     *("embedding_optimizer", "embedding_service", "service_shards"),
