@@ -80,7 +80,7 @@ def format_comparison(runs: list[Run]) -> str:
     The metrics are from the last and from the best evaluation, the latter with the examples that were trained by then.
     """
     columns = [("run", [run.name for run in runs]), ("steps", [f"{run.steps:,}" for run in runs])]
-    columns.append(("examples", [f"{run.examples(run.steps):,}" for run in runs]))
+    columns.append(("examples", [format_value(run.examples(run.steps)) for run in runs]))
     rates = [run.examples_per_sec for run in runs]
     columns.append(("examples/s", ["-" if rate is None else f"{rate:,.0f}" for rate in rates]))
     names = dict.fromkeys(name for run in runs for line in run.evaluations for name in line)
@@ -106,12 +106,13 @@ def format_comparison(runs: list[Run]) -> str:
 
 def _best(run: Run, curve: Curve, direction: str) -> str:
     point = best(curve, direction)
-    return f"{format_value(point[1])} @{run.examples(point[0]):,}" if point else "-"
+    return f"{format_value(point[1])} @{format_value(run.examples(point[0]))}" if point else "-"
 
 
 def _by_examples(runs: Sequence[Run], name: str) -> list[str]:
     """Returns a table of a metric: by up to ten numbers of examples, the last evaluation of each run until then."""
-    curves = [[(run.examples(step), value) for step, value in run.curve(name)] for run in runs]
+    found = [[(run.examples(step), value) for step, value in run.curve(name)] for run in runs]
+    curves = [[(at, value) for at, value in curve if at is not None] for curve in found]
     known = sorted({at for curve in curves for at, _ in curve})
     if len(known) < 2:
         return []

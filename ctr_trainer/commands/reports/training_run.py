@@ -50,10 +50,15 @@ class Run:
         """Returns the (step, value) pairs of a metric in the evaluations, without undefined values."""
         return [(line["step"], line[name]) for line in self.evaluations if line.get(name) is not None]
 
-    def examples(self, step: int) -> int:
-        """Returns how many examples all workers have trained by a step; until the end, all batches count as full."""
+    def examples(self, step: int) -> int | None:
+        """Returns how many examples all workers have trained by a step; until the end, all batches count as full.
+
+        None if the run has no settings, as a training of an `Estimator` in Python.
+        """
         if self.summary.get("steps"):
             return round(step * self.summary["examples"] / self.summary["steps"])
+        if "batch_size" not in self.settings:
+            return None
         return step * math.prod(self.settings.get(name, 1) for name in ("batch_size", "accumulation_steps", "workers"))
 
 
