@@ -182,7 +182,9 @@ def features_path(model_dir: str) -> Path:
 
 
 def save_features(model_dir: str, features: Features) -> None:
-    """Writes the feature spec and the statistics to the model directory, for evaluation and export."""
+    """Writes the feature spec, its files and the statistics to the model directory, for evaluation and export."""
+    for each in features.spec.files:
+        each.copy_to(path_of(model_dir))
     features_path(model_dir).write_json({"spec": features.spec.to_dict(), "statistics": features.statistics})
 
 
@@ -212,7 +214,8 @@ def load_features(model_dir: str) -> TrainedFeatures | None:
             return None
         _log.warning("%s. The newest checkpoint has a copy, which is used", error)
     try:
-        return FeatureSpec.from_dict(saved["spec"], f"{path}: spec"), saved["statistics"]
+        spec = FeatureSpec.from_dict(saved["spec"], f"{path}: spec").in_directory(path_of(model_dir))
+        return spec, saved["statistics"]
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: no feature spec and statistics of a model ({error!r}); {_CURE}") from error
 

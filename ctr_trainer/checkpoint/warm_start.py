@@ -17,15 +17,18 @@ import tqdm
 
 from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
+from ctr_trainer.data import lookups
 from ctr_trainer.embedding.snapshot import parquet_rows, snapshot, snapshot_writer
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.row_space import InitialRows
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
+_BLOCK_ROWS = 65_536
 _DRAFT = "warm_start"  # In the model directory, which a service can read: the rows in this training's layout.
 Block = tuple[np.ndarray, np.ndarray]  # Keys int64[n], rows float32[n, width].
 
@@ -42,6 +45,53 @@ def _layout(config: TableConfig) -> Callable[[np.ndarray, np.ndarray], Block]:
         return keys, np.ascontiguousarray(rows, np.float32)
 
     return lay_out
+
+
+def pretrained_rows(
+    store: Store, spec: FeatureSpec, configs: Sequence[TableConfig], model_dir: str, warm: "WarmStart"
+) -> None:
+    """Writes the rows of `FeatureSpec.pretrained` to a store whose tables exist and are empty."""
+    vectors = lookups.pretrained_of(spec)
+    if vectors and warm.source:
+        raise UserError(f"warm_start={warm.source} and [[pretrained]] both give the first rows: leave out one of them")
+
+    def blocks(config: TableConfig) -> Iterator[Block]:
+        lay_out = _layout(config)
+        for _, keys, rows in vectors[config.name]:
+            for at in range(0, len(keys), _BLOCK_ROWS):
+                yield lay_out(keys[at : at + _BLOCK_ROWS], rows[at : at + _BLOCK_ROWS])
+
+    for config in configs:
+        if config.name in vectors and vectors[config.name][0][2].shape[1] != config.dims[0]:
+            raise UserError(f"[[pretrained]]: the model has no embeddings of {config.name}: leave it out")
+    if vectors:
+        found = {config.name: blocks(config) for config in configs if config.name in vectors}
+        _put(store, configs, found, model_dir, "the files of [[pretrained]]")
+
+
+def _put(
+    store: Store,
+    configs: Sequence[TableConfig],
+    found: Mapping[str, Iterator[Block] | None],
+    model_dir: str,
+    source: str,
+) -> dict[str, int]:
+    """Writes the found blocks to a store with empty tables. Returns the number of rows by table."""
+    path, identity, entries = path_of(model_dir) / _DRAFT, uuid.uuid4().hex, []
+    checkpoints.begin(path)
+    try:
+        for config in configs:
+            blocks, title = found.get(config.name), f"first rows of {config.name}"
+            if blocks is None:
+                continue
+            with tqdm.tqdm(blocks, title, unit=" blocks", disable=not sys.stderr.isatty()) as shown:
+                entries.append(snapshot_writer.write_blocks(path, config, shown, identity))
+            _log.info("warm start: %d rows of table %s from %s", entries[-1]["rows"], config.name, source)
+        if entries:
+            store.restore(str(path), entries)
+    finally:
+        path.remove_all()
+    return {entry["table"]: entry["rows"] for entry in entries}
 
 
 class WarmStartSettings(NamedTuple):
@@ -132,21 +182,7 @@ class WarmStart:
             return
         found = {config.name: self.blocks(config) for config in configs}
         self.report["tables_left"] = self._log_differences(found)
-        path, identity, entries = path_of(model_dir) / _DRAFT, uuid.uuid4().hex, []
-        checkpoints.begin(path)
-        try:
-            for config in configs:
-                blocks, title = found[config.name], f"warm start of {config.name}"
-                if blocks is None:
-                    continue
-                with tqdm.tqdm(blocks, title, unit=" blocks", disable=not sys.stderr.isatty()) as shown:
-                    entries.append(snapshot_writer.write_blocks(path, config, shown, identity))
-                rows = self.report["rows"][config.name] = entries[-1]["rows"]
-                _log.info("warm start: %d rows of table %s from %s", rows, config.name, self.source)
-            if entries:
-                store.restore(str(path), entries)
-        finally:
-            path.remove_all()
+        self.report["rows"] = _put(store, configs, found, model_dir, self.source)
 
     def blocks(self, config: TableConfig) -> Iterator[Block] | None:
         """Returns the rows of a table in the layout of `config`; None if the source has no such table.

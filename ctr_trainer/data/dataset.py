@@ -117,6 +117,8 @@ class DatasetInfo:
 
     def write(self) -> None:
         """Writes `_dataset.json` atomically. A directory with this file is a finished data set."""
+        for each in self.spec.files:
+            each.copy_to(path_of(self.path))
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("path", "spec")}
         values = {"version": _VERSION, "spec": self.spec.to_dict(), **values}
         (path_of(self.path) / FILE).write_json(values)
@@ -140,7 +142,7 @@ def open_dataset(path: str | os.PathLike) -> DatasetInfo:
         if values.pop("version") != _VERSION:
             raise UserError(f"{file}: written by another version of ctr_trainer; convert the data again")
         spec = FeatureSpec.from_dict(values.pop("spec"), f"{file}: spec")
-        spec = spec if values["labelled"] else spec.without_labels()
+        spec = (spec if values["labelled"] else spec.without_labels()).in_directory(path_of(path))
         return DatasetInfo(path=str(path), spec=spec, **{**values, "files": tuple(values["files"])})
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file}: not the description of a data set ({error}); convert the data again") from error

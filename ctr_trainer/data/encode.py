@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.data import encoders
+from ctr_trainer.data import encoders, lookups
 from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, BadRow, Chunk, Encoded, label_columns
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.typed import is_text
@@ -57,14 +57,14 @@ class Encoder:
             orders = {times.order_of(f.derive) for f in spec.sparse if f.column == time and f.derive}
             encode = functools.partial(_time, order=max(orders, default=""))
             jobs[TIME] = _Job(time, encode, "the split by time")
-        self._jobs = jobs
+        self._spec, self._jobs = spec, jobs
 
     def encode(self, chunk: Chunk, bad_rows: list[BadRow], observed: Observations) -> pa.Table:
         """Returns the encoded table of a Chunk's good rows.
 
         Each row that is left out is added to `bad_rows`; the lengths and odd values of lists are added to `observed`.
         """
-        table = chunk.table
+        table = lookups.joined(chunk.table, self._spec)
         columns: dict[str, pa.Array] = {}
         lengths: dict[str, np.ndarray] = {}
         good = np.ones(len(table), bool)

@@ -105,7 +105,7 @@ class Observations:
         """Finds each feature's form, and its most frequent text if that is frequent enough to be shown."""
         least = max(_LEAST_ROWS, _LEAST_SHARE * len(table))
         for f in self._spec.sparse:
-            if f.is_bucketised or f.derive:
+            if f.is_bucketised or f.derive or f.column in self._spec.looked_up:
                 continue
             self.texts[f.name] = {FORM: form(_first_values(table[f.column]))}
             if f.combiner is None and f.column not in self._spec.ids:

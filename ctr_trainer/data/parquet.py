@@ -164,7 +164,9 @@ def _statistics(
     advanced: Callable[[str], object],
 ) -> Statistics:
     """Reads the labels and some features once. `what` names the figures for the bar."""
-    part = dataclasses.replace(spec, dense=dense, sparse=sparse, cross=(), ids=(), weight=None, limits=())
+    part = dataclasses.replace(
+        spec, dense=dense, sparse=sparse, cross=(), pretrained=(), ids=(), weight=None, limits=()
+    )
     statistics = Statistics(part)
     with contextlib.closing(ForeignParquet(layout, part, {})) as data:
         groups = range(len(data.group_rows))

@@ -51,8 +51,9 @@ def uses(spec: FeatureSpec, time: str | None = None) -> dict[str, Use]:
     why |= {column: use for column, use in ((spec.weight, "the weight"), (time, "the split by time")) if column}
     why |= dict.fromkeys(spec.ids, "'ids'")
     others = set(why)
-    why |= {f.column: f"feature {f.name!r}" for f in spec.dense}
-    why |= {f.column: f"feature {f.name!r}" for f in spec.sparse}
+    why |= {each.key: f"[[lookup]] {each.name!r}" for each in spec.lookups_read}
+    features = [f for f in (*spec.dense, *spec.sparse) if f.column not in spec.looked_up]
+    why |= {f.column: f"feature {f.name!r}" for f in features}
     # A split by time can read dates, and a feature that is derived from the same column needs their text.
     derived = {f.column for f in spec.sparse if f.derive}
     numbers = {f.column for f in spec.dense} | {f.column for f in spec.bucketised} | {spec.weight} | {time} - derived

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+import numpy as np
+
+from ctr_trainer.data import lookups
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import find_codec
 from ctr_trainer.embedding.store.store import Store, StoreReader
@@ -92,13 +95,26 @@ def open_embeddings(
     host = HostGradients() if in_order and size > 1 and syncs.owner != "worker" else None
     scale = step.rows.learning_rate_scale if step is not None else None
     factor = merging.gradient_factor(embedding.row_optimizer.name, size, scale or size, group.groups)
+    found = lookups.pretrained_of(features.spec) if step is not None else {}
+    frozen = {
+        table: np.sort(np.concatenate([keys for each, keys, _ in parts if not each.trained]))
+        for table, parts in found.items()
+        if not all(each.trained for each, _, _ in parts)
+    }
+    for each in rows.values():
+        if each.config.name in frozen and (each.config.evicts or embedding.row_optimizer.moves_all_rows):
+            raise embedding.refused(
+                "[[pretrained]] with trained = false keeps rows as they are, and {optimizer}, or max_rows or ttl_steps "
+                "in [[limits]], changes or removes rows of {table} that no batch contains: leave out one of the two",
+                table=each.config.name,
+            )
     names = (name for each in inputs.values() for name in each.features)
     return Embeddings(
         store,
         inputs,
         rows,
         follow_steps(embedding, rows.values(), None if step is None else step.run_length.start),
-        RowGradients(factor, embedding.l2, embedding.clip_norm, host),
+        RowGradients(factor, embedding.l2, embedding.clip_norm, host, frozen),
         syncs,
         ahead=ahead,
         new_keys=NewKeys(names, distributed.is_chief(), distributed.is_chief() and step is not None),

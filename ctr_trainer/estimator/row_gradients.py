@@ -94,13 +94,20 @@ class RowGradients:
       l2: adds l2 / 2 * sum w^2 over the distinct rows of the step to the loss, so a row decays when it is used. Rows of
         a dense optimizer also decay in the other steps, see `table.missed_steps`.
       clip_norm: maximum norm; 0 disables clipping.
+      frozen: the sorted keys of each table whose embeddings are not trained.
       host: sums over the workers of the host; None if each worker trains the rows of its own batches, at any time.
     """
 
     def __init__(
-        self, merge_factor: float, l2: float = 0.0, clip_norm: float = 0.0, host: HostGradients | None = None
+        self,
+        merge_factor: float,
+        l2: float = 0.0,
+        clip_norm: float = 0.0,
+        host: HostGradients | None = None,
+        frozen: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.host, self._merge_factor, self._l2, self._clip_norm = host, merge_factor, l2, clip_norm
+        self._frozen = frozen or {}
         self._batches: list[tuple[list[TableGradients], float]] = []
 
     def add(self, batch: list[TableGradients], weight: float = 1.0) -> None:
@@ -124,6 +131,11 @@ class RowGradients:
                 row_kernels.take(part.rows.rows, part.slots, start, weights)
                 part.sums.append(gradient + l2 * weights)
                 start += gradient.shape[1]
+        for part in parts:
+            keys = self._frozen.get(part.rows.config.name)
+            if keys is not None:
+                is_frozen = keys[np.minimum(np.searchsorted(keys, part.keys), len(keys) - 1)] == part.keys
+                part.sums[0] = np.where(is_frozen[:, None], np.float32(0), part.sums[0])
         if self._clip_norm:
             norm = math.sqrt(sum(float(np.vdot(g, g)) for part in parts for g in part.sums))
             if norm > self._clip_norm:

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint import model_directory, retention
-from ctr_trainer.checkpoint.warm_start import WarmStart, warm_start_of
+from ctr_trainer.checkpoint.warm_start import WarmStart, pretrained_rows, warm_start_of
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator.batch_feed import connect
@@ -175,7 +175,10 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
                     "these rows"
                 )
             tables = feed.embeddings.rows.values() if feed.embeddings else ()
-            warm.rows(store, [rows.config for rows in tables], job.model_dir)
+            configs = [rows.config for rows in tables]
+            if model.inputs.fed and not job.checkpoint:
+                pretrained_rows(store, model.inputs.features.spec, configs, job.model_dir, warm)
+            warm.rows(store, configs, job.model_dir)
         distributed.barrier("embedding_rows_restored")
         store.reopen()
         begin_feed(stack, feed)

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.export.exported_table import ExportedTable
-from ctr_trainer.export.raw_keys import RawKeys, flat_order, key_outputs, numbers_of
+from ctr_trainer.export.raw_keys import RawKeys, flat_order, key_outputs
 from ctr_trainer.export.signatures import SERVING, signature_defs
 from ctr_trainer.features.columns import SparseFeature, Statistics
 from ctr_trainer.features.ranked import RankedBlock, RankedColumns
@@ -37,6 +37,8 @@ class RankedFeatures(Features, abc.ABC):
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None, receivers: dict[str, tf.Tensor]) -> None:
         super().__init__(spec, statistics)
+        self._raw = RawKeys(spec, statistics)
+        self._raw.receivers |= receivers
         self.receivers = receivers
         examples = {name: each for name, each in receivers.items() if not name.startswith(f"{COLUMNS}/")}
         self._sizes = {name: tf.shape(each)[0] for name, each in examples.items()}
@@ -71,7 +73,10 @@ class RankedFeatures(Features, abc.ABC):
 
     def _dense_block(self) -> RankedBlock:
         # The transform costs little next to the first layer, so it is computed for each candidate.
-        values, sizes = self["dense"][..., None], tf.stack([self._sizes[feature.column] for feature in self.spec.dense])
+        values, sizes = (
+            self["dense"][..., None],
+            tf.stack([self._sizes[self.spec.source(f.column)] for f in self.spec.dense]),
+        )
         shared, own = self._split(tf.repeat(sizes, self.dense_widths))
         columns, count = tf.concat([shared, own], 0), sum(self.dense_widths)
         return RankedBlock(tf.gather(values[:1], shared, axis=1), tf.gather(values, own, axis=1), columns, count, 1)
@@ -90,8 +95,7 @@ class RankedFeatures(Features, abc.ABC):
         return tf.broadcast_to(value, tf.concat([[self._count], tf.shape(value)[1:]], 0))
 
     def _raw_dense(self) -> tf.Tensor:
-        given, nulls = self.receivers, self.spec.csv.null_values
-        numbers = [self._expanded(numbers_of(given[f.column], nulls)) for f in self.spec.dense]
+        numbers = [self._expanded(self._raw.numbers(f.column)) for f in self.spec.dense]
         return tf.stack([tf.ensure_shape(each, [None]) for each in numbers], 1)
 
     def _segment(self, table: TableFeatures, kind: str, dim: int) -> tf.Tensor:
@@ -108,9 +112,8 @@ class RankedValues(RankedFeatures):
         tables: Mapping[str, ExportedTable],
         read: Mapping[str, tf.Tensor],
     ) -> None:
-        self._raw = RawKeys(spec, statistics)
-        self._raw.receivers |= {name: _like(name, each, each.shape.as_list()) for name, each in read.items()}
-        super().__init__(spec, statistics, self._raw.receivers)
+        receivers = {name: _like(name, each, each.shape.as_list()) for name, each in read.items()}
+        super().__init__(spec, statistics, receivers)
         self._tables = tables
         self._rows: dict[str, RankedBlock] = {}
 

@@ -3,9 +3,11 @@
 import re
 from collections.abc import Collection, Sequence
 
+import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.data import lookups
 from ctr_trainer.data.encoders import AROUND, CLOSING, OPENING
 from ctr_trainer.export.raw_inputs import NUMBER, columns_of
 from ctr_trainer.features import hashing
@@ -105,14 +107,36 @@ class RawKeys:
         self._columns = columns_of(spec)
         self._buckets = hashing.buckets_of(spec, statistics)
         self._lists: dict[str, RawLists] = {}
+        self._looked: dict[str, tf.Tensor] = {}
 
     def receiver(self, name: str) -> tf.Tensor:
-        """Returns the input of a column: float32[B], string[B] or string[B, N]."""
+        """Returns the input of a column: float32[B], string[B] or string[B, N]; or, of a lookup, its values."""
+        if name in self._spec.looked_up:
+            return self._looked_up(name)
         if name not in self.receivers:
             column = self._columns[name]
             dtype = tf.float32 if column.kind == NUMBER else tf.string
             self.receivers[name] = tf1.placeholder(dtype, [None] * (1 + column.is_list), operation_name(name))
         return self.receivers[name]
+
+    def _looked_up(self, name: str) -> tf.Tensor:
+        """Returns a column of a lookup, float32[B] or string[B], by the input of its key."""
+        lookup = self._spec.looked_up[name]
+        if name not in self._looked:
+            hashes, values = lookups.values_of(lookup, self._spec.lookups_read[lookup])
+            where = f"lookup{self._spec.lookup.index(lookup)}"
+            known = _constant(f"{where}_keys", hashes)
+            keys = graph_keys(lookups.SLOT, _without(self._null_values, self.receiver(lookup.key)))
+            at = tf.minimum(tf.searchsorted(known, keys), len(hashes) - 1)
+            is_known = tf.equal(tf.gather(known, at), keys)
+            if isinstance(values, np.ndarray):
+                found = tf.gather(_constant(where, values), at)
+                found = tf.where(is_known[:, None], found, tf.fill(tf.shape(found), float("nan")))
+                self._looked |= dict(zip(lookup.columns, tf.unstack(found, axis=1), strict=True))
+            else:
+                texts = _constant(where, values.fill_null(b"").to_numpy(zero_copy_only=False))
+                self._looked[name] = tf.where(is_known, tf.gather(texts, at), tf.fill(tf.shape(keys), ""))
+        return self._looked[name]
 
     def numbers(self, name: str) -> tf.Tensor:
         """Returns float32[B], the numbers of a column; NaN for a missing one, and for a text that is no number."""
@@ -154,6 +178,15 @@ class RawKeys:
             raw = _split(raw, feature) if raw.shape.rank == 1 else raw
             self._lists[feature.name] = RawLists(feature, raw, self._null_values)
         return self._lists[feature.name]
+
+
+def _constant(name: str, value: np.ndarray) -> tf.Tensor:
+    """Returns the constant of this name in the graph. All signatures of an export share it."""
+    try:
+        return tf1.get_default_graph().get_tensor_by_name(f"{name}:0")
+    except KeyError:
+        with tf.init_scope(), tf1.name_scope(""):
+            return tf.constant(value, name=name)
 
 
 def numbers_of(values: tf.Tensor, null_values: Collection[str]) -> tf.Tensor:

@@ -86,6 +86,8 @@ def export_saved_model(
                 # An evaluation of the export reads no other columns.
                 spec = spec if rows == "none" else spec.of_columns(receivers)
                 write_spec(draft, spec, statistics, local.model.get(NEW_KEYS, {}))
+                for lookup in spec.lookup:
+                    lookup.copy_to(path_of(draft) / _SPEC[0])
             if own_inputs:
                 write_warmup(draft, signatures)
             for name, file in (assets_extra or {}).items():
@@ -133,7 +135,7 @@ def load_spec(path: str | os.PathLike[str]) -> FeatureSpec:
     if not file.exists():
         why = f"it has no {os.path.join(*_SPEC)}" if os.path.isdir(path) else "there is no such directory"
         raise UserError(f"{path}: expected an export of a model with a feature spec, and {why}; `export` writes one")
-    return FeatureSpec.from_dict(json.loads(file.read_text()), str(file))
+    return FeatureSpec.from_dict(json.loads(file.read_text()), str(file)).in_directory(path_of(file.parent))
 
 
 def load_figure(path: str, figure: str) -> dict[str, Any]:

@@ -93,9 +93,9 @@ def _examples(
     readers = {f.column: f for f in spec.dense} | {f.column: f for f in spec.sparse}
     inputs = {}
     for name, column in columns_of(spec).items():
-        feature = readers[name]
+        feature = readers.get(name)
         if column.kind == NUMBER:
-            inputs[name] = encoded[feature.name].to_numpy()
+            inputs[name] = encoded[readers[name].name].to_numpy()
         elif isinstance(feature, SparseFeature) and column.is_list:
             inputs[name] = _lists(raw[name].to_pylist(), feature)
         else:
@@ -158,7 +158,7 @@ def evaluate_saved_model(
         if not outputs:
             raise UserError(f"{path}: the model has no output `logits`; its outputs are {', '.join(signature.outputs)}")
         about: dict[str, Any] = {"saved_model": os.path.abspath(path)}
-        columns = {f.name: f.column for f in spec.sparse if not f.is_bucketised}
+        columns = {f.name: spec.source(f.column) for f in spec.sparse if not f.is_bucketised}
         if others := sorted(signature.inputs.keys() - columns_of(spec).keys()):
             raise UserError(f"{path}: its input {others[0]!r} is not a column of its feature spec: export it again")
         if (step := tf1.train.get_global_step()) is not None:

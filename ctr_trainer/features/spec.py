@@ -18,6 +18,8 @@ from ctr_trainer.features.columns import (
     SparseFeature,
     TableLimits,
 )
+from ctr_trainer.features.lookup import Lookup, Pretrained
+from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError, listed
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "DenseFeature",
     "FeatureSpec",
     "Label",
+    "Lookup",
     "SparseFeature",
     "TableFeatures",
     "TableLimits",
@@ -70,6 +73,8 @@ class FeatureSpec:
       weight: column of the examples' weights; None for weight 1.
       cross: features that combine single-valued `sparse` features. They are computed when a batch is made, so data sets
         have no columns for them.
+      lookup: columns that features read like columns of the source data, and whose values are in files.
+      pretrained: vectors in files with which rows begin.
       limits: the `TableLimits` of the tables that have limits.
       other_labels: the labels after the first; see `labels`.
       labelled: whether the data have labels. False is for data to predict on, see `without_labels`. A data set stores
@@ -88,6 +93,8 @@ class FeatureSpec:
     weight: str | None = None
     csv: CsvFormat = CsvFormat()
     cross: tuple[CrossFeature, ...] = ()
+    lookup: tuple[Lookup, ...] = ()
+    pretrained: tuple[Pretrained, ...] = ()
     limits: tuple[TableLimits, ...] = ()
     other_labels: tuple[Label, ...] = ()
     labelled: bool = True
@@ -110,24 +117,29 @@ class FeatureSpec:
             file, the feature and the key.
         """
         path = pathlib.Path(path)
-        return cls.from_dict(toml.read(path), str(path))
+        return cls.from_dict(toml.read(path), str(path), path.parent)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], source: str = "feature spec") -> "FeatureSpec":
+    def from_dict(
+        cls, values: Mapping[str, Any], source: str = "feature spec", directory: str | os.PathLike[str] = ""
+    ) -> "FeatureSpec":
         """Makes a spec from the result of `to_dict`.
 
         Args:
           values: dict of the spec's values.
           source: origin of the values, for error messages.
+          directory: the directory to which the paths of lookup files are relative; by default the current one.
 
         Returns:
           the `FeatureSpec`.
 
         Raises:
-          UserError: a key is unknown, or a value is wrong.
+          UserError: a key is unknown, a value is wrong, or a lookup file cannot be read.
         """
         arguments = toml.arguments(values, source)
         try:
+            for files in ("lookup", "pretrained"):
+                arguments[files] = tuple(each.found(directory) for each in arguments[files])
             return cls(**arguments)
         except UserError as error:
             raise error if str(error).startswith(source) else UserError(f"{source}: {error}") from error
@@ -171,11 +183,15 @@ class FeatureSpec:
           columns: columns of the source data.
 
         Returns:
-          the `FeatureSpec`, with the crosses all of whose columns are there.
+          the `FeatureSpec`, with the lookups whose key is there, and the crosses all of whose columns are there.
         """
-        cross = (f for f in self.cross if all(part.column in columns for part in self.crossed(f)))
-        dense, sparse = (f for f in self.dense if f.column in columns), (f for f in self.sparse if f.column in columns)
-        return dataclasses.replace(self, dense=tuple(dense), sparse=tuple(sparse), cross=tuple(cross), limits=())
+        lookup = tuple(each for each in self.lookup if each.key in columns)
+        columns = {*columns, *(name for each in lookup for name in each.columns)}
+        cross = tuple(f for f in self.cross if all(part.column in columns for part in self.crossed(f)))
+        dense, sparse = (tuple(f for f in each if f.column in columns) for each in (self.dense, self.sparse))
+        return dataclasses.replace(
+            self, dense=dense, sparse=sparse, cross=cross, lookup=lookup, pretrained=(), limits=()
+        )
 
     def crossed(self, feature: CrossFeature) -> list[SparseFeature]:
         """Finds the features that a cross combines.
@@ -204,8 +220,33 @@ class FeatureSpec:
     @functools.cached_property
     def sources(self) -> dict[str, tuple[str, ...]]:
         """The columns of the source data that each sparse feature or cross is computed from, by the feature's name."""
-        own = {f.name: (f.column,) for f in self.sparse}
-        return own | {f.name: tuple(part.column for part in self.crossed(f)) for f in self.cross}
+        own = {f.name: (self.source(f.column),) for f in self.sparse}
+        return own | {f.name: tuple(self.source(part.column) for part in self.crossed(f)) for f in self.cross}
+
+    @functools.cached_property
+    def looked_up(self) -> dict[str, Lookup]:
+        """The lookup of each column that a `Lookup` makes, by the column's name."""
+        return {name: each for each in self.lookup for name in each.columns}
+
+    @functools.cached_property
+    def lookups_read(self) -> dict[Lookup, bool]:
+        """The lookups whose columns features read, and for each whether all of these features read numbers."""
+        read = {f.column for f in (*self.dense, *self.sparse)}
+        texts = {f.column for f in self.sparse if not f.is_bucketised}
+        return {each: texts.isdisjoint(each.columns) for each in self.lookup if not read.isdisjoint(each.columns)}
+
+    def source(self, column: str) -> str:
+        """Returns the column of the source data that a feature's column is, or by whose values it is looked up."""
+        return self.looked_up[column].key if column in self.looked_up else column
+
+    def in_directory(self, directory: Path) -> "FeatureSpec":
+        """Returns the spec with its files in a directory of data, of a model or of an export."""
+        lookup, pretrained = (tuple(x.in_directory(directory) for x in of) for of in (self.lookup, self.pretrained))
+        return dataclasses.replace(self, lookup=lookup, pretrained=pretrained)
+
+    @property
+    def files(self) -> tuple[Lookup, ...]:
+        return (*self.lookup, *self.pretrained)
 
     @property
     def features(self) -> tuple[DenseFeature | SparseFeature, ...]:
@@ -295,6 +336,7 @@ def _check(spec: "FeatureSpec") -> None:
     _check_limits(spec, where)
     for cross in spec.cross:
         spec.crossed(cross)
+    _check_lookups(spec, where)
     slots: dict[str, SparseFeature] = {}
     for f in spec.embedded:
         first = slots.setdefault(f.slot, f)
@@ -303,6 +345,32 @@ def _check(spec: "FeatureSpec") -> None:
                 f"{where}: {first.name!r} (dim {first.dim}) and {f.name!r} (dim {f.dim}) share slot {f.slot!r}, "
                 "so they share rows and must have one dim"
             )
+
+
+def _check_lookups(spec: "FeatureSpec", where: str) -> None:
+    made = [name for each in spec.lookup for name in each.columns]
+    own = {*spec.ids, spec.weight, *(label.column for label in spec.labels), *(each.key for each in spec.lookup)}
+    for name in made:
+        if made.count(name) > 1 or name in own:
+            raise UserError(
+                f"{where}: {name!r} is a column of [[lookup]], which only features read: give it a name that no key, "
+                "label, id, weight or other lookup has"
+            )
+    lists = {f.column for f in spec.sparse if f.combiner}
+    for each in spec.lookup:
+        if each.key in lists:
+            raise UserError(
+                f"{where}: [[lookup]] {each.name!r}: key {each.key!r} is a list; give a single-valued column"
+            )
+    slots = [(f.name, f.slot) for pretrained in spec.pretrained for f in spec.sparse if f.name == pretrained.name]
+    if len({slot for _, slot in slots}) < len(spec.pretrained):
+        raise UserError(
+            f"{where}: [[pretrained]] {listed(x.name for x in spec.pretrained)}: expected the names of [[sparse]] "
+            "features, each with another slot"
+        )
+    for each, is_number in spec.lookups_read.items():
+        if each.length and not is_number:
+            raise UserError(f"{where}: [[lookup]] {each.name!r} has a length, so its columns are numbers: read them so")
 
 
 def _check_limits(spec: "FeatureSpec", where: str) -> None:

@@ -11,7 +11,9 @@ _NAMED = 8  # The most differences that a message lists.
 def contradictions(known: FeatureSpec, given: FeatureSpec) -> str:
     """Returns how the features, or several labels, of `given` differ, as text; "" if they do not."""
     there, own = (
-        {f.name: vars(f) for f in spec.dense} | {f.name: vars(f) for f in spec.embedded} for spec in (known, given)
+        {f.name: vars(f) for f in (*spec.dense, *spec.embedded)}
+        | {f"{x.section} {x.name}": {**vars(x), "file": "", "sha256": x.sha256[:12]} for x in spec.files}
+        for spec in (known, given)
     )
     found = [f"{name!r} is missing" for name in there if name not in own]
     for name, values in own.items():

@@ -20,6 +20,16 @@ The accepted keys, without the options of [csv], which `columns.CsvFormat` lists
     [[cross]]                       # a category for each combination of the values of several columns
     columns = ["city", "category"]  # of single-valued [[sparse]] features
     name = "city_x_category"        # the default; and any of: dim = 16 / slot = "city_x_category" / max_rows = 100000
+    [[lookup]]                      # a column whose values are in a file: see features/lookup.py
+    name = "price"                  # features read it as `column = "price"`
+    file = "items.parquet"          # relative to this file
+    key = "item"                    # and any of: value = "price" / file_key = "item" / length = 64
+    [[pretrained]]                  # the rows of a feature's values begin with the vectors of a file
+    name = "item"                   # the feature
+    file = "vectors.parquet"
+    key = "item"                    # columns of the file
+    value = "vector"
+    trained = false                 # default: true
     [[limits]]                      # optional, one per table: see embedding/table/table_config.py
     table = "dim16"                 # the table of the features with dim 16
     min_frequency = 3               # and any of: max_rows = 1000000 / eviction = "lfu" or "lru" / ttl_steps = 50000
@@ -39,6 +49,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ctr_trainer.features.columns import CrossFeature, CsvFormat, DenseFeature, Label, SparseFeature, TableLimits
+from ctr_trainer.features.lookup import Lookup, Pretrained
 from ctr_trainer.system.messages.errors import UserError
 
 if sys.version_info >= (3, 11):
@@ -64,6 +75,8 @@ _TOP = {
     "dense": list,
     "sparse": list,
     "cross": list,
+    "lookup": list,
+    "pretrained": list,
     "ids": list,
     "weight": str,
     "csv": dict,
@@ -130,6 +143,8 @@ def arguments(values: Any, source: str) -> dict[str, Any]:
         dense=_features(top, "dense", DenseFeature, defaults, source),
         sparse=_features(top, "sparse", SparseFeature, defaults, source),
         cross=_crosses(top, defaults, source),
+        lookup=tuple(_made(Lookup, item, f"{source}: [[lookup]]") for item in top.get("lookup", [])),
+        pretrained=tuple(_made(Pretrained, item, f"{source}: [[pretrained]]") for item in top.get("pretrained", [])),
         ids=_tuple(top.get("ids", []), str, f"{source}: 'ids'"),
         weight=top.get("weight"),
         csv=_made(CsvFormat, top.get("csv", {}), f"{source}: [csv]"),

@@ -1,20 +1,32 @@
 """Raw columns that an export reads itself: times, numbers, and texts of several features, ranked too."""
 
 import contextlib
+import datetime
+import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.checkpoint.model_directory import load_features
+from ctr_trainer.data.batch import batch_of
 from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.data.dataset import open_dataset
+from ctr_trainer.data.parquet import ForeignParquet, scan
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.export.raw_inputs import columns_of
 from ctr_trainer.export.receivers import ExportedFeatures, RowInputs
+from ctr_trainer.export.saved_model import load_spec
 from ctr_trainer.export.saved_model_evaluation import read_raw
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
+from ctr_trainer.live.stream.messages import MessageDecoder
+from ctr_trainer.live.stream.source import Message
 from ctr_trainer.models.layers.inputs import all_field_embeddings
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
@@ -175,3 +187,111 @@ def test_examples_of_an_exported_graph_have_no_weights():
         for features in ExportedFeatures(SPEC, None, {}), RowInputs(SPEC, None):
             with pytest.raises(KeyError, match="no feature 'weight': an exported graph only predicts"):
                 features["weight"]
+
+
+LOOKUPS = """
+name = "looked_up"
+[label]
+column = "y"
+[csv]
+null_values = ["", "-"]
+[defaults]
+dim = 4
+[[dense]]
+name = "price"
+default = 3.0
+[[dense]]
+columns = ["vector1..vector3", "amount"]
+[[sparse]]
+columns = ["item", "maker"]
+[[sparse]]
+name = "level"
+column = "price"
+buckets = [2, 5]
+[[sparse]]
+name = "genres"
+combiner = "mean"
+[[sparse]]
+name = "month"
+column = "released"
+derive = "weekday"
+missing = "zero"
+[[cross]]
+columns = ["maker", "level"]
+[[lookup]]
+name = "price"
+file = "prices.csv"
+key = "item"
+file_key = "id"
+[[lookup]]
+name = "genres"
+file = "items.parquet"
+key = "item"
+[[lookup]]
+name = "released"
+file = "items.parquet"
+key = "item"
+[[lookup]]
+name = "vector"
+file = "items.parquet"
+key = "item"
+length = 3
+[[lookup]]
+name = "maker"
+file = "makers.csv"
+key = "amount"
+value = "name"
+"""
+
+
+@pytest.fixture(scope="module")
+def looked_up(tmp_path_factory):
+    """Returns the paths of a CSV file and of a spec with lookups by its items and amounts."""
+    directory, rng = tmp_path_factory.mktemp("lookups"), np.random.default_rng(0)
+    (directory / "spec.toml").write_text(LOOKUPS)
+    prices = {item: rng.uniform(0, 9) for item in range(10)}
+    numbered = "".join(f"{item},{'' if item == 3 else price:.3f}\n" for item, price in prices.items() if item != 3)
+    (directory / "prices.csv").write_text(f"id,price\n3,\n{numbered}")
+    (directory / "makers.csv").write_text('amount,x,name\n1,0,"a,b"\n2,0,\n3,0,c\n')
+    items = pa.array([*range(8), 11], pa.int64())
+    vectors = pa.array(rng.normal(size=(9, 3)).tolist(), pa.list_(pa.float64(), 3))
+    genres = ["a|b", "", None, "c", "a", "b|c|d", "a", "b", "z"]
+    released = [datetime.date(2024, 1, 1 + day) for day in range(9)]
+    table = pa.table({"item": items, "genres": genres, "released": released, "vector": vectors})
+    pq.write_table(table, directory / "items.parquet")
+    lines = [f"{int(rng.random() < prices[i % 10] / 9)},{i % 12 if i % 11 else '-'},{i % 5}\n" for i in range(ROWS)]
+    (directory / "a.csv").write_text("y,item,amount\n" + "".join(lines))
+    return directory / "a.csv", directory / "spec.toml"
+
+
+def test_lookups_are_the_same_in_data_streams_requests_and_exports(looked_up):
+    path, spec = looked_up[0], FeatureSpec.load(looked_up[1])
+    with _served(path, spec, "deepfm", TrainOp("adagrad", 0.1, 0.5), epochs=3) as found:
+        session, signatures, raw, expected = found
+        assert set(raw) == {"item", "amount"} == signatures["serving_default"].inputs.keys()
+        ranked = {"item": raw["item"][:9], "amount": raw["amount"][:1]}
+        wanted = _run(session, signatures["serving_default"], {**ranked, "amount": np.repeat(ranked["amount"], 9)})
+        np.testing.assert_allclose(_run(session, signatures["ranking"], ranked), wanted, atol=1e-6, rtol=0)
+    data = open_dataset(path.parent / "data")
+    for kept in (data.spec, load_spec(path.parent / "deepfm/export"), load_features(path.parent / "deepfm/model")[0]):
+        assert kept == spec and [each.file for each in kept.lookup] != [each.file for each in spec.lookup]
+        assert [each.read() for each in kept.lookup] == [each.read() for each in spec.lookup]
+    rows = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(null_values=["-"]))
+    assert rows["item"].type == pa.int64()
+    pq.write_table(rows, path.parent / "a.parquet")
+    messages = [Message(0, at, 1.0, json.dumps(row).encode()) for at, row in enumerate(rows.to_pylist())]
+    decoded = MessageDecoder(spec, data.statistics, "kafka topic clicks").decode(messages).rows
+    source = ForeignParquet(scan(str(path.parent / "a.parquet"), spec), spec, data.statistics)
+    converted, direct, streamed = [
+        *BatchReader(path.parent / "data", ROWS, shuffle=False, epochs=1),
+        *BatchReader(source, ROWS, shuffle=False, epochs=1),
+        batch_of(decoded, ROWS),
+    ]
+    for batch in (direct, streamed):
+        np.testing.assert_array_equal(batch.dense, converted.dense)
+        np.testing.assert_array_equal(batch.keys["dim4"], converted.keys["dim4"])
+        np.testing.assert_array_equal(batch.bags["genres"].values, converted.bags["genres"].values)
+    item = rows["item"].to_numpy()
+    is_priced = (item < 10) & (item != 3)
+    assert (np.isnan(converted.dense[:, 0]) != is_priced).all() and np.isnan(converted.dense[item == 8, 1]).all()
+    assert len(np.unique(converted.dense[is_priced, 0])) == 9

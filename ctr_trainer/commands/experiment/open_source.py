@@ -80,7 +80,9 @@ def _look(
     spec = FeatureSpec.load(feature_spec) if feature_spec else None
     if (path_of(path) / FILE).exists():
         own = ConvertedData(path).spec
-        if spec and (spec.labels, spec.dense, spec.embedded) != (own.labels, own.dense, own.embedded):
+        if spec and (spec.labels, spec.dense, spec.embedded, spec.files) != (
+            *(own.labels, own.dense, own.embedded, own.files),
+        ):
             raise UserError(
                 f"--feature_spec={feature_spec}: {path} was converted with another spec: "
                 f"{contradictions(own, spec) or novelties(own, spec)}. Leave the flag out, or convert the data with "

@@ -175,7 +175,7 @@ def describe(
     fitted = next(iter(parts.values())).statistics.fitted() | observed.texts
     found = {}
     for name, part in parts.items():
-        directory.add(posixpath.join(name, dataset.FILE))
+        directory.add(*(posixpath.join(name, each) for each in (*(x.name_of_copy for x in spec.files), dataset.FILE)))
         found[name or "all"] = DatasetInfo(
             path=str(directory.path / name),
             spec=spec,
