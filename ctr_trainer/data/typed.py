@@ -52,7 +52,7 @@ def uses(spec: FeatureSpec, time: str | None = None) -> dict[str, Use]:
     why |= dict.fromkeys(spec.ids, "'ids'")
     others = set(why)
     why |= {each.key: f"[[lookup]] {each.name!r}" for each in spec.lookups_read}
-    features = [f for f in (*spec.dense, *spec.sparse) if f.column not in spec.looked_up]
+    features = [f for f in spec.features if f.column not in spec.looked_up]
     why |= {f.column: f"feature {f.name!r}" for f in features}
     # A split by time can read dates, and a feature that is derived from the same column needs their text.
     derived = {f.column for f in spec.sparse if f.derive}

@@ -65,7 +65,7 @@ class RawColumn:
 
 def columns_of(spec: FeatureSpec) -> dict[str, RawColumn]:
     """Returns the columns that the features of a spec read, by name."""
-    features = [f for f in (*spec.dense, *spec.sparse) if f.column not in spec.looked_up]
+    features = [f for f in spec.features if f.column not in spec.looked_up]
     features += [SparseFeature(each.name, each.key, 1, "") for each in spec.lookups_read]  # They read texts, too.
     names = dict.fromkeys(f.column for f in features)
     return {name: RawColumn.of(name, [f for f in features if f.column == name]) for name in names}

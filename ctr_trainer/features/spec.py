@@ -188,10 +188,10 @@ class FeatureSpec:
         lookup = tuple(each for each in self.lookup if each.key in columns)
         columns = {*columns, *(name for each in lookup for name in each.columns)}
         cross = tuple(f for f in self.cross if all(part.column in columns for part in self.crossed(f)))
-        dense, sparse = (tuple(f for f in each if f.column in columns) for each in (self.dense, self.sparse))
-        return dataclasses.replace(
-            self, dense=dense, sparse=sparse, cross=cross, lookup=lookup, pretrained=(), limits=()
-        )
+        dense = tuple(f for f in self.dense if f.column in columns)
+        none: dict[str, Any] = {"pretrained": (), "limits": ()}
+        sparse = tuple(f for f in self.sparse if f.column in columns)
+        return dataclasses.replace(self, dense=dense, sparse=sparse, cross=cross, lookup=lookup, **none)
 
     def crossed(self, feature: CrossFeature) -> list[SparseFeature]:
         """Finds the features that a cross combines.
@@ -223,6 +223,11 @@ class FeatureSpec:
         own = {f.name: (self.source(f.column),) for f in self.sparse}
         return own | {f.name: tuple(self.source(part.column) for part in self.crossed(f)) for f in self.cross}
 
+    @property
+    def features(self) -> list[DenseFeature | SparseFeature]:
+        """The features that read a column."""
+        return [*self.dense, *self.sparse]
+
     @functools.cached_property
     def looked_up(self) -> dict[str, Lookup]:
         """The lookup of each column that a `Lookup` makes, by the column's name."""
@@ -231,7 +236,7 @@ class FeatureSpec:
     @functools.cached_property
     def lookups_read(self) -> dict[Lookup, bool]:
         """The lookups whose columns features read, and for each whether all of these features read numbers."""
-        read = {f.column for f in (*self.dense, *self.sparse)}
+        read = {f.column for f in self.features}
         texts = {f.column for f in self.sparse if not f.is_bucketised}
         return {each: texts.isdisjoint(each.columns) for each in self.lookup if not read.isdisjoint(each.columns)}
 

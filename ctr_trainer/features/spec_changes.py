@@ -11,7 +11,8 @@ _NAMED = 8  # The most differences that a message lists.
 def contradictions(known: FeatureSpec, given: FeatureSpec) -> str:
     """Returns how the features, or several labels, of `given` differ, as text; "" if they do not."""
     there, own = (
-        {f.name: vars(f) for f in (*spec.dense, *spec.embedded)}
+        {f.name: vars(f) for f in spec.dense}
+        | {f.name: vars(f) for f in spec.embedded}
         | {f"{x.section} {x.name}": {**vars(x), "file": "", "sha256": x.sha256[:12]} for x in spec.files}
         for spec in (known, given)
     )
