@@ -65,26 +65,21 @@ def pretrained_rows(
         if config.name in vectors and vectors[config.name][0][2].shape[1] != config.dims[0]:
             raise UserError(f"[[pretrained]]: the model has no embeddings of {config.name}: leave it out")
     if vectors:
-        found = {config.name: blocks(config) for config in configs if config.name in vectors}
-        _put(store, configs, found, model_dir, "the files of [[pretrained]]")
+        found = [(config, blocks(config)) for config in configs if config.name in vectors]
+        _put(store, found, model_dir, "the files of [[pretrained]]")
 
 
 def _put(
-    store: Store,
-    configs: Sequence[TableConfig],
-    found: Mapping[str, Iterator[Block] | None],
-    model_dir: str,
-    source: str,
+    store: Store, found: Sequence[tuple[TableConfig, Iterator[Block]]], model_dir: str, source: str
 ) -> dict[str, int]:
-    """Writes the found blocks to a store with empty tables. Returns the number of rows by table."""
+    """Writes the blocks of tables to a store in which they are empty. Returns the number of rows by table."""
     path, identity, entries = path_of(model_dir) / _DRAFT, uuid.uuid4().hex, []
     checkpoints.begin(path)
     try:
-        for config in configs:
-            blocks, title = found.get(config.name), f"first rows of {config.name}"
-            if blocks is None:
-                continue
-            with tqdm.tqdm(blocks, title, unit=" blocks", disable=not sys.stderr.isatty()) as shown:
+        for config, blocks in found:
+            with tqdm.tqdm(
+                blocks, f"first rows of {config.name}", unit=" blocks", disable=not sys.stderr.isatty()
+            ) as shown:
                 entries.append(snapshot_writer.write_blocks(path, config, shown, identity))
             _log.info("warm start: %d rows of table %s from %s", entries[-1]["rows"], config.name, source)
         if entries:
@@ -182,7 +177,8 @@ class WarmStart:
             return
         found = {config.name: self.blocks(config) for config in configs}
         self.report["tables_left"] = self._log_differences(found)
-        self.report["rows"] = _put(store, configs, found, model_dir, self.source)
+        there = [(config, blocks) for config in configs if (blocks := found[config.name]) is not None]
+        self.report["rows"] = _put(store, there, model_dir, self.source)
 
     def blocks(self, config: TableConfig) -> Iterator[Block] | None:
         """Returns the rows of a table in the layout of `config`; None if the source has no such table.
