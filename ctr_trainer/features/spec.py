@@ -246,7 +246,8 @@ class FeatureSpec:
 
     def in_directory(self, directory: Path) -> "FeatureSpec":
         """Returns the spec with its files in a directory of data, of a model or of an export."""
-        lookup, pretrained = (tuple(x.in_directory(directory) for x in of) for of in (self.lookup, self.pretrained))
+        lookup = tuple(each.in_directory(directory) for each in self.lookup)
+        pretrained = tuple(each.in_directory(directory) for each in self.pretrained)
         return dataclasses.replace(self, lookup=lookup, pretrained=pretrained)
 
     @property
