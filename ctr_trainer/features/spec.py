@@ -223,11 +223,6 @@ class FeatureSpec:
         own = {f.name: (self.source(f.column),) for f in self.sparse}
         return own | {f.name: tuple(self.source(part.column) for part in self.crossed(f)) for f in self.cross}
 
-    @property
-    def features(self) -> list[DenseFeature | SparseFeature]:
-        """The features that read a column."""
-        return [*self.dense, *self.sparse]
-
     @functools.cached_property
     def looked_up(self) -> dict[str, Lookup]:
         """The lookup of each column that a `Lookup` makes, by the column's name."""
