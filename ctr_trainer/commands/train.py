@@ -21,6 +21,7 @@ from ctr_trainer.settings.by_flag import by_flag, replaced, require
 from ctr_trainer.settings.command_flags import ExportFlags
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import hardware, tensorflow_import
 
 GROUPS = TRAINING
@@ -120,6 +121,11 @@ def _train(
     tuning = build.start_workers(experiment)
     chosen, about_chosen = data_recipe.decide(given, experiment, evaluation)
     experiment, evaluation = replaced(experiment, chosen), replaced(evaluation, chosen)
+    if evaluation.evaluates and not data.eval_data:
+        raise UserError(
+            f"--eval_data is missing: the training in {model.model_dir} began with evaluations, which decide when it "
+            "ends; give the same data, or continue with other data by --next_data, or use another --model_dir"
+        )
     if experiment.run.embedding.service != "auto":
         services.close()
     check_training(experiment, evaluation)

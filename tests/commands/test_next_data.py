@@ -72,3 +72,14 @@ def test_rates_and_early_stopping_begin_anew_with_the_next_day(days, tmp_path, c
     assert _train(tmp_path, days[0], "--next_data", "--max_steps=1")[1].step == 9
     assert find_checkpoint(str(tmp_path), "auto").step == 9
     assert "the best by logloss" in caplog.text and "before the current data" in caplog.text
+
+
+def test_a_day_without_evaluation_data_has_the_length_of_such_data(days, tmp_path, caplog, capsys):
+    caplog.set_level("INFO")
+    plain = ("--recipe=data", f"--eval_data={days[1]}", "--epochs=2")
+    assert _train(tmp_path, days[0], *plain)[0] == 0
+    status, saved = _train(tmp_path, days[0], "--recipe=data", "--epochs=2")
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert status == 1 and "--eval_data is missing" in said and "by --next_data" in said
+    assert _train(tmp_path, days[1], "--recipe=data", "--next_data", "--epochs=1")[1].step == saved.step + 10
+    assert "lr_schedule=linear" in caplog.text.rpartition("keeps what its training began with")[2]

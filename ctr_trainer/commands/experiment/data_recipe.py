@@ -11,7 +11,16 @@ from typing import Any
 from ctr_trainer.checkpoint.checkpoint import list_checkpoints
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.open_source import open_source
-from ctr_trainer.commands.experiment.recipes import NAME, OF_EVALUATIONS, Facts, choices, decides, fit, given_values
+from ctr_trainer.commands.experiment.recipes import (
+    NAME,
+    OF_EVALUATIONS,
+    Facts,
+    choices,
+    decides,
+    fit,
+    given_values,
+    length_of,
+)
 from ctr_trainer.commands.reports.training_run import FLAGS_FILE
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.models.registry import find_model
@@ -32,6 +41,10 @@ def decide(given: frozenset[str], experiment: Experiment, evaluation: Evaluation
     if not decides(experiment):
         return {}, ""
     kept = distributed.broadcast_object(_kept(model_dir) if distributed.is_chief() else None, "settings_chosen_before")
+    if kept is not None and experiment.data.next_data and not experiment.data.eval_data:
+        kept = {name: value for name, value in kept.items() if name not in ("epochs", *OF_EVALUATIONS)}
+        facts = facts_of(experiment)
+        kept |= {} if facts.size == "large" else length_of(facts, own)  # Of data that no evaluation ends.
     if kept is not None:
         values, notes = fit(kept, own)
         line = f"recipe {NAME}: {model_dir} keeps what its training began with: {_shown(values, notes)}"

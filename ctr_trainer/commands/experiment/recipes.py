@@ -91,7 +91,7 @@ def choices(facts: Facts, given: Mapping[str, Any]) -> tuple[dict[str, Any], lis
         facts = dataclasses.replace(facts, has_pieces=False)
     decided = [name for name in _OF_ROWS if name in given]
     facts = dataclasses.replace(facts, can_share=facts.can_share and not decided)
-    length, notes = _length(facts, given), []
+    length, notes = length_of(facts, given), []
     if "max_steps" in given:  # A length of its own.
         notes, length = _notes("max_steps", {*length} - {*given}), {}
     if facts.size == "middle" and not facts.moves_all_rows:
@@ -142,7 +142,7 @@ def _excluded(values: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[t
         yield "warm_start", ("hidden_units",)
 
 
-def _length(facts: Facts, given: Mapping[str, Any]) -> dict[str, Any]:
+def length_of(facts: Facts, given: Mapping[str, Any]) -> dict[str, Any]:
     """Chooses passes until validation stops to improve; without evaluations, rates that fall to 0."""
     passes = -(-_STEPS_BETWEEN // -(-facts.rows // _BATCH[facts.size]))
     periods = [given[name] for name in ("eval_steps", "eval_epochs") if name in given]
