@@ -13,6 +13,7 @@ from ctr_trainer import cli
 from ctr_trainer.commands.experiment import mlflow_run
 from ctr_trainer.commands.experiment.mlflow_run import MlflowRun
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.child import ended_with_parent
 from tests import small
 from tests.stream.brokers import free_port
 
@@ -29,7 +30,8 @@ def server(directory):
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with open(directory / "log", "w") as log, pytest.MonkeyPatch.context() as patch:
         command = [sys.executable, "-m", "mlflow", "server", *flags.split()]
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        how = {"start_new_session": True, "preexec_fn": ended_with_parent()}
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, **how)
         try:
             patch.setenv("MLFLOW_TRACKING_URI", uri := f"http://127.0.0.1:{port}")
             while True:

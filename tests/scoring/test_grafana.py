@@ -15,6 +15,7 @@ import pytest
 
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.live.stream import figures
+from ctr_trainer.system.processes.child import ended_with_parent
 from tests.docs.page import ROOT
 from tests.scoring.conftest import Client, running
 from tests.stream.brokers import free_port
@@ -55,7 +56,8 @@ def test_each_query_of_the_dashboard_has_an_answer(publication, small_model, tmp
         ports = [server.port, endpoint.server_port, service.serve(0, "127.0.0.1")]
         (tmp_path / "prometheus.yml").write_text(CONFIG % ", ".join(f"'127.0.0.1:{each}'" for each in ports))
         command = ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
-        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL)
+        command += [f"--web.listen-address=127.0.0.1:{port}"]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=ended_with_parent())
         stack.callback(process.wait)
         stack.callback(process.kill)
         missing = [query for query in QUERIES if not any(name in query for name in ABSENT)]
