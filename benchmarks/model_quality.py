@@ -11,12 +11,13 @@ A TOML or JSON file below --tables_dir describes the table of its name:
     split = "random"        # or "time:COLUMN", by the order of a column
 
 Ours is `convert --infer` and `train`. The others are scikit-learn's logistic regression and LightGBM, on the same rows:
-pip install 'ctr_trainer[peers]'. Results are kept below --work, and a run that has a result is not repeated. The last
-line is a JSON object. In it, a figure that was not measured is null, and `failed` lists the parts that failed.
+pip install 'ctr_trainer[peers]'. Results are kept below --work, and no run is repeated. The last line is JSON, in which
+a figure that was not measured is null, and `failed` lists the parts that failed.
 """
 
 import argparse
 import functools
+import importlib.util
 import json
 import os
 import pathlib
@@ -45,6 +46,7 @@ REAL = {
     "adult": {"file": "adult/adult.data", "test": "adult/adult.test", "label": "c15"},
     "criteo": {"file": "criteo/train_head.tsv", "label": "c1"},
 }
+WORK = pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_accuracy"
 C = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _MISSING = ("", "?", "NA", "N/A", "nan", "NaN", "NULL", "null", "None", "\\N")
 _RARE = 0.01  # The COPC of a decile with a smaller share of the clicks is not counted.
@@ -59,12 +61,8 @@ class Table(NamedTuple):
 
 def tables(flags: argparse.Namespace) -> dict[str, Any]:
     """Returns the figures of the tables, means over the seeds; prints a line per table."""
-    try:
-        import lightgbm  # noqa: F401
-        import pandas  # noqa: F401, ICN001
-        import sklearn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise SystemExit(f"there is no {error.name}: pip install 'ctr_trainer[peers]'") from None
+    if missing := [name for name in ("lightgbm", "pandas", "sklearn") if importlib.util.find_spec(name) is None]:
+        raise SystemExit(f"there is no {missing[0]}: pip install 'ctr_trainer[peers]'")
     found = dict[str, dict[str, float]]()
     for name, table in tables_of(flags).items():
         run, file = functools.partial(compare, table), flags.work / "tables.jsonl"
@@ -73,8 +71,8 @@ def tables(flags: argparse.Namespace) -> dict[str, Any]:
         found[name] = {key: round(statistics.mean(run[key] for run in runs), 4) for key in keys}
         print(json.dumps({"table": name, **found[name]}), flush=True)
     less = [each["ours"] - max(each["logistic"], each["lightgbm"]) for each in found.values()]
-    summary = {"mean": statistics.mean(less), "min": min(less)}
-    return {"tables": found, **{f"tables_minus_best_{key}": round(value, 4) for key, value in summary.items()}}
+    mean, least = round(statistics.mean(less), 4), round(min(less), 4)
+    return {"tables": found, "tables_minus_best_mean": mean, "tables_minus_best_min": least}
 
 
 def tables_of(flags: argparse.Namespace) -> dict[str, Table]:
@@ -104,10 +102,7 @@ def described(keys: pathlib.Path | Mapping[str, str], directory: pathlib.Path) -
 
 
 def compare(table: Table, seed: int) -> dict[str, float]:
-    """Returns each side's test AUC and seconds, and `copc` and `worst_decile_copc` of ours, for the split of a seed.
-
-    Our seconds are of the draft, the conversion and the training; the peers' are of all variants.
-    """
+    """Returns each side's test AUC and seconds from raw rows, `copc` and `worst_decile_copc` of ours, for a seed."""
     import pandas as pd
 
     with tempfile.TemporaryDirectory(prefix="ctr_trainer_tables_") as directory:
@@ -125,8 +120,7 @@ def compare(table: Table, seed: int) -> dict[str, float]:
         ours = test(work / "model", work / "test", f"--output={work / 'metrics.json'}")
         deciles = json.loads((work / "metrics.json").read_text())["reliability"]
     y = [labels_of(rows[table.label], spec.label) for rows in parts]
-    least = _RARE * y[2].sum()
-    known = [each["copc"] for each in deciles if each["weight"] * each["real_mean"] > least]
+    known = [each["copc"] for each in deciles if each["weight"] * each["real_mean"] > _RARE * y[2].sum()]
     worst = max(known, key=lambda copc: abs(np.log(copc)))
     others = peers(*features(pd.concat(parts).drop(columns=table.label)), y, seed)
     return {"ours": ours["auc"], **others, "ours_seconds": seconds, "copc": ours["copc"], "worst_decile_copc": worst}
@@ -214,17 +208,12 @@ def peers(x: "pd.DataFrame", discrete: list[str], y: list[np.ndarray], seed: int
         stop = early_stopping(100, verbose=False)
         model.fit(of[0], y[0], eval_set=[(of[1], y[1])], eval_metric="auc", callbacks=[stop])
         tried["lightgbm"].append(scores(model, of))
-    seconds["lightgbm_seconds"] = time.perf_counter() - began
-    return {name: max(found)[1] for name, found in tried.items()} | seconds
+    best = {name: max(found)[1] for name, found in tried.items()}
+    return best | seconds | {"lightgbm_seconds": time.perf_counter() - began}
 
 
-PARTS = {
-    "tables": Part(
-        "our defaults with logistic regression and LightGBM",
-        ("tables", "tables_minus_best_mean", "tables_minus_best_min"),
-        tables,
-    ),
-}
+KEYS = ("tables", "tables_minus_best_mean", "tables_minus_best_min")
+PARTS = {"tables": Part("our defaults with logistic regression and LightGBM", KEYS, tables)}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -235,8 +224,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", type=sides.words, default=[], help="names of tables; all by default")
     parser.add_argument("--seeds", type=sides.integers, default=[1, 2, 3], help="seeds of each run; default 1,2,3")
     parser.add_argument("--real_data", type=pathlib.Path, default=REAL_DATA, help="directory of adult/ and criteo/")
-    work = pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_accuracy"
-    parser.add_argument("--work", type=pathlib.Path, default=work, help="directory of results")
+    parser.add_argument("--work", type=pathlib.Path, default=WORK, help="directory of results")
     flags = parser.parse_args(arguments)
     flags.work.mkdir(parents=True, exist_ok=True)
     sides.run_parts(PARTS, flags)

@@ -245,8 +245,7 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
 
 def newest(model_dir: pathlib.Path) -> Checkpoint:
     """Returns the newest checkpoint, which there must be."""
-    (*_, found) = list_checkpoints(str(model_dir))
-    return found
+    return list_checkpoints(str(model_dir))[-1]
 
 
 def saved(model_dir: pathlib.Path) -> tuple[int, dict[int, int]]:

@@ -12,7 +12,7 @@ PEERS = ("lightgbm", "pandas", "sklearn")
 
 def test_figures_are_means_over_seeds_and_gaps_to_the_better_peer(monkeypatch, tmp_path, capsys):
     for name in PEERS:
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        monkeypatch.setitem(sys.modules, name, json)  # A module that is there.
     figures = {"logistic": 0.75, "lightgbm": 0.5, "copc": 1.0, "worst_decile_copc": 0.9}
     (tmp_path / "rows.csv").touch()
     for name in ("one", "two"):
