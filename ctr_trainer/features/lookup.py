@@ -10,6 +10,9 @@ import typing
 from ctr_trainer.system.files.paths import Path, is_local, path_of
 from ctr_trainer.system.messages.errors import UserError, reason
 
+if typing.TYPE_CHECKING:
+    from typing_extensions import Self
+
 _MOST_BYTES = 1 << 30
 
 
@@ -51,7 +54,7 @@ class Lookup:
         """The columns that it makes."""
         return tuple(f"{self.name}{place}" for place in range(1, self.length + 1)) if self.length else (self.name,)
 
-    def found(self, directory: str | os.PathLike[str]) -> typing.Self:
+    def found(self, directory: str | os.PathLike[str]) -> "Self":
         """Returns the lookup with its file relative to a directory made absolute, and with the file's hash."""
         file = os.path.abspath(os.path.join(directory, self.file)) if is_local(self.file) else self.file
         found = dataclasses.replace(self, file=file)
@@ -75,7 +78,7 @@ class Lookup:
     def refused(self, why: str) -> UserError:
         return UserError(f"{self.file}, the file of {self.section} {self.name!r}: {why}")
 
-    def in_directory(self, directory: Path) -> typing.Self:
+    def in_directory(self, directory: Path) -> "Self":
         """Returns the lookup with its file's copy in a directory, if there is one."""
         copy = directory / self.name_of_copy
         return dataclasses.replace(self, file=str(copy)) if copy.is_file() else self
