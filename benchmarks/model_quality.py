@@ -91,7 +91,7 @@ def described(keys: pathlib.Path | Mapping[str, str], directory: pathlib.Path) -
     try:
         if isinstance(keys, pathlib.Path):
             directory, text = keys.parent, keys.read_text(encoding="utf-8")
-            keys = (tomllib.loads if keys.suffix == ".toml" else json.loads)(text)
+            keys = dict((tomllib.loads if keys.suffix == ".toml" else json.loads)(text))
         given: Any = {key: directory / text if key in ("file", "test") else text for key, text in keys.items()}
         table = Table(**given)
     except (ValueError, TypeError, AttributeError) as error:

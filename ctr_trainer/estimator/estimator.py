@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
@@ -29,6 +29,9 @@ from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.settings.train_settings import check_plateau
 from ctr_trainer.system.files.staging import staged
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ class Estimator(TrainedModel):
         evaluation: EvalSpec | None = None,
         resume_from: int | None = None,
         next_data: str = "",
-    ) -> Self:
+    ) -> "Self":
         """Trains until the input ends or a step is reached; resumes from the newest checkpoint if there is one.
 
         Args:

@@ -5,7 +5,10 @@ import errno
 import inspect
 import re
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # An error that the user can correct: the same command would end the same way.
 REFUSED = 1
@@ -114,7 +117,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 class NamedArguments:
     """The base class of classes whose constructor names the argument that is most similar to an unknown one."""
 
-    def __new__(cls, *_: Any, **given: Any) -> Self:
+    def __new__(cls, *_: Any, **given: Any) -> "Self":
         known = inspect.signature(cls.__init__).parameters
         for name in given.keys() - known.keys():
             raise UserError(f"{cls.__name__}({name}=...): there is no such argument{did_you_mean(name, known)}")
