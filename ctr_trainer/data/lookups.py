@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from ctr_trainer.data import encoders, typed
 from ctr_trainer.data.blocks import BadRow
 from ctr_trainer.features.hashing import keys
-from ctr_trainer.features.lookup import Lookup, Pretrained, check_size
+from ctr_trainer.features.lookup import LookupColumns, Pretrained, check_size
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError, cut, listed, reason
 
@@ -53,7 +53,7 @@ def joined(table: pa.Table, spec: FeatureSpec) -> pa.Table:
 
 
 @functools.lru_cache(maxsize=64)
-def values_of(lookup: Lookup, is_number: bool, slot: str = SLOT) -> Values:
+def values_of(lookup: LookupColumns, is_number: bool, slot: str = SLOT) -> Values:
     """Reads the values of a lookup from its file, once per process. The keys are hashed with `slot`.
 
     Raises:
@@ -96,7 +96,7 @@ def pretrained_of(spec: FeatureSpec) -> dict[str, list[tuple[Pretrained, np.ndar
     return found
 
 
-def _read(lookup: Lookup) -> pa.Table:
+def _read(lookup: LookupColumns) -> pa.Table:
     """Returns the columns of the key and of the value."""
     data, wanted = lookup.read(), [*dict.fromkeys((lookup.file_key, lookup.value))]
     try:
@@ -129,7 +129,7 @@ def _numbers(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return numbers.to_numpy(zero_copy_only=False)[:, None], np.zeros(len(column), bool) if wrong is None else wrong
 
 
-def _vectors(lookup: Lookup, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+def _vectors(lookup: LookupColumns, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """Returns (float32[n, length]; mask of the rows without such a list of numbers)."""
     column = table[lookup.value].combine_chunks()
     good, vectors = np.zeros(len(column), bool), np.full((len(column), lookup.length), np.nan, np.float32)
@@ -140,6 +140,6 @@ def _vectors(lookup: Lookup, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     return vectors, ~(good & np.isfinite(vectors).all(1))
 
 
-def _refused_row(lookup: Lookup, row: int, column: str | None, value: Any, why: str) -> UserError:
+def _refused_row(lookup: LookupColumns, row: int, column: str | None, value: Any, why: str) -> UserError:
     shown = encoders.shown(value) if isinstance(value, pa.Scalar) else value
     return lookup.refused(f"row {row}, column {column!r}: {cut(repr(shown))} {why}")

@@ -17,7 +17,7 @@ _MOST_BYTES = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
-class Lookup:
+class LookupColumns:
     """Columns that features read like columns of the source data.
 
     Attributes:
@@ -105,7 +105,7 @@ class Lookup:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pretrained(Lookup):
+class Pretrained(LookupColumns):
     """The vectors with which the rows of a sparse feature's values begin.
 
     Attributes:

@@ -18,7 +18,7 @@ from ctr_trainer.features.columns import (
     SparseFeature,
     TableLimits,
 )
-from ctr_trainer.features.lookup import Lookup, Pretrained
+from ctr_trainer.features.lookup import LookupColumns, Pretrained
 from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError, listed
 
@@ -30,7 +30,7 @@ __all__ = [
     "DenseFeature",
     "FeatureSpec",
     "Label",
-    "Lookup",
+    "LookupColumns",
     "SparseFeature",
     "TableFeatures",
     "TableLimits",
@@ -93,7 +93,7 @@ class FeatureSpec:
     weight: str | None = None
     csv: CsvFormat = CsvFormat()
     cross: tuple[CrossFeature, ...] = ()
-    lookup: tuple[Lookup, ...] = ()
+    lookup: tuple[LookupColumns, ...] = ()
     pretrained: tuple[Pretrained, ...] = ()
     limits: tuple[TableLimits, ...] = ()
     other_labels: tuple[Label, ...] = ()
@@ -224,12 +224,12 @@ class FeatureSpec:
         return own | {f.name: tuple(self.source(part.column) for part in self.crossed(f)) for f in self.cross}
 
     @functools.cached_property
-    def looked_up(self) -> dict[str, Lookup]:
-        """The lookup of each column that a `Lookup` makes, by the column's name."""
+    def looked_up(self) -> dict[str, LookupColumns]:
+        """The lookup of each column that a `LookupColumns` makes, by the column's name."""
         return {name: each for each in self.lookup for name in each.columns}
 
     @functools.cached_property
-    def lookups_read(self) -> dict[Lookup, bool]:
+    def lookups_read(self) -> dict[LookupColumns, bool]:
         """The lookups whose columns features read, and for each whether all of these features read numbers."""
         read = {f.column for f in self.features}
         texts = {f.column for f in self.sparse if not f.is_bucketised}
@@ -246,7 +246,7 @@ class FeatureSpec:
         return dataclasses.replace(self, lookup=lookup, pretrained=pretrained)
 
     @property
-    def files(self) -> tuple[Lookup, ...]:
+    def files(self) -> tuple[LookupColumns, ...]:
         return (*self.lookup, *self.pretrained)
 
     @property

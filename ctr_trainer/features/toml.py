@@ -49,7 +49,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ctr_trainer.features.columns import CrossFeature, CsvFormat, DenseFeature, Label, SparseFeature, TableLimits
-from ctr_trainer.features.lookup import Lookup, Pretrained
+from ctr_trainer.features.lookup import LookupColumns, Pretrained
 from ctr_trainer.system.messages.errors import UserError
 
 if sys.version_info >= (3, 11):
@@ -143,7 +143,7 @@ def arguments(values: Any, source: str) -> dict[str, Any]:
         dense=_features(top, "dense", DenseFeature, defaults, source),
         sparse=_features(top, "sparse", SparseFeature, defaults, source),
         cross=_crosses(top, defaults, source),
-        lookup=tuple(_made(Lookup, item, f"{source}: [[lookup]]") for item in top.get("lookup", [])),
+        lookup=tuple(_made(LookupColumns, item, f"{source}: [[lookup]]") for item in top.get("lookup", [])),
         pretrained=tuple(_made(Pretrained, item, f"{source}: [[pretrained]]") for item in top.get("pretrained", [])),
         ids=_tuple(top.get("ids", []), str, f"{source}: 'ids'"),
         weight=top.get("weight"),

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -153,6 +154,7 @@ def test_what_cannot_be_erased_is_said(model, values, message, capsys):
 
 @pytest.mark.integration
 def test_a_cluster_has_one_generation_without_the_erased_row(model, tmp_path, capsys):
+    model = shutil.copytree(model, tmp_path / "model")  # Other tests read it, too.
     with redis_cluster.running(tmp_path) as cluster:
         publish = [f"--model_dir={model}", f"--to={cluster.url}"]
         assert cli.main(["publish", *publish]) == 0
