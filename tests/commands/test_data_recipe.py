@@ -97,6 +97,12 @@ def test_numbers_in_pieces_choose_tabm_unless_keys_are_rare(rows, keys, has_piec
     assert waits == ((7, 3) if model else (3, 1) if evaluated else (None, None))
 
 
+@pytest.mark.parametrize(("rows", "has_pieces", "passes"), [(3_800, True, 4), (3_800, False, 1), (1_900, True, 2)])
+def test_evaluations_of_tabm_have_more_steps_between_them(rows, has_pieces, passes):
+    values = _values(Facts(rows=rows, keys=0, has_pieces=has_pieces, has_validation=True))
+    assert (values["eval_epochs"], values["epochs"]) == (passes, 40 * passes)
+
+
 @pytest.mark.parametrize(
     ("given", "changed", "why"),
     [

@@ -21,7 +21,8 @@ _OF_ROWS = (
     *("embedding_optimizer", "embedding_service", "service_shards"),
     *("row_copies", "sync_steps", "sync_compression"),
 )
-_STEPS_BETWEEN = 20  # Fewer steps between two evaluations do not show an improvement.
+# Fewer steps between two evaluations do not show an improvement; those of an ensemble of networks are smaller.
+_STEPS_BETWEEN, _STEPS_OF_ENSEMBLE = 20, 100
 _BATCH = {"small": 128, "middle": 512}
 PATIENCE, DECAY_RATE = "lr_schedule_params=patience", "lr_schedule_params=decay_rate"
 PLATEAU = {"lr_schedule": "plateau", PATIENCE: 1, DECAY_RATE: 0.2}
@@ -144,7 +145,8 @@ def _excluded(values: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[t
 
 def length_of(facts: Facts, given: Mapping[str, Any]) -> dict[str, Any]:
     """Chooses passes until validation stops to improve; without evaluations, rates that fall to 0."""
-    passes = -(-_STEPS_BETWEEN // -(-facts.rows // _BATCH[facts.size]))
+    steps = _STEPS_OF_ENSEMBLE if facts.is_of_numbers and not facts.is_tiny else _STEPS_BETWEEN
+    passes = -(-steps // -(-facts.rows // _BATCH[facts.size]))
     periods = [given[name] for name in ("eval_steps", "eval_epochs") if name in given]
     if not facts.has_validation or not given.get("best_metric", "auc") or (periods and not any(periods)):
         return {
