@@ -89,19 +89,20 @@ def run(
     if export.export_dir:
         directory.refuse_others(export.export_dir)  # Checked before the training, not after it.
     with services_ahead(experiment) as services, contextlib.ExitStack() as ending:
-        _train(given, experiment, evaluation, metrics, export, services, ending)
+        _train(given, experiment, evaluation, supposed[1], metrics, export, services, ending)
 
 
 def _train(
     given: frozenset[str],
     experiment: Experiment,
     evaluation: EvaluationConfig,
+    supposed: EvaluationConfig,
     metrics: MetricsConfig,
     export: ExportFlags,
     services: LocalServices,
     ending: contextlib.ExitStack,
 ) -> None:
-    """Trains with settings that `run` has checked."""
+    """Trains with settings that `run` has checked; `supposed` are the evaluations as far as known then."""
     tensorflow_import.load()
     from ctr_trainer.checkpoint import model_directory
     from ctr_trainer.checkpoint.evaluations import without_nan
@@ -116,7 +117,6 @@ def _train(
     def eval_input_fn() -> Any:
         return build.reader(experiment, data.eval_data, once=True)  # With the settings at the call.
 
-    _, supposed = recipes.supposed(given, experiment, evaluation)
     build.make_eval_spec(supposed, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Raises errors early.
     tuning = build.start_workers(experiment)
     chosen, about_chosen = data_recipe.decide(given, experiment, evaluation)

@@ -62,7 +62,7 @@ def test_the_table_has_last_and_best_figures_and_what_the_runs_were_set_to(runs)
     assert [line.split() for line in lines[10:]] == [["setting", "slow", "running"], ["learning_rate", "0.1", "0.2"]]
 
 
-def test_runs_of_different_batch_sizes_are_compared_at_the_same_number_of_examples(tmp_path):
+def test_runs_of_other_batch_sizes_are_compared_at_equal_numbers_of_examples(tmp_path):
     evaluations = [[{"step": step, "auc": step / 100} for step in steps] for steps in (range(2, 41, 2), (2, 10))]
     paths = [tmp_path / name for name in ("small", "large")]
     for path, found, size in zip(paths, evaluations, (10, 80), strict=True):
