@@ -42,8 +42,9 @@ def open_host_memory() -> Iterator[SharedMemory]:
     addresses = distributed.all_gather(np.frombuffer(text, np.uint8), "host_memory").tobytes().decode().split("\n")
     with contextlib.closing(own or SharedMemory(addresses[distributed.rank() - distributed.local_rank()])) as memory:
         yield memory
-        # The rank that created the memory removes it, but other ranks may still be reading.
+        # After an error, or if this rank's caller ends a prediction early, other ranks may still be reading.
         distributed.barrier("host_memory_close")
+        memory.remove()
 
 
 @contextlib.contextmanager

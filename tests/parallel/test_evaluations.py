@@ -53,6 +53,14 @@ def test_two_ranks_have_the_same_metrics_and_one_process_has_them_too(job):
     assert one["by row"]["gauc_groups_left_out"] == ROWS  # every row is a group of its own
 
 
+def test_rows_stay_for_a_rank_that_predicts_after_rank_0_left(job):
+    directory, ranks, data = job
+    estimator = worker.make_estimator(directory / "model")
+    predicted = estimator.predict(lambda: worker.reader(data["test"], shuffle=False, epochs=1))
+    theirs = ranks[1]["rank 0 left"]
+    assert theirs == pytest.approx([each["probabilities"] for each in predicted][-len(theirs) :], abs=1e-6)
+
+
 def test_two_ranks_find_the_same_importance_and_metrics_by_value_as_one(job, tmp_path):
     directory, _, data = job
     given = [f"--eval_data={data['test']}", f"--model_dir={directory / 'model'}", "--checkpoint=best"]

@@ -48,11 +48,13 @@ class SharedMemory(TableMemory):
         memory.is_own, memory._files, memory._mapped = self.is_own, self._files, self._mapped
         return memory
 
+    def remove(self) -> None:
+        """Frees the memory at once if this is the owner. All processes must be done, because they would read zeros."""
+        for pages in self._mapped if self.is_own else ():
+            pages.madvise(self.free)
+
     def close(self) -> None:
-        """Closes all arrays in this process; the owner frees the memory, when the other processes are done."""
-        if self.is_own:
-            for pages in self._mapped:
-                pages.madvise(self.free)
+        """Closes all arrays in this process. The memory of arrays that other processes have opened stays."""
         for file in self._files:
             os.close(file)
         self._files.clear()

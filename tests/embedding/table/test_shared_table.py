@@ -112,7 +112,7 @@ def _open_memory():
     return sum(os.path.islink(link) and os.readlink(link).startswith("/memfd:ctr_trainer") for link in links)
 
 
-def test_closed_memory_is_given_back_at_once_and_its_files_are_closed():
+def test_removed_memory_is_given_back_at_once_and_closed_files_are_closed():
     gc.collect()  # What earlier tests have left would else be counted before, and be gone after.
     open_before = _open_memory()
     memory = SharedMemory()
@@ -123,13 +123,24 @@ def test_closed_memory_is_given_back_at_once_and_its_files_are_closed():
     files = [os.dup(file) for file in memory._files]  # So that they can be looked at when they are closed.
     taken = sum(os.fstat(file).st_blocks * 512 for file in files)
     assert taken > 200_000 * 16
-    memory.close()
+    memory.remove()
     assert sum(os.fstat(file).st_blocks * 512 for file in files) == 0
+    memory.close()
     for file in files:
         os.close(file)
     del store, memory
     gc.collect()
     assert _open_memory() == open_before
+
+
+def test_memory_that_its_owner_closes_is_as_it_was_for_those_who_opened_it():
+    own = SharedMemory()
+    array = own.array("rows", np.float32, (2,), most_rows=1000)
+    array.reserve(1000)
+    array.array[:] = 7
+    other = SharedMemory(own.address).array("rows", np.float32, (2,), most_rows=1000)
+    own.close()
+    assert (other.array[:1000] == 7).all()
 
 
 def test_an_owner_that_is_not_there_is_named():

@@ -5,9 +5,12 @@ metrics by the name of the evaluation.
 """
 
 import argparse
+import contextlib
+import itertools
 import json
 import pathlib
 
+import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import cli
@@ -60,6 +63,19 @@ def evaluations(estimator, test, one_row):
     }
 
 
+def predict_after_rank_0_left(estimator, test):
+    """Returns this rank's probabilities; rank 0 has only those of its first batch, and leaves before others go on."""
+    batches = reader(test, shuffle=False, epochs=1)
+    with contextlib.closing(estimator.predict(lambda: batches, yield_single_examples=False)) as predicted:
+        found = [next(predicted)]
+        if distributed.is_chief():
+            predicted.close()
+        distributed.barrier("rank_0_left")
+        if not distributed.is_chief():
+            found += itertools.islice(predicted, batches.steps - 1)
+    return np.concatenate([each["probabilities"] for each in found]).tolist()
+
+
 def insights(data, out):
     """Writes the importance of columns, and the metrics by the values of one. A collective."""
     more = ["--repeats=2", "--rows=150"]
@@ -90,6 +106,7 @@ def main():
     by_time = make_estimator(flags.model_dir.parent / "by_time", save_checkpoints_secs=1e-6, log_steps=5)
     by_time.train(lambda position: reader(flags.train, position=position, epochs=2), evaluation=by_epoch)
     found = {"train": result.to_json(), "rates": rates.values, **evaluations(estimator, flags.test, flags.one_row)}
+    found["rank 0 left"] = predict_after_rank_0_left(estimator, flags.test)
     flags.out.mkdir(parents=True, exist_ok=True)
     (flags.out / f"evaluations-{distributed.rank()}.json").write_text(json.dumps(found))
     data = [f"--eval_data={flags.test}", f"--model_dir={flags.model_dir}", "--checkpoint=best"]
