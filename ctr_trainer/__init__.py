@@ -5,8 +5,10 @@ name is first used, so the import itself is fast and does not import TensorFlow.
 API pages describe are public; everything else is internal and may change.
 """
 
+import ast
 import importlib
 import os
+import pathlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,46 +73,16 @@ __all__ = [
     "train_and_evaluate",
 ]
 
-# The module of each public name, as in the imports above; "module:name" if the module defines it under another name.
-_PLACES = {
-    "BatchReader": "ctr_trainer.data.reader",
-    "ClickClassifier": "ctr_trainer.commands.click_classifier",
-    "ClickModel": "ctr_trainer.commands.click_model",
-    "DistributedOptimizer": "ctr_trainer.ranks.distributed:optimizer",
-    "EmbeddingConfig": "ctr_trainer.settings.embedding_config",
-    "Estimator": "ctr_trainer.estimator.estimator",
-    "EstimatorSpec": "ctr_trainer.models.estimator_spec",
-    "EvalSpec": "ctr_trainer.estimator.train_and_evaluate",
-    "EvaluationResult": "ctr_trainer.estimator.train_and_evaluate",
-    "FeatureSpec": "ctr_trainer.features.spec",
-    "MetricsConfig": "ctr_trainer.settings.training_configs",
-    "ModeKeys": "ctr_trainer.models.estimator_spec",
-    "OwnLoop": "ctr_trainer.estimator.own_loop",
-    "RunConfig": "ctr_trainer.settings.run_config",
-    "StepHook": "ctr_trainer.estimator.hooks.ending_hooks",
-    "TrainOp": "ctr_trainer.estimator.optimize",
-    "TrainResult": "ctr_trainer.estimator.train_and_evaluate",
-    "TrainSpec": "ctr_trainer.estimator.train_and_evaluate",
-    "init": "ctr_trainer.ranks.distributed",
-    "install_log": "ctr_trainer.system.messages.log_lines:install",
-    "is_chief": "ctr_trainer.ranks.distributed",
-    "load": "ctr_trainer.commands.click_model",
-    "own_loop": "ctr_trainer.estimator.own_loop",
-    "rank": "ctr_trainer.ranks.distributed",
-    "run_program": "ctr_trainer.estimator.program",
-    "size": "ctr_trainer.ranks.distributed",
-    "train": "ctr_trainer.commands.click_model",
-    "train_and_evaluate": "ctr_trainer.estimator.train_and_evaluate",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _PLACES[name].partition(":")
-    value = globals()[name] = getattr(importlib.import_module(module), attribute or name)
-    return value
+    """Imports a public name from the module in which the imports for type checkers above have it."""
+    for node in ast.walk(ast.parse(pathlib.Path(__file__).read_text())) if name in __all__ else ():
+        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+            if name == (alias.asname or alias.name):
+                value = globals()[name] = getattr(importlib.import_module(node.module or ""), alias.name)
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -68,18 +68,6 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
         _ = ctr_trainer.Estimators
 
 
-def test_type_checkers_see_each_name_in_the_place_that_it_is_loaded_from():
-    tree = ast.parse(pathlib.Path(ctr_trainer.__file__).read_text())
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {
-        alias.asname or alias.name: node.module + (f":{alias.name}" if alias.asname else "")
-        for node in block.body
-        for alias in node.names
-    }
-    assert seen == ctr_trainer._PLACES
-    assert sorted(seen) == sorted(ctr_trainer.__all__)
-
-
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_programs_import_public_names_only(path):
     assert _internal(path.read_text()) == []
