@@ -2,13 +2,11 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.data.row_order import Share
 from ctr_trainer.data.source import Source, source_of
 from ctr_trainer.settings.setting import refused
@@ -75,8 +73,8 @@ def balanced_weight(
     return (1.0 if negative_sampling is None else negative_sampling) * (1 - positive) / positive
 
 
-class NegativeSampling:
-    """Batches of a `BatchReader` in which each negative example is kept with the probability `share`.
+def without_negatives(batch: Batch, left: Share, share: float, seed: int, epoch: int) -> Batch:
+    """Returns a batch in which each negative example is kept with the probability `share`.
 
     A dropped example has weight 0 and no keys, so no row is looked up or trained for it. It remains in the batch, so
     the number of steps per worker and the position to resume from do not change. Whether an example is dropped depends
@@ -85,38 +83,14 @@ class NegativeSampling:
 
     Caveat: the dense layers still compute dropped examples.
 
-    Args:
-      reader: a `BatchReader` for training.
-      share: probability of keeping a negative example, above 0 and at most 1.
-      rank: rank of the worker that reads the batches.
-      seed: random seed.
-
-    Attributes:
-      spec, statistics, batch_size, rows, epochs, steps_per_epoch, steps_before, steps: see `BatchReader`.
+    `left` are the places in the epoch's order that the worker has left, of which the batch has the first ones.
     """
-
-    def __init__(self, reader: BatchReader, share: float, rank: int, seed: int) -> None:
-        self._reader, self._share, self._rank, self._seed = reader, share, rank, seed
-        self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
-        self.rows, self.epochs, self.steps_per_epoch = reader.rows, reader.epochs, reader.steps_per_epoch
-        self.steps_before, self.steps = reader.steps_before, reader.steps
-
-    def position_after(self, steps: int) -> dict[str, Any]:
-        """Computes the position after `steps` batches; see `BatchReader.position_after`."""
-        return self._reader.position_after(steps)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for number, batch in enumerate(self._reader):
-            counts = batch.labels > 0.5
-            position = self._reader.position_after(number)
-            places = _first(position["shares"][self._rank], batch.size)
-            counts[: batch.size] |= self._draws(position["epoch"], places) < self._share
-            yield _without(batch, ~counts)
-
-    def _draws(self, epoch: int, places: np.ndarray) -> np.ndarray:
-        """Draws a float64 in [0, 1) for each place, int64[n]."""
-        (stream,) = np.random.SeedSequence((self._seed, epoch, 1)).generate_state(1, np.uint64)
-        return (_mixed(_mixed(places.astype(np.uint64)) ^ stream) >> np.uint64(11)) * 2.0**-53
+    places = _first(left, batch.size).astype(np.uint64)
+    (stream,) = np.random.SeedSequence((seed, epoch, 1)).generate_state(1, np.uint64)
+    draws = (_mixed(_mixed(places) ^ stream) >> np.uint64(11)) * 2.0**-53  # float64 in [0, 1).
+    counts = batch.labels > 0.5
+    counts[: batch.size] |= draws < share
+    return _without(batch, ~counts)
 
 
 def _first(share: Share, count: int) -> np.ndarray:

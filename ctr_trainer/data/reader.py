@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ctr_trainer.data import row_order
 from ctr_trainer.data.batch import Batch, batches, rows_of
+from ctr_trainer.data.class_weight import without_negatives
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.read_ahead import OrderedMap
 from ctr_trainer.data.row_order import Place, Position
@@ -41,6 +42,7 @@ class BatchReader:
       dim: embedding width of all sparse features; None for the widths in the spec.
       labels: whether the batches need labels. If False, as for prediction, missing labels are NaN.
       num_readers: number of threads that read buffers in advance, one buffer each. It does not affect the batches.
+      negative_sampling: share of the negative examples to keep, see `class_weight.without_negatives`; None for all.
 
     Attributes:
       spec: the FeatureSpec that the data was converted with.
@@ -67,6 +69,7 @@ class BatchReader:
         dim: int | None = None,
         labels: bool = True,
         num_readers: int = 1,
+        negative_sampling: float | None = None,
     ) -> None:
         if batch_size < 1:
             raise UserError(f"batch size {batch_size} is not at least 1")
@@ -90,7 +93,7 @@ class BatchReader:
         self._start = Position.beginning(0, self.rows, size)
         if position is not None:
             self._start = Position.restore(position, self._order, size)
-        self.batch_size = batch_size
+        self.batch_size, self._share = batch_size, None if negative_sampling == 1 else negative_sampling
 
     def with_statistics(self, statistics: dict[str, dict]) -> "BatchReader":
         """Returns the same reader with the statistics of a trained model, so that batches use its quantiles."""
@@ -149,7 +152,11 @@ class BatchReader:
             for position in self._epochs_from_start():
                 # None marks the end of an epoch's pieces.
                 steps = row_order.num_batches(position.shares, self.batch_size)
-                yield from batches(iter(pieces.__next__, None), steps, self.batch_size)
+                for number, batch in enumerate(batches(iter(pieces.__next__, None), steps, self.batch_size)):
+                    if self._share is not None:
+                        left = row_order.advance(position.shares[self._rank], number * self.batch_size)
+                        batch = without_negatives(batch, left, self._share, self._order.seed, position.epoch)
+                    yield batch
 
     def _epochs_from_start(self) -> Iterator[Position]:
         """Yields the position at which each epoch begins."""

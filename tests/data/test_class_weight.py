@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data import parquet
-from ctr_trainer.data.class_weight import NegativeSampling, balanced_weight
+from ctr_trainer.data.class_weight import balanced_weight
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.spec import FeatureSpec
@@ -110,12 +110,9 @@ def data(tmp_path_factory):
     return small.make(tmp_path_factory.mktemp("sampling"), rows=1500)
 
 
-def _batches(data, rank=0, size=1, batch_size=32, epochs=1, position=None, seed=4, num_readers=1):
-    order = dict(seed=5, shuffle_buffer=200)
-    reader = BatchReader(
-        data, batch_size, rank, size, epochs=epochs, position=position, num_readers=num_readers, **order
-    )
-    return NegativeSampling(reader, SHARE, rank, seed)
+def _batches(data, rank=0, size=1, batch_size=32, seed=4, **rest):
+    settings = {"shuffle_buffer": 200, "epochs": 1, **rest}
+    return BatchReader(data, batch_size, rank, size, seed=seed, negative_sampling=SHARE, **settings)
 
 
 def _kept(batches):

@@ -11,7 +11,7 @@ from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.commands.experiment.as_trained import as_trained
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.open_source import open_source, open_stream
-from ctr_trainer.data.class_weight import BALANCED, NegativeSampling, balanced_weight
+from ctr_trainer.data.class_weight import BALANCED, balanced_weight
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.data.reader import BatchReader
@@ -159,12 +159,11 @@ def make_eval_spec(
         return EvalSpec(input_fn=input_fn, metrics=metrics, **settings)
 
 
-def training_reader(experiment: Experiment, position: Any) -> "BatchReader | NegativeSampling | StreamReader":
+def training_reader(experiment: Experiment, position: Any) -> "BatchReader | StreamReader":
     """Returns this rank's batches of --train_data, with only the negative examples that --negative_sampling keeps."""
     if is_stream(experiment.data.train_data):
         return open_stream(experiment, position)
-    batches, share = reader(experiment, experiment.data.train_data, position), experiment.params.negative_sampling
-    return batches if share in (None, 1) else NegativeSampling(batches, share, distributed.rank(), experiment.run.seed)
+    return reader(experiment, experiment.data.train_data, position)
 
 
 def reader(
@@ -172,7 +171,8 @@ def reader(
 ) -> BatchReader:
     """Returns this rank's batches of a converted or foreign data set, beginning at a position. A collective.
 
-    With `once`, every row is read once, in the order of the files, as evaluation does. Prediction requires no `labels`.
+    With `once`, every row is read once, in the order of the files, as evaluation does; otherwise only the negative
+    examples that --negative_sampling keeps count. Prediction requires no `labels`.
     """
     how, model = experiment.data, experiment.model
     return BatchReader(
@@ -188,4 +188,5 @@ def reader(
         labels=labels,
         num_readers=how.num_readers,
         shuffle_buffer=how.shuffle_buffer,
+        negative_sampling=None if once else experiment.params.negative_sampling,
     )

@@ -15,7 +15,6 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.data.class_weight import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
@@ -58,8 +57,8 @@ def train(name, deterministic=True, settings=None, **rows):
     estimator, witness = Estimator(deepfm.model_fn, f"{out}/{name}", params, config), checkpoints.Witness()
 
     def input_fn(position):
-        rank, size = distributed.rank(), distributed.size()
-        return NegativeSampling(BatchReader(data, 16, rank, size, num_readers=2, position=position), 0.7, rank, 1)
+        how = dict(num_readers=2, position=position, negative_sampling=0.7)
+        return BatchReader(data, 16, distributed.rank(), distributed.size(), **how)
 
     for stop in (STEPS,) if slow_rank < 0 else (CHECKPOINT_STEPS, STEPS):
         estimator.train(input_fn, hooks=[Delays(), witness], max_steps=stop)
