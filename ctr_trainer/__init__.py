@@ -76,8 +76,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Imports a public name from the module in which the imports for type checkers above have it."""
-    for node in ast.walk(ast.parse(pathlib.Path(__file__).read_text())) if name in __all__ else ():
-        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+    tree = ast.parse(pathlib.Path(__file__).read_text())
+    for node in (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) and name in __all__):
+        for alias in node.names:
             if name == (alias.asname or alias.name):
                 value = globals()[name] = getattr(importlib.import_module(node.module or ""), alias.name)
                 return value
