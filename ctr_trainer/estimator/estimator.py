@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ctr_trainer.estimator.evaluation import no_examples
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import training_session
-from ctr_trainer.estimator.step import TrainingSteps, open_publishing
+from ctr_trainer.estimator.step import TrainingExtension, TrainingSteps
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainResult, refuse_unless_positive
 from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import open_training
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _log = logging.getLogger(__name__)
+_PUBLISHING = "ctr_trainer.live.publication.publishing"
 
 
 class Estimator(TrainedModel):
@@ -156,9 +158,11 @@ class Estimator(TrainedModel):
                 _log.info("%s", training.model.step.exchange_text)
             stop = StopRequest()
             evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else None
-            publishing = open_publishing(training, lambda: bool(stop.asked))
-            extensions = [publishing] if publishing else []
-            lines = [*training.feed.status_lines, *(publishing.status_lines if publishing else ())]
+            extensions: list[TrainingExtension] = []
+            if job.config.publish.to:
+                live = importlib.import_module(_PUBLISHING)
+                extensions += filter(None, [live.open_publishing(training, lambda: bool(stop.asked))])
+            lines = [*training.feed.status_lines, *(line for each in extensions for line in each.status_lines)]
             own = training_hooks(training, lines, hooks)
             steps = TrainingSteps(training, stop, own, evaluations, extensions)
             with (

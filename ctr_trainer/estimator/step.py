@@ -1,6 +1,5 @@
 """The steps of a training: what happens in each of them, before the first and after the last, in this order."""
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -15,9 +14,6 @@ from ctr_trainer.ranks import distributed, meetings
 from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
-
-# Setting -> the module that implements it.
-MODULES = {"publish": "ctr_trainer.live.publication.publishing"}
 
 
 class TrainingExtension(Protocol):
@@ -43,17 +39,6 @@ class TrainingExtension(Protocol):
 
     def close(self) -> None:
         """Ends the work. Also called after an error."""
-
-
-def open_publishing(training: Training, is_stopping: Callable[[], bool]) -> TrainingExtension | None:
-    """Returns the extension that publishes a training's model; None on other ranks than 0, and without `publish`.
-
-    Call this while the training graph is the default graph. `is_stopping()` returns whether a signal has asked the
-    training to end.
-    """
-    if not training.job.config.publish.to:
-        return None
-    return importlib.import_module(MODULES["publish"]).open_publishing(training, is_stopping)
 
 
 class TrainingSteps:

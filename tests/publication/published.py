@@ -66,7 +66,7 @@ class Published:
         if kind == "base" and epoch:
             dense_files = self.record.dense_files
         else:
-            path = directory / records.dense_name(epoch) / TOWER
+            path = directory / records.name_of(records.DENSE, epoch) / TOWER
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"tower {self.generation} {epoch}")
             dense_files = [{"file": TOWER, **dict(zip(("bytes", "crc32"), bytes_and_crc32(path), strict=True))}]

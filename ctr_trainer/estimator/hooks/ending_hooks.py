@@ -27,12 +27,10 @@ class StepHook(tf1.train.SessionRunHook):
 
     Subclasses define `after_step(run_context, run_values)`, in which `self.step` is the number of the step whose run
     has just ended; its rows are trained afterwards. A step is an optimizer step. If it has several micro-batches,
-    `after_micro_batch` is called for all but the last, and `after_step` for the last. `before_run` is called for each
-    micro-batch.
+    `before_run` and `after_batch` are called for each of them, and `after_step` after the last.
     """
 
-    def __init__(self) -> None:
-        self.step = 0
+    step = 0
 
     def begin(self) -> None:
         self._global_step = tf1.train.get_or_create_global_step()
@@ -41,21 +39,17 @@ class StepHook(tf1.train.SessionRunHook):
         self.step = int(session.run(self._global_step))
 
     def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        self.after_batch(run_context, run_values)
         fetches = run_context.original_args.fetches
-        if isinstance(fetches, dict) and "accumulate" in fetches:  # See `TrainingSteps.train_step`.
-            self.after_micro_batch(run_context, run_values)
-            return
-        self.step += 1
-        self.after_step(run_context, run_values)
+        if not (isinstance(fetches, dict) and "accumulate" in fetches):  # See `TrainingSteps.train_step`.
+            self.step += 1
+            self.after_step(run_context, run_values)
 
-    def after_micro_batch(
-        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
-    ) -> None:
-        """Called after each micro-batch of a step except the last one. Does nothing by default."""
+    def after_batch(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        """Called after the run of each batch of a step, when `self.step` is still the previous step."""
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         """Called after each step."""
-        raise NotImplementedError(f"{type(self).__name__} must define after_step")
 
 
 class EqualBatchesHook(StepHook):
@@ -73,7 +67,6 @@ class EqualBatchesHook(StepHook):
     """
 
     def __init__(self, features: Any, labels: Any, weight: tf.Tensor | None = None) -> None:
-        super().__init__()
         tensors = tf.nest.flatten((features, labels), expand_composites=True)
         self._tensors = [tensor for tensor in tensors if tensor is not None]
         self._weight = weight
@@ -122,23 +115,14 @@ class FiniteLossHook(StepHook):
     """Raises UserError after a step whose loss, a float tensor, is infinite or NaN on this worker."""
 
     def __init__(self, loss: tf.Tensor) -> None:
-        super().__init__()
         self._arguments = tf1.train.SessionRunArgs(loss)
 
     def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
         return self._arguments
 
-    def after_micro_batch(
-        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
-    ) -> None:
-        self._check(run_values.results, self.step + 1)
-
-    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        self._check(run_values.results, self.step)
-
-    def _check(self, loss: np.ndarray, step: int) -> None:
-        if not np.isfinite(loss).all():
-            raise diverged(f"the loss of step {step} is {loss} on rank {distributed.rank()}")
+    def after_batch(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        if not np.isfinite(loss := run_values.results).all():
+            raise diverged(f"the loss of step {self.step + 1} is {loss} on rank {distributed.rank()}")
 
 
 class EqualVariables:

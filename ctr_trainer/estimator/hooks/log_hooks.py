@@ -143,7 +143,6 @@ class ProgressHook(StepHook):
     """
 
     def __init__(self, what: str, steps: int | None) -> None:
-        super().__init__()
         hidden = not (distributed.is_chief() and sys.stderr.isatty())
         self._bar = tqdm.tqdm(desc=what, total=steps, unit=" steps", disable=hidden, leave=None)
 

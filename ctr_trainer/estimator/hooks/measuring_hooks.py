@@ -59,7 +59,6 @@ class MachineHook(StepHook):
         every_n_steps: int,
         load_from: int | None = None,
     ) -> None:
-        super().__init__()
         self._store, self._read_gpu, self._load_from = store, read_gpu, load_from
         self._samples = EverySteps(every_n_steps)
         self._busy: list[float] = []
@@ -180,7 +179,6 @@ class RunStatusHook(StepHook):
         service: ServiceStatus | None = None,
         as_in_graph: bool = False,
     ) -> None:
-        super().__init__()
         self._latencies, self._period, self._others = latencies, period, others
         self._service, self._as_in_graph, self._has_said_unit = service, as_in_graph, as_in_graph
 

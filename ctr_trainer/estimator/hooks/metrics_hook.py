@@ -108,7 +108,6 @@ class MetricsHook(StepHook):
         of_windows: bool = False,
         event_windows: EventWindows | None = None,
     ) -> None:
-        super().__init__()
         self._of_windows, self._event_windows = of_windows, event_windows
         self._period, self._takers, self._clock = EverySteps(every_n_steps), takers, clock
         self._merge, self._own = merge, own
@@ -128,9 +127,7 @@ class MetricsHook(StepHook):
     def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
         return self._arguments
 
-    def after_micro_batch(
-        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
-    ) -> None:
+    def after_batch(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         weights = run_values.results.get("weight")
         for label, values in run_values.results["labels"].items():
             weights = values["weights"]
@@ -140,7 +137,6 @@ class MetricsHook(StepHook):
         self._last, self._weights = run_values.results, weights
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        self.after_micro_batch(run_context, run_values)
         if self._period.is_due(self.step):
             self._end_window()
         for taker in self._takers:

@@ -161,7 +161,6 @@ class ProfileHook(StepHook):
         gpu: bool = False,
         directory: str | None = None,
     ) -> None:
-        super().__init__()
         self._clock, self._first, self._last, self._directory = clock, first, last, directory
         level = tf1.RunOptions.FULL_TRACE if gpu else tf1.RunOptions.SOFTWARE_TRACE
         self._arguments = tf1.train.SessionRunArgs(None, options=tf1.RunOptions(trace_level=level))
@@ -188,9 +187,7 @@ class ProfileHook(StepHook):
             self._is_traced = since >= 0 and since % _EVERY_STEPS < _STEPS
         return self._arguments if self._is_traced else None
 
-    def after_micro_batch(
-        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
-    ) -> None:
+    def after_batch(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         if self._is_traced and self._traced:
             with self._clock.within("tracing"):
                 began, _ = self._clock.last["session"]
@@ -199,7 +196,6 @@ class ProfileHook(StepHook):
                     self._purposes[name] = self._purposes.get(name, 0.0) + value
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
-        self.after_micro_batch(run_context, run_values)
         self._traced += self._is_traced
         self._keep_spans()
         with self._clock.within("tracing"):  # All other phases have ended.

@@ -28,7 +28,7 @@ from ctr_trainer.system.messages.errors import UserError
 _GENERATION = re.compile(r"generation-(\d{10})")
 _NUMBERED = re.compile(r"(base|epoch|dense)-(\d{10})(\.json)?")
 _log = logging.getLogger(__name__)
-BASE, EPOCH = "base", "epoch"
+BASE, EPOCH, DENSE = "base", "epoch", "dense"  # The last one is the kind of a tower's directory.
 _CURE = "publish the model again, see docs/serving.md"
 
 Place = str | os.PathLike | Path  # A path or URL of a publication's directory.
@@ -81,7 +81,7 @@ class Record:
     @property
     def dense(self) -> str:
         """The name of the directory of the dense tower."""
-        return dense_name(self.epoch)
+        return name_of(DENSE, self.epoch)
 
     @property
     def rows(self) -> int:
@@ -89,7 +89,7 @@ class Record:
 
     @property
     def removed(self) -> int:
-        return sum(entry["rows"] for entry in self.files if entry["kind"] == "removed")
+        return sum(entry["rows"] for entry in self.files) - self.rows
 
     def configs(self) -> dict[str, TableConfig]:
         configs = [TableConfig.from_dict(table["config"]) for table in self.tables]
@@ -108,11 +108,6 @@ class Record:
 
 def name_of(kind: str, epoch: int) -> str:
     return f"{kind}-{epoch:010d}"
-
-
-def dense_name(epoch: int) -> str:
-    """Returns the name of the directory of the dense tower that was written for an epoch."""
-    return f"dense-{epoch:010d}"
 
 
 def generation_path(url: Place, generation: int) -> Path:
@@ -212,7 +207,7 @@ def remove_before(url: Place, generation: int, kind: str, epoch: int) -> None:
 
     Only numbers are compared, so later records may be written concurrently. The record and its files stay.
     """
-    limits = {BASE: epoch, EPOCH: epoch + (kind == BASE), "dense": epoch}
+    limits = {BASE: epoch, EPOCH: epoch + (kind == BASE), DENSE: epoch}
     found = ((_NUMBERED.fullmatch(path.name), path) for path in generation_path(url, generation).iterdir())
     old = [path for match, path in found if match and int(match[2]) < limits[match[1]]]
     for path in sorted(old, key=lambda path: path.suffix != ".json"):  # No record is left without its files.

@@ -6,11 +6,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ctr_trainer.checkpoint.checkpoint import describe_file
 from ctr_trainer.embedding.store.store import FileEntry
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Record
-from ctr_trainer.system.files.paths import Path, bytes_and_crc32, path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _FILE = "delivered.json"
@@ -119,7 +120,7 @@ class Spool:
             dtype=self._dtype,
             tables=self._tables,
             files=[{**entry, "file": f"{name}/{entry['file']}"} for entry in files],
-            dense_files=_write_tower(directory / records.dense_name(epoch), write_tower),
+            dense_files=_write_tower(directory / records.name_of(records.DENSE, epoch), write_tower),
             stream=stream,
             inputs=self._inputs,
             change_inputs=self._changes_inputs,
@@ -155,9 +156,6 @@ def _write_tower(path: Path, write_tower: Callable[[str], object]) -> list[dict[
     path.mkdir(parents=True, exist_ok=True)
     with path.filled_locally() as local:
         write_tower(str(local))
-    entries = []
     for file in path.files():
         (path / file).sync()
-        size, crc32 = bytes_and_crc32(path / file)
-        entries.append({"file": file, "bytes": size, "crc32": crc32})
-    return entries
+    return [describe_file(path, file) for file in path.files()]

@@ -39,13 +39,8 @@ def open_stream(
 ) -> StreamReader:
     """Returns this rank's batches of the stream, beginning at the checkpoint's position. A collective.
 
-    Args:
-      position: the position in the checkpoint, or None.
-      spec, statistics, batch_size, late: see `StreamReader`.
-      stall_timeout: longest wait for an answer of rank 0, in seconds.
-
-    Raises:
-      UserError: the stream cannot be read.
+    `position` is that in the checkpoint, or None, and `stall_timeout` the longest wait for rank 0 in seconds. For the
+    other arguments see `StreamReader`. Raises UserError if the stream cannot be read.
     """
     address = StreamAddress.parse(url)
     group = f"ctr_trainer.{path_of(model_dir).name}"
@@ -99,11 +94,7 @@ def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: 
 
 
 def dead_letters(address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None) -> DeadLetters:
-    """Returns the destination of bad records: the stream that the URL names for them, or a file if it names none.
-
-    Args:
-      directory: local directory of the file `dead_letters.jsonl`; None for no file.
-    """
+    """Returns the destination of bad records: the stream that the URL names for them, or a file in a local directory."""
     file = os.path.join(directory, _FILE) if directory else None
     if not address.dead_letters:
         return DeadLetters(file)
