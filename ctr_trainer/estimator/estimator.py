@@ -162,7 +162,7 @@ class Estimator(TrainedModel):
             if job.config.publish.to:
                 live = importlib.import_module(_PUBLISHING)
                 extensions += filter(None, [live.open_publishing(training, lambda: bool(stop.asked))])
-            lines = [*training.feed.status_lines, *(line for each in extensions for line in each.status_lines)]
+            lines = [*training.feed.status_lines, *(each.status_line for each in extensions)]
             own = training_hooks(training, lines, hooks)
             steps = TrainingSteps(training, stop, own, evaluations, extensions)
             with (

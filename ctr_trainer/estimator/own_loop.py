@@ -13,6 +13,7 @@ from ctr_trainer.checkpoint.model_directory import on_every_rank, one_job, tenso
 from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.estimator.built_model import TrainingJob
 from ctr_trainer.estimator.run_summary import measured
+from ctr_trainer.estimator.session import restored_here
 from ctr_trainer.estimator.step import OwnLoopHook, TrainingSteps
 from ctr_trainer.estimator.training import open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
@@ -89,9 +90,7 @@ def own_loop(
             warm_start=config.warm_start,
         )
         training = stack.enter_context(open_training(job))
-        restored = None
-        if checkpoint and distributed.is_chief():
-            restored = stack.enter_context(checkpoint.with_local_dense())
+        restored = stack.enter_context(restored_here(checkpoint))
         if training.model.step.accumulation_steps > 1:
             raise UserError("accumulation_steps: a program with its own loop makes one run for each step: leave it out")
         hooks = training_hooks(training)

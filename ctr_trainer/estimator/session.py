@@ -1,7 +1,7 @@
 """The session of a training, an evaluation or a prediction."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow.compat.v1 as tf1
@@ -27,7 +27,7 @@ def training_session(training: Training, hooks: list[tf1.train.SessionRunHook]) 
     """
     job, is_chief, given = training.job, distributed.is_chief(), training.model.spec.scaffold
     config, model_dir = job.config, job.staging.path
-    with _restored(job.checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
+    with restored_here(job.checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
         return tf1.train.MonitoredTrainingSession(
             checkpoint_dir=model_directory.tensorflow_directory(restored, model_dir) if is_chief else None,
             summary_dir=model_dir if is_chief else None,
@@ -50,7 +50,7 @@ def session_of(
 
     Raises UserError: the checkpoint does not have the graph's variables.
     """
-    with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
+    with restored_here(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
         creator = tf1.train.ChiefSessionCreator(
             tf1.train.Scaffold(saver=tf1.train.Saver(max_to_keep=None)),
             config=distributed.session_config(config.threads, given=config.session_config),
@@ -60,14 +60,9 @@ def session_of(
         return tf1.train.MonitoredSession(creator, [distributed.broadcast_hook(), *hooks])
 
 
-@contextlib.contextmanager
-def _restored(checkpoint: Checkpoint | None) -> Iterator[Checkpoint | None]:
+def restored_here(checkpoint: Checkpoint | None) -> contextlib.AbstractContextManager[Checkpoint | None]:
     """Yields the `Checkpoint` with its dense variables in a local file; None without one and on ranks other than 0."""
-    if checkpoint is None or not distributed.is_chief():
-        yield None
-        return
-    with checkpoint.with_local_dense() as found:
-        yield found
+    return checkpoint.with_local_dense() if checkpoint and distributed.is_chief() else contextlib.nullcontext()
 
 
 class _OneSessionHook(tf1.train.SessionRunHook):

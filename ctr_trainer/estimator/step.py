@@ -1,6 +1,6 @@
 """The steps of a training: what happens in each of them, before the first and after the last, in this order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
@@ -17,13 +17,10 @@ from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 
 
 class TrainingExtension(Protocol):
-    """Work after each step of a training, on this rank.
+    """Work after each step of a training, on this rank."""
 
-    `status_lines`: functions f() -> a `[RunStatus]` line for the log.
-    """
-
-    @property
-    def status_lines(self) -> Sequence[Callable[[], str]]: ...
+    def status_line(self) -> str:
+        """Returns a `[RunStatus]` line for the log."""
 
     def begin(self, session: tf1.Session, step: int) -> None:
         """Called before the first step, when rows and variables are restored."""

@@ -60,8 +60,7 @@ class ArrowMessages:
     def read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
         """Returns the batch of a message, a flatbuffer and its buffers; None for a schema or a dictionary.
 
-        Raises:
-          BadArrow: the message is malformed or too large.
+        Raises BadArrow: the message is malformed or too large.
         """
         try:
             return self._read(header, body)
@@ -71,8 +70,7 @@ class ArrowMessages:
     def read_all(self, value: bytes) -> pa.Table:
         """Returns the batches of a whole IPC stream or file. The limits apply to all its batches and dictionaries.
 
-        Raises:
-          BadArrow: the stream is malformed or too large.
+        Raises BadArrow: the stream is malformed or too large.
         """
         try:
             stream = pa.py_buffer(value).slice(_FILE_START if value.startswith(_FILE) else 0)

@@ -5,6 +5,7 @@ its training is interrupted half-way, where that of the record was not. The scor
 compared with those of the expanded rows, for every kind of feature.
 """
 
+import collections
 import csv
 import dataclasses
 import types
@@ -13,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf.internal.decoder import _DecodeVarint
 from sklearn.metrics import roc_auc_score
 
 from ctr_trainer.data.reader import open_dataset
 from ctr_trainer.estimator import Estimator
-from ctr_trainer.export.warmup import FILE, PredictionLog
+from ctr_trainer.export.warmup import FILE
 from ctr_trainer.live.scoring import served_model
 from ctr_trainer.live.scoring.request_forms import of_rows
 from ctr_trainer.live.scoring.tower import Tower
@@ -57,16 +59,28 @@ class Exported:
 
     def warm_up(self):
         """Answers the requests of the warm-up file as TensorFlow Serving does: one for each signature."""
-        logs = [PredictionLog.FromString(each) for each in tf1.io.tf_record_iterator("/".join((self.path, *FILE)))]
-        requests = [log.predict_log.request for log in logs]
-        assert {each.model_spec.signature_name for each in requests} == self.signatures.keys()
-        for request in requests:
-            given = {
-                key: tf.make_ndarray(tf1.make_tensor_proto(0.0).FromString(value.SerializeToString()))
-                for key, value in request.inputs.items()
-            }
-            found = self.run(request.model_spec.signature_name, given)
+        named = set()
+        for log in tf1.io.tf_record_iterator("/".join((self.path, *FILE))):
+            ((request,),) = (_fields(each)[1] for each in _fields(log)[6])  # PredictionLog.predict_log.request
+            ((name,),) = (_fields(each)[3] for each in _fields(request)[1])  # model_spec.signature_name
+            given = {}
+            for entry in map(_fields, _fields(request)[2]):  # inputs
+                given[entry[1][0].decode()] = tf.make_ndarray(tf1.make_tensor_proto(0.0).FromString(entry[2][0]))
+            found = self.run(name.decode(), given)
             assert all(np.isfinite(values).all() for values in found.values() if values.dtype.kind == "f")
+            named.add(name.decode())
+        assert named == self.signatures.keys()
+
+
+def _fields(message):
+    """Returns the contents of the fields of a protobuf message of texts and messages, by number."""
+    found, at = collections.defaultdict(list), 0
+    while at < len(message):
+        tag, at = _DecodeVarint(message, at)
+        size, at = _DecodeVarint(message, at)
+        found[tag >> 3].append(message[at : at + size])
+        at += size
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

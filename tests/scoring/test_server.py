@@ -12,10 +12,8 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.embedding.worker.new_keys import NewKeys
-from ctr_trainer.live.publication import from_checkpoint, records
 from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.settings.command_flags import ScoreLimits
-from ctr_trainer.system.messages.errors import UserError
 from tests.scoring import trained
 from tests.scoring.conftest import Client, Slow, exchanged, probabilities, running, until
 

@@ -69,8 +69,7 @@ class Cluster:
       primaries: {name of each primary: one of its buckets}.
       replicas: {name of each primary: number of its live replicas}.
 
-    Raises:
-      UserError: the URL or a file cannot be used, no node answers, or the nodes are not a cluster.
+    Raises UserError: the URL or a file cannot be used, no node answers, or the nodes are not a cluster.
     """
 
     def __init__(self, url: str, redis: RedisFiles) -> None:

@@ -74,8 +74,7 @@ class ClusterReader:
     Args:
       cache_rows: most cached rows per table; 0 for no cache.
 
-    Raises:
-      UserError: nothing is published there, or the cluster cannot be used.
+    Raises UserError: nothing is published there, or the cluster cannot be used.
     """
 
     def __init__(self, url: str, redis: RedisFiles, cache_rows: int) -> None:

@@ -65,8 +65,7 @@ class ClusterTarget:
     Args:
       grace_secs: how long the previous generation and older towers stay for readers.
 
-    Raises:
-      UserError: another process publishes there, or the cluster cannot be used.
+    Raises UserError: another process publishes there, or the cluster cannot be used.
     """
 
     def __init__(
@@ -185,7 +184,7 @@ class ClusterTarget:
             if self._begun is None or self._begun[0] != holder:
                 self._begun = None  # `tidy` also deletes the rows of a generation without a record.
                 self.tidy()
-                least = max(self._state.record.generation + 1 if self._state else 1, _now())
+                least = max(self._state.record.generation + 1 if self._state else 1, time.time_ns() // 1_000_000)
                 self._begun = holder, int(self._fenced(_BEGIN, [self._generation_name], [least]))
                 if self._there is not None:
                     self._there |= {self._begun[1]}
@@ -245,10 +244,6 @@ class ClusterTarget:
             f"{self._cluster.url}: another process has begun a new generation, or the cluster has lost this one: this "
             "process may no longer write, and all rows must be published again"
         )
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _refuse_evicting(cluster: Cluster) -> None:

@@ -64,8 +64,7 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
     Args:
       open_target: f() -> the target; may raise UserError while another process publishes there.
 
-    Raises:
-      UserError: the spool is the target.
+    Raises UserError: the spool is the target.
     """
     if not is_cluster(to) and path_of(spool).absolute() == path_of(to).absolute():
         raise UserError(f"{to} is the spool of the training itself: name another place to publish to")

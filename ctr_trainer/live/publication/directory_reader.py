@@ -42,8 +42,7 @@ class DirectoryReader:
     or damaged, or if another generation becomes the current one, new tables are filled from the newest base while the
     earlier tables are served.
 
-    Raises:
-      UserError: there is no publication, or it cannot be read.
+    Raises UserError: there is no publication, or it cannot be read.
     """
 
     lookups = hits = 0

@@ -31,8 +31,7 @@ class DirectoryTarget:
     Args:
       grace_secs: how long replaced records stay for readers.
 
-    Raises:
-      UserError: another process delivers there, or the place cannot be written to.
+    Raises UserError: another process delivers there, or the place cannot be written to.
     """
 
     def __init__(self, url: Place, grace_secs: float = GRACE_SECONDS) -> None:

@@ -27,8 +27,7 @@ class Target(Protocol):
     def newest_epoch(self, holder: str) -> int | None:
         """Returns the epoch of the newest record of a holder's generation; None if this is not the current generation.
 
-        Raises:
-          NeedsBase: the place has lost rows that were delivered.
+        Raises NeedsBase: the place has lost rows that were delivered.
         """
 
     def deliver(self, record: Record, directory: Path) -> None:
@@ -40,8 +39,7 @@ class Target(Protocol):
           record: a base if `newest_epoch` returns None; otherwise the record of the next epoch.
           directory: the generation's directory, which has the record's files. The caller has checked them.
 
-        Raises:
-          UserError: the place cannot take the record. The same call may succeed later.
+        Raises UserError: the place cannot take the record. The same call may succeed later.
         """
 
     def tidy(self) -> None:
@@ -101,8 +99,7 @@ class RowReader(Protocol):
     def tower(self, record: Record) -> AbstractContextManager[str]:
         """Yields a local directory with the dense tower, a SavedModel, of the served or the prepared record.
 
-        Raises:
-          UserError: its files are missing, damaged or replaced.
+        Raises UserError: its files are missing, damaged or replaced.
         """
 
     def close(self) -> None:

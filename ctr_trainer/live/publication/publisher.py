@@ -73,7 +73,6 @@ class Publisher:
         self._begun = time.time()
         self.failures, self._problem, self._seldom = 0, "", Seldom(_log, _REPEAT_SECONDS)
         self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
-        self.status_lines = [self.status_line]
 
     def begin(self, session: tf1.Session, step: int) -> None:
         """Makes the first offer."""

@@ -78,9 +78,8 @@ def open_publishing(training: Training, is_stopping: Callable[[], bool]) -> Publ
     Args:
       is_stopping: f() -> whether a signal has asked the training to end.
 
-    Raises:
-      UserError: the model has no feature spec, which a server needs to look up its rows; or its predictions have a
-        variable that its training does not have.
+    Raises UserError: the model has no feature spec, which a server needs to look up its rows; or its predictions have a
+    variable that its training does not have.
     """
     job, feed, inputs = training.job, training.feed, training.model.inputs
     config, embeddings, features = job.config.publish, feed.embeddings, cast(Any, inputs.features)
@@ -122,11 +121,7 @@ def open_publishing(training: Training, is_stopping: Callable[[], bool]) -> Publ
 
 
 def trained_variables(names: Iterable[str]) -> dict[str, tf1.Variable]:
-    """Returns the variables of the default graph with these names.
-
-    Raises:
-      UserError: there is no such variable.
-    """
+    """Returns the variables of the default graph with these names. Raises UserError: there is no such variable."""
     found = {variable.op.name: variable for variable in tf1.global_variables()}
     missing = sorted(set(names) - found.keys())
     if missing:

@@ -39,8 +39,7 @@ class MappedRows:
     def put(self, keys: np.ndarray, values: np.ndarray) -> None:
         """Adds or replaces the rows uint8[n, value_bytes] of distinct int64[n] keys.
 
-        Raises:
-          UserError: the disk is full.
+        Raises UserError: the disk is full.
         """
         for first in range(0, len(keys), _ROWS_A_LOCK):
             some = np.require(keys[first : first + _ROWS_A_LOCK], requirements=("C", "A"))

@@ -100,8 +100,7 @@ class Batcher:
     def submit(self, examples: Examples) -> "concurrent.futures.Future[Scored]":
         """Adds the examples of a request. If the future is cancelled before its batch begins, nothing is scored.
 
-        Raises:
-          RequestRefused: too many examples wait, or the server is shutting down.
+        Raises RequestRefused: too many examples wait, or the server is shutting down.
         """
         waiting = _Waiting(examples, time.monotonic(), concurrent.futures.Future())
         with self._changed:

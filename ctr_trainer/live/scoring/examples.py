@@ -98,8 +98,7 @@ def column_of(raw: RawColumn, values: Sequence[Any], most: int, where: str) -> C
       most: the largest number of values in a list.
       where: the name of an example in messages, as `example {}`, with its number in place of the braces.
 
-    Raises:
-      RequestRefused: a value is wrong.
+    Raises RequestRefused: a value is wrong.
     """
     if raw.kind == NUMBER:
         for place, value in enumerate(values):

@@ -38,9 +38,8 @@ def of_rows(inputs: RawInputs, rows: object, limits: ScoreLimits, context: Mappi
     Args:
       context: {column: value} of the columns that all candidates share; None if the rows are no candidates.
 
-    Raises:
-      RequestRefused: a column is unknown, missing or in the context as well, a value is wrong, or there are too many
-        values.
+    Raises RequestRefused: a column is unknown, missing or in the context as well, a value is wrong, or there are too
+    many values.
     """
     key, what = ("instances", "example") if context is None else (_CANDIDATES, _CANDIDATE)
     shared, where = context or {}, f"{what} {{}}"

@@ -79,8 +79,7 @@ class ServedModel:
       tower: the tower of the served record.
       new_keys: the shares of keys without a row in the requests between two calls of `refresh`.
 
-    Raises:
-      UserError: the tower cannot be loaded.
+    Raises UserError: the tower cannot be loaded.
     """
 
     def __init__(self, reader: RowReader) -> None:
@@ -198,8 +197,7 @@ class ServedModel:
 def _warmed(tower: Tower, record: Record) -> Tower:
     """Runs a tower on missing values, because TensorFlow plans a graph at its first run. Returns the tower.
 
-    Raises:
-      UserError: the record lacks a table that the tower reads, or an output has no finite value for an example.
+    Raises UserError: the record lacks a table that the tower reads, or an output has no finite value for an example.
     """
     widths = {name: config.weights for name, config in record.configs().items()}
 

@@ -34,8 +34,7 @@ class ScoreServer:
       host, port: the HTTP address.
       flight_port: the port of Arrow Flight, or None.
 
-    Raises:
-      UserError: a port is taken, a token or key file is missing, or other machines could connect without a token.
+    Raises UserError: a port is taken, a token or key file is missing, or other machines could connect without a token.
     """
 
     def __init__(self, flags: ScoreFlags, open_reader: Callable[[], RowReader]) -> None:
@@ -62,8 +61,7 @@ class ScoreServer:
     def run(self) -> None:
         """Serves until `stop` is called or the main thread gets SIGTERM or SIGINT, then finishes running requests.
 
-        Raises:
-          UserError: no publication was found in time.
+        Raises UserError: no publication was found in time.
         """
         with self._closing:
             self._live.start()

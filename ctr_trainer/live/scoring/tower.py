@@ -38,39 +38,28 @@ class RecordGate:
     """Admits either any number of batches or one change of the record. A waiting change blocks new batches."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._door, self._idle = threading.Lock(), threading.Condition()  # A change holds the door.
         self._batches = 0
-        self._changing = False
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        with self._condition:
-            self._wait(lambda: not self._changing, "the change to a newer record")
+        with self._door, self._idle:
             self._batches += 1
         try:
             yield
         finally:
-            with self._condition:
+            with self._idle:
                 self._batches -= 1
-                self._condition.notify_all()
+                self._idle.notify_all()
 
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
-        """A context manager for one thread at a time. It waits until all batches have ended."""
-        with self._condition:
-            self._changing = True
-        try:
-            with self._condition:
-                self._wait(lambda: not self._batches, "the running batches")
+        """Waits until all batches have ended."""
+        with self._door:
+            with self._idle:
+                if not self._idle.wait_for(lambda: not self._batches, _SECONDS):
+                    raise TimeoutError(f"the running batches did not end within {_SECONDS} s")
             yield
-        finally:
-            with self._condition:
-                self._changing = False
-                self._condition.notify_all()
-
-    def _wait(self, is_over: Callable[[], bool], what: str) -> None:
-        if not self._condition.wait_for(is_over, _SECONDS):
-            raise TimeoutError(f"{what} did not end within {_SECONDS} s")
 
 
 def look_up(
@@ -175,8 +164,8 @@ class Tower:
 
     Args:
       earlier: a tower that was loaded before, or None. If it has the same graph, only the variables are read.
-      spare: a tower that is no longer used, or None. If it has the same graph, the new tower takes over its session, so
-        that TensorFlow does not plan the graph again. Otherwise, the spare tower is closed.
+      spare: a tower that is no longer used, or None. If it has the same graph, the new tower takes over its session,
+        so that TensorFlow does not plan the graph again. Otherwise, the spare tower is closed.
 
     Attributes:
       inputs: the columns that the signatures take.
@@ -186,8 +175,7 @@ class Tower:
       forms, new_keys: the form of the texts, and the share of new keys in training, by feature.
       typical: the most frequent texts by feature, as far as they can be shown.
 
-    Raises:
-      UserError: there is no such SavedModel, or it cannot be served.
+    Raises UserError: there is no such SavedModel, or it cannot be served.
     """
 
     def __init__(self, path: str, earlier: "Tower | None" = None, spare: "Tower | None" = None) -> None:

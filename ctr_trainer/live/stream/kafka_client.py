@@ -85,8 +85,7 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
     Args:
       kind: class of the client. Clients other than a `Consumer` ignore the settings of consumers.
 
-    Raises:
-      UserError: librdkafka rejects a setting.
+    Raises UserError: librdkafka rejects a setting.
     """
     try:
         return kind(settings | {"error_cb": trouble})

@@ -87,14 +87,13 @@ def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: 
     Args:
       group: the consumer group to which positions are committed, unless the file `kafka_config` names one.
 
-    Raises:
-      UserError: the client library is missing, or the file cannot be read.
+    Raises UserError: the client library is missing, or the file cannot be read.
     """
     return importlib.import_module(STREAMS[address.scheme]).source_opener(address, kafka_config, redis, group)
 
 
 def dead_letters(address: StreamAddress, kafka_config: str, redis: RedisFiles, directory: str | None) -> DeadLetters:
-    """Returns the destination of bad records: the stream that the URL names for them, or a file in a local directory."""
+    """Returns the destination of bad records: the stream that the URL names for them, or else a local file."""
     file = os.path.join(directory, _FILE) if directory else None
     if not address.dead_letters:
         return DeadLetters(file)

@@ -60,9 +60,8 @@ class Planner:
     def begin(self, position: StreamPosition | None) -> tuple[StreamPosition, Window | None]:
         """Determines where to begin. Returns the position, and a window of the untrained records before it, or None.
 
-        Raises:
-          UserError: the checkpoint has a position in other data, records were removed before they were trained, or a
-            partition no longer exists.
+        Raises UserError: the checkpoint has a position in other data, records were removed before they were trained, or
+        a partition no longer exists.
         """
         source, start = self._source, self._config.start
         partitions = self._partitions = self._patiently(source.partitions)
@@ -105,8 +104,7 @@ class Planner:
           hints: for each partition, an offset up to which a worker has seen records.
           rows_per_message: the mean so far; 0 if it is unknown.
 
-        Raises:
-          UserError: records were removed before they were read.
+        Raises UserError: records were removed before they were read.
         """
         now = time.monotonic()
         if now - self._checked > _CHECK_SECONDS:

@@ -89,11 +89,7 @@ class StreamSource(Protocol):
         """Why the brokers did not answer the last time, for messages; "" if unknown."""
 
     def partitions(self) -> list[int]:
-        """Returns the numbers of the partitions, in order.
-
-        Raises:
-          UserError: there is no such stream.
-        """
+        """Returns the numbers of the partitions, in order. Raises UserError: there is no such stream."""
 
     def identity(self) -> str:
         """Returns an ID that another stream of the same name does not have; "" if the brokers have none."""
@@ -121,8 +117,7 @@ class StreamSource(Protocol):
 
         The iterator ends after all records. If the brokers do not answer, it waits for them.
 
-        Raises:
-          UserError: a record no longer exists.
+        Raises UserError: a record no longer exists.
         """
 
     def watermarks(self) -> dict[int, int]:
@@ -234,11 +229,7 @@ class StreamAddress:
 
     @classmethod
     def parse(cls, url: str) -> "StreamAddress":
-        """Parses a URL.
-
-        Raises:
-          UserError: the URL does not name hosts and a stream.
-        """
+        """Parses a URL. Raises UserError: the URL does not name hosts and a stream."""
         scheme, _, rest = url.partition("://")
         place, _, query = rest.partition("?")
         hosts, _, name = place.partition("/")
