@@ -20,7 +20,7 @@ from ctr_trainer.system.messages.errors import UserError, is_loss
 
 _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
-_DIRECTORY = re.compile(r"step-(\d{10})")
+DIRECTORY = re.compile(r"step-(\d{10})")
 DENSE = "dense"
 DRAFT = "draft-"  # Prefix of the name of a directory of BEST that is being written.
 RECENT, BEST = "checkpoints", "best"  # In the model directory: the newest checkpoints, and the best one.
@@ -135,12 +135,6 @@ def list_checkpoints(model_dir: str, place: str = RECENT) -> list[Checkpoint]:
     return found
 
 
-def latest_checkpoint(model_dir: str) -> Checkpoint | None:
-    """Returns the newest finished `Checkpoint`, or None. Reads only its manifest."""
-    checkpoints = list_checkpoints(model_dir)
-    return checkpoints[-1] if checkpoints else None
-
-
 def newest_whole(model_dir: str) -> Checkpoint | None:
     """Returns the newest `Checkpoint` whose files are all intact; None if there is no checkpoint.
 
@@ -193,21 +187,8 @@ def _first_whole(paths: Iterable[str]) -> tuple[Checkpoint | None, list[UserErro
 def directories(model_dir: str, place: str = RECENT) -> list[str]:
     """Returns the checkpoint directories that have a manifest, oldest first."""
     root = path_of(model_dir) / place
-    paths = sorted(path for path in root.iterdir() if _DIRECTORY.fullmatch(path.name)) if root.is_dir() else []
+    paths = sorted(path for path in root.iterdir() if DIRECTORY.fullmatch(path.name)) if root.is_dir() else []
     return [str(path) for path in paths if (path / MANIFEST).exists()]
-
-
-def unfinished(model_dir: str) -> list[str]:
-    """Returns drafts and directories without a manifest, left by processes killed while writing or removing them."""
-    found: list[str] = []
-    for place in (RECENT, BEST):
-        root = path_of(model_dir) / place
-        paths: list[Path] = [*root.iterdir()] if root.is_dir() else []
-        for path in sorted(paths):
-            if _DIRECTORY.fullmatch(path.name.removeprefix(DRAFT)) and path.is_dir():
-                if path.name.startswith(DRAFT) or not (path / MANIFEST).exists():
-                    found.append(str(path))
-    return found
 
 
 def load(path: str) -> Checkpoint:

@@ -55,9 +55,16 @@ def remove_old(model_dir: str, keep: int) -> None:
 
 
 def remove_unfinished(model_dir: str) -> None:
-    """Removes the unfinished checkpoints of killed processes. The caller must hold the model directory's lock."""
-    for path in checkpoints.unfinished(model_dir):
-        path_of(path).remove_all()
+    """Removes the drafts, and the directories without a manifest, of processes killed while writing or removing them.
+
+    The caller must hold the model directory's lock.
+    """
+    for root in (path_of(model_dir) / place for place in (checkpoints.RECENT, checkpoints.BEST)):
+        for path in [*root.iterdir()] if root.is_dir() else ():
+            draft, name = path.name.startswith(checkpoints.DRAFT), path.name.removeprefix(checkpoints.DRAFT)
+            if checkpoints.DIRECTORY.fullmatch(name) and path.is_dir():
+                if draft or not (path / checkpoints.MANIFEST).exists():
+                    path.remove_all()
 
 
 def set_aside(model_dir: str, after: int, why: str) -> None:

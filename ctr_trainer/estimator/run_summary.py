@@ -48,6 +48,8 @@ def measured(training: Training, steps: TrainingSteps, hooks: TrainingHooks) -> 
         has_gpu=bool(tf.config.list_physical_devices("GPU")),
     )
 
+    busy, used = (figures[name][~np.isnan(figures["gpu_busy"])] for name in ("gpu_busy", "gpu_bytes"))
+
     def lock_percent(name: str) -> float | None:
         return round(100 * figures[name].mean() / in_training, 3) if figures["lock_held"].any() else None
 
@@ -76,7 +78,7 @@ def measured(training: Training, steps: TrainingSteps, hooks: TrainingHooks) -> 
             "ranks": [int(each) for each in figures["resident_bytes"]],
         },
         "service_resident_bytes": int(figures["service_bytes"][0]) or None,
-        "gpu": _gpu(figures["gpu_busy"], figures["gpu_bytes"]),
+        "gpu": {"busy": _over_ranks(busy, 3), "bytes": _over_ranks(used, 0)} if busy.size else None,
         "advice": advice and {"flag": advice.flag, "share": round(advice.share, 3), "why": advice.why},
     }
 
@@ -128,12 +130,6 @@ def _over_ranks(values: np.ndarray, digits: int) -> dict[str, float]:
     """Returns {`mean`, `max`} of float64[ranks]."""
     rounded = [round(float(value), digits) for value in (values.mean(), values.max())]
     return dict(zip(("mean", "max"), rounded if digits else map(int, rounded), strict=True))
-
-
-def _gpu(busy: np.ndarray, used: np.ndarray) -> dict[str, dict[str, float]] | None:
-    """Returns `TrainResult.gpu` from two float64[ranks]. Ranks with unknown GPU figures are left out."""
-    known = ~np.isnan(busy)
-    return {"busy": _over_ranks(busy[known], 3), "bytes": _over_ranks(used[known], 0)} if known.any() else None
 
 
 def lines(result: TrainResult) -> list[str]:

@@ -83,9 +83,6 @@ class MetricsFile(LineTaker):
 
     The first line of a run has only `step`, at which the run starts or resumes, and `time`. Earlier lines with later
     steps belong to an interrupted run and are no longer valid.
-
-    Args:
-      directory: directory of the file.
     """
 
     def __init__(self, directory: str) -> None:
@@ -108,7 +105,6 @@ class Summaries(LineTaker):
     """Writes the figures of the training as summaries for TensorBoard. Rank 0 only.
 
     Args:
-      directory: directory of the event file.
       every_n_steps: the first `Line`, and then the first one after each period of this many steps, is written.
     """
 

@@ -261,10 +261,6 @@ def generation_of(name: str, row: bytes) -> int | None:
     return int(found[0]) if tag in _KNOWN_TAGS and len(found) == 2 and found[0].isdigit() else None
 
 
-def bucket_of(row: bytes) -> int:
-    return int(row[1:5], 16)
-
-
 def mark_name(name: str, generation: int, bucket: int) -> bytes:
     return _TAGS[bucket] + f"{name}:{generation}:mark".encode()
 

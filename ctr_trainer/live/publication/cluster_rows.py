@@ -12,7 +12,6 @@ from ctr_trainer.live.publication import cluster_contents
 from ctr_trainer.live.publication.cluster import (
     Cluster,
     as_bytes,
-    bucket_of,
     buckets_of,
     generation_of,
     mark_name,
@@ -51,7 +50,7 @@ def sweep(cluster: Cluster, kept: Collection[int], newest: int) -> None:
                 if generation not in found:
                     found.add(generation)
                     cluster.run(cluster_contents.of_marks(cluster, generation, "UNLINK"))
-                old.setdefault(bucket_of(row), []).append(row)
+                old.setdefault(int(row[1:5], 16), []).append(row)  # The bucket is in its tag.
             cluster.run([(bucket, ("UNLINK", *rows)) for bucket, rows in old.items()])
             deleted += sum(map(len, old.values()))
     if deleted:

@@ -43,9 +43,6 @@ class Publisher:
       is_stopping: f() -> whether a signal has asked the training to end.
       grace_secs: seconds that the end of the training may then take.
       catch_up: f(), called before each offer, makes the rows of a dense optimizer catch up on missed steps.
-
-    Attributes:
-      failures: number of failed attempts to publish.
     """
 
     def __init__(

@@ -92,7 +92,11 @@ class HttpServer(uvicorn.Server):
             loop.remove_reader(listening)
         await asyncio.sleep(_LOOK_SECONDS)  # For the connections that asyncio has already accepted.
         # No await from here to `close`, so that no connection is left in the listener's queue.
-        accepted = [connection for listening in sockets or [] for connection in _accepted(listening)]
+        accepted: list[socket.socket] = []
+        for listening in sockets or []:
+            with contextlib.suppress(OSError):  # Until none is left.
+                while True:
+                    accepted.append(listening.accept()[0])
         for server in self.servers:
             server.close()
         joining = asyncio.gather(*map(self._join, accepted), return_exceptions=True)
@@ -108,12 +112,3 @@ class HttpServer(uvicorn.Server):
             connection,
             ssl=self.config.ssl,
         )
-
-
-def _accepted(listening: socket.socket) -> list[socket.socket]:
-    """Returns the connections that wait in the listener's queue."""
-    found = []
-    with contextlib.suppress(OSError):
-        while True:
-            found.append(listening.accept()[0])
-    return found

@@ -182,7 +182,8 @@ class Tower:
         try:
             self._definition = pathlib.Path(path, _GRAPH).read_bytes()
             self.spec = load_spec(path)
-            if earlier is not None and not self._is_like(earlier):
+            # The graph does not determine how bags are pooled, so the specs are compared, too.
+            if earlier and (earlier._definition, earlier.spec) != (self._definition, self.spec):
                 earlier = None
             if spare is not None and (earlier is None or not spare.shares_graph(earlier)):
                 spare.close()
@@ -243,10 +244,6 @@ class Tower:
 
     def close(self) -> None:
         self._session.close()
-
-    def _is_like(self, earlier: "Tower") -> bool:
-        # The graph does not determine how bags are pooled, so the specs are compared, too.
-        return (earlier._definition, earlier.spec) == (self._definition, self.spec)
 
     def _callable(self, signature: Any) -> Callable[[Arrays], dict[str, np.ndarray]]:
         inputs, outputs = signature.inputs, signature.outputs

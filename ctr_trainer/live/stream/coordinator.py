@@ -31,9 +31,6 @@ _KEPT_BATCHES = 1000  # Number of the last batches after each of which the posit
 class Coordinator:
     """Plans windows in a thread of rank 0.
 
-    Args:
-      batch_size: batch size of each worker.
-
     Attributes:
       closing: functions that `close` calls.
     """
@@ -81,7 +78,9 @@ class Coordinator:
             found.reports[rank] = report
             for partition, offset in report.watermarks.items():
                 self._hints[partition] = max(self._hints.get(partition, 0), offset)
-            while self._error is None and self._is_read(self._released):
+            while self._error is None and self._released < self._planned:
+                if len(self._windows[self._released].reports) < self._workers:
+                    break
                 self._release(self._released)
             self._changed.notify_all()
 
@@ -160,9 +159,6 @@ class Coordinator:
         self._directives.append((directive, self._batches))
         self._batches += directive.steps
         self._changed.notify_all()
-
-    def _is_read(self, number: int) -> bool:
-        return number < self._planned and len(self._windows[number].reports) == self._workers
 
     def _release(self, number: int) -> None:
         """Schedules the training on a window that all workers have read."""

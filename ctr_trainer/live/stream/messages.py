@@ -135,13 +135,10 @@ class MessageDecoder:
                 if skip:
                     first = np.array([skip.get(int(number), 0) for number in raw.messages], np.int64)
                     raw = raw.take(np.flatnonzero(raw.places >= first))
-                if len(raw.messages):
-                    yield dataclasses.replace(raw, rows=self._complete(raw.rows))
-
-    def _complete(self, table: pa.Table) -> pa.Table:
-        """Returns a table with the required columns. Columns that do not exist are null."""
-        names = set(table.column_names)
-        return pa.table({name: table[name] if name in names else pa.nulls(len(table)) for name in self._wanted})
+                if count := len(raw.messages):
+                    there = dict(zip(raw.rows.column_names, raw.rows.columns, strict=True))
+                    rows = pa.table({name: there.get(name, pa.nulls(count)) for name in self._wanted})
+                    yield dataclasses.replace(raw, rows=rows)
 
     def _encoded(self, raw: Decoded, bad: list[BadMessage]) -> Iterator[Decoded]:
         """Encodes raw columns. Yields the good rows, and adds the other rows to `bad`."""

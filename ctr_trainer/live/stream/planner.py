@@ -27,7 +27,6 @@ class Planner:
     """Plans one window after another. It is not thread-safe.
 
     Args:
-      batch_size: batch size of each worker.
       figures: receives the lag and the time spent waiting for brokers.
       sleep: f(seconds), which raises an error if the training has ended.
       open_source: opens another connection, to read single records.
