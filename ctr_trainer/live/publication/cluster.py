@@ -61,8 +61,7 @@ class Cluster:
     takes 20 us per command. `run` assumes that slots stay on their nodes, and raises `ClusterChanged` if a slot has
     moved.
 
-    Args:
-      url: `redis://host:port,host:port/NAME` or `rediss://`: some of the nodes, and the name of the publication.
+    `url`: `redis://host:port,host:port/NAME` or `rediss://`: some of the nodes, and the name of the publication.
 
     Attributes:
       name: name of the publication.

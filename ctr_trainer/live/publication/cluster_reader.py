@@ -30,8 +30,7 @@ _Answer = TypeVar("_Answer")
 class HotRows:
     """A cache of rows of one table that were read while one record was served. Not thread-safe.
 
-    Args:
-      most_rows: capacity of the cache; a full cache is cleared.
+    `most_rows`: capacity of the cache; a full cache is cleared.
     """
 
     def __init__(self, width: int, most_rows: int) -> None:
@@ -71,8 +70,7 @@ class ClusterReader:
     If a mark shows that the cluster has lost rows, reads raise `RowsLost` until all rows are published again. Rows are
     cached until the next record is served.
 
-    Args:
-      cache_rows: most cached rows per table; 0 for no cache.
+    `cache_rows`: most cached rows per table; 0 for no cache.
 
     Raises UserError: nothing is published there, or the cluster cannot be used.
     """

@@ -62,8 +62,7 @@ class ClusterTarget:
     cluster loses all its data. Before the rows of a new generation are written, the rows of older generations are
     deleted, except the current generation and, for a while, the previous one, which readers may still read.
 
-    Args:
-      grace_secs: how long the previous generation and older towers stay for readers.
+    `grace_secs`: how long the previous generation and older towers stay for readers.
 
     Raises UserError: another process publishes there, or the cluster cannot be used.
     """

@@ -61,8 +61,7 @@ def start_delivery(
 def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: threading.Event) -> None:
     """Delivers records as they are written, until `ended` is set. Logs each problem and retries.
 
-    Args:
-      open_target: f() -> the target; may raise UserError while another process publishes there.
+    `open_target`: f() -> the target; may raise UserError while another process publishes there.
 
     Raises UserError: the spool is the target.
     """
@@ -106,8 +105,7 @@ class Delivery:
     Only the target keeps the progress: a new process continues after the target's newest record. If a process is killed
     while it delivers a record, the record is either complete at the target or delivered again.
 
-    Args:
-      open_target: f() -> the target, called when the spool has a publication.
+    `open_target`: f() -> the target, called when the spool has a publication.
     """
 
     def __init__(self, spool: Place, open_target: Callable[[], Target]) -> None:

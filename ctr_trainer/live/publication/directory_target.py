@@ -28,8 +28,7 @@ class DirectoryTarget:
     many bytes as the base, or at least 1,000 epochs. It removes the records and generations before a base once readers
     have had time to finish loading them.
 
-    Args:
-      grace_secs: how long replaced records stay for readers.
+    `grace_secs`: how long replaced records stay for readers.
 
     Raises UserError: another process delivers there, or the place cannot be written to.
     """

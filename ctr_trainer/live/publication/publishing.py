@@ -75,8 +75,7 @@ class DenseTower:
 def open_publishing(training: Training, is_stopping: Callable[[], bool]) -> Publisher | None:
     """Returns the publisher of a training whose graph is the default graph; None on ranks other than 0.
 
-    Args:
-      is_stopping: f() -> whether a signal has asked the training to end.
+    `is_stopping`: f() -> whether a signal has asked the training to end.
 
     Raises UserError: the model has no feature spec, which a server needs to look up its rows; or its predictions have a
     variable that its training does not have.

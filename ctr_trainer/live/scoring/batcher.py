@@ -39,8 +39,7 @@ class Batcher:
     requests, in order of arrival. If it fails, each of its requests is scored alone. A request is not scored if its
     future was cancelled, as the servers do after `timeout_secs`.
 
-    Args:
-      on_batch: f(scored, number of examples, seconds that the first request waited), called after each batch.
+    `on_batch`: f(scored, number of examples, seconds that the first request waited), called after each batch.
     """
 
     def __init__(

@@ -45,11 +45,9 @@ class HttpApp:
     Without a token on a loopback address, it answers only requests whose `Host` header names this machine. Otherwise, a
     web page of another site could read predictions through a host name that resolves to this machine.
 
-    Args:
-      token: the token that requests about the model must have; None if they need no token.
+    `token`: the token that requests about the model must have; None if they need no token.
 
-    Attributes:
-      is_ending: whether each answer ends its connection.
+    `is_ending`: whether each answer ends its connection.
     """
 
     def __init__(

@@ -11,11 +11,9 @@ _SHOWN = 80
 class RequestRefused(UserError):
     """A request that gets no predictions. The message of the error is the answer.
 
-    Args:
-      status: the HTTP status; 499 if the client disconnected, so that nobody reads the answer.
+    `status`: the HTTP status; 499 if the client disconnected, so that nobody reads the answer.
 
-    Attributes:
-      headers: the HTTP headers that belong to the status.
+    `headers`: the HTTP headers that belong to the status.
     """
 
     _HEADERS: ClassVar[dict[int, dict[str, str]]] = {

@@ -35,8 +35,7 @@ def of_rows(inputs: RawInputs, rows: object, limits: ScoreLimits, context: Mappi
 
     The limits apply to the candidates with all columns of the context.
 
-    Args:
-      context: {column: value} of the columns that all candidates share; None if the rows are no candidates.
+    `context`: {column: value} of the columns that all candidates share; None if the rows are no candidates.
 
     Raises RequestRefused: a column is unknown, missing or in the context as well, a value is wrong, or there are too
     many values.
@@ -79,8 +78,7 @@ def of_flight(inputs: RawInputs, batch: pa.RecordBatch, metadata: bytes, limits:
     Numbers may have any numeric type. Texts are strings, binaries or integers, plain or dictionary-encoded, and lists
     are lists of texts. A null is a missing value.
 
-    Args:
-      metadata: b"", or for candidates the JSON `{"context": {column: value}}`.
+    `metadata`: b"", or for candidates the JSON `{"context": {column: value}}`.
     """
     context, what = dict[str, object](), "example"
     if metadata:

@@ -27,8 +27,7 @@ _log = logging.getLogger(__name__)
 class ScoreServer:
     """A scoring server. It listens as soon as it is constructed.
 
-    Args:
-      open_reader: opens the publication; see `LiveModel`.
+    `open_reader`: opens the publication; see `LiveModel`.
 
     Attributes:
       host, port: the HTTP address.

@@ -29,11 +29,7 @@ _KEPT_BATCHES = 1000  # Number of the last batches after each of which the posit
 
 
 class Coordinator:
-    """Plans windows in a thread of rank 0.
-
-    Attributes:
-      closing: functions that `close` calls.
-    """
+    """Plans windows in a thread of rank 0. `closing`: functions that `close` calls."""
 
     def __init__(
         self,

@@ -82,8 +82,7 @@ class Trouble:
 def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
     """Returns a client.
 
-    Args:
-      kind: class of the client. Clients other than a `Consumer` ignore the settings of consumers.
+    `kind`: class of the client. Clients other than a `Consumer` ignore the settings of consumers.
 
     Raises UserError: librdkafka rejects a setting.
     """

@@ -92,11 +92,7 @@ class MessageDecoder:
         self._examples: Any = None  # An `ExampleReader`, created for the first Example.
 
     def decode(self, messages: Sequence[Message], skip: dict[int, int] | None = None) -> Decoded:
-        """Decodes messages.
-
-        Args:
-          skip: index of a message -> number of its first rows to skip.
-        """
+        """Decodes messages. `skip`: index of a message -> number of its first rows to skip."""
         bad: list[BadMessage] = []
         parts = [part for raw in self._tables(messages, bad, skip or {}) for part in self._encoded(raw, bad)]
         parts = parts or [Decoded(self.empty(), np.empty(0, np.int64), np.empty(0, np.int64))]

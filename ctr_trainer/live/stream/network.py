@@ -66,8 +66,7 @@ class CoordinatorServer:
 class RemoteCoordinator:
     """A client with the methods of rank 0's `Coordinator`. Different threads may request shares and directives.
 
-    Args:
-      address: (host, port) of rank 0's `CoordinatorServer`.
+    `address`: (host, port) of rank 0's `CoordinatorServer`.
     """
 
     def __init__(self, address: tuple[str, int], key: bytes, rank: int, timeout: float) -> None:

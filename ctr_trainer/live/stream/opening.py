@@ -84,8 +84,7 @@ def open_stream(
 def opener(address: StreamAddress, kafka_config: str, redis: RedisFiles, group: str) -> Callable[[], StreamSource]:
     """Returns a function that opens a stream. Each call opens separate connections, for one thread.
 
-    Args:
-      group: the consumer group to which positions are committed, unless the file `kafka_config` names one.
+    `group`: the consumer group to which positions are committed, unless the file `kafka_config` names one.
 
     Raises UserError: the client library is missing, or the file cannot be read.
     """

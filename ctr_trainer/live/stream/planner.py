@@ -31,8 +31,7 @@ class Planner:
       sleep: f(seconds), which raises an error if the training has ended.
       open_source: opens another connection, to read single records.
 
-    Attributes:
-      is_over: whether the stream is planned up to `config.until`.
+    `is_over`: whether the stream is planned up to `config.until`.
     """
 
     def __init__(

@@ -59,8 +59,7 @@ class Message(NamedTuple):
 class Range(NamedTuple):
     """The records of a partition with offsets in [start, stop).
 
-    Attributes:
-      row: number of rows at the beginning of the first record to skip, because they are already trained.
+    `row`: number of rows at the beginning of the first record to skip, because they are already trained.
     """
 
     partition: int
