@@ -92,18 +92,6 @@ def test_rates_by_epoch_resume_at_their_place(data, tmp_path):
     assert found == pytest.approx([0.5] * 8 + [0.1] * 7)
 
 
-def test_rates_by_epoch_are_refused_for_an_input_without_epochs(data, tmp_path):
-    class Unknown:
-        """A reader that does not say how many batches an epoch has."""
-
-        def __init__(self, reader):
-            self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
-
-    estimator = deepfm.estimator(tmp_path, TrainOp("adagrad", RATE, 0.3, schedule=IN_EPOCHS))
-    with pytest.raises(UserError, match="count in steps, unit=step"):
-        estimator.train(lambda: Unknown(BatchReader(data, 16)))
-
-
 def test_rows_keep_their_rate_until_the_last_tenth_of_the_run(data, tmp_path):
     """With a dense rate of 0 for all, the rows differ by their own schedule alone, and only in the last two steps."""
     runs = {}

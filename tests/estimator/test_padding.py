@@ -139,11 +139,6 @@ def test_an_input_that_is_no_dataset_is_refused():
         padded_input(({"x": tf.ones([2])}, tf.ones([2])))
 
 
-def test_an_unknown_way_is_refused():
-    with pytest.raises(UserError, match="uneven_inputs=skip: choose one of error, pad"):
-        RunConfig(uneven_inputs="skip")
-
-
 SPEC = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=(SparseFeature("f", "f", 2, "f"),))
 
 

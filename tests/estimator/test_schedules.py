@@ -44,27 +44,6 @@ def test_factors_by_step(schedule, by_step):
     assert _factors(schedule, by_step) == pytest.approx(list(by_step.values()), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "begin", "end", "by_step"),
-    [
-        (Schedule("linear"), 0, 10, {0: 1.0, 5: 0.5, 9: 0.1}),  # the last step is made at more than nothing
-        (Schedule("linear"), 10, 20, {10: 1.0, 15: 0.5}),  # a run that goes on after one that had ended
-        (Schedule("linear"), 0, None, {0: 1.0, 999: 1.0}),
-        (Schedule("linear", warmup_steps=2, end=0.5), 0, 12, {0: 0.5, 2: 1.0, 7: 0.75, 12: 0.5}),
-        (Schedule("linear", warmup_steps=2), 10, 20, {10: 1.0, 15: 0.5}),
-        (Schedule("linear", decay_steps=10), 5, 100, {5: 0.5, 10: 0.0}),  # as given, whatever the run
-        (Schedule("cosine"), 0, 8, {0: 1.0, 4: 0.5}),
-        (Schedule("cooldown"), 0, 100, {0: 1.0, 80: 1.0, 90: 0.5, 99: 0.05}),
-        (Schedule("cooldown"), 100, 200, {100: 1.0, 190: 0.5}),
-        (Schedule("cooldown", decay_steps=50, end=0.2), 0, 100, {50: 1.0, 75: 0.6, 100: 0.2}),
-        (Schedule("cooldown"), 0, 3, {0: 1.0, 1: 1.0, 2: 1.0}),
-        (Schedule("cooldown", decay_steps=50), 0, None, {999: 1.0}),
-    ],
-)
-def test_factors_by_the_length_of_the_run(schedule, begin, end, by_step):
-    assert _factors(schedule, by_step, RunLength(begin, last=end)) == pytest.approx(list(by_step.values()), abs=1e-6)
-
-
 TWENTY, THIRD = RunLength(epochs=Epochs(20)), RunLength(epochs=Epochs(100), accumulation_steps=3)
 # 30 steps of epochs of 20 were made, 1.5; then come epochs of 10 steps.
 SHORTER = RunLength(start=30, epochs=Epochs(10, before=15))
@@ -73,6 +52,18 @@ SHORTER = RunLength(start=30, epochs=Epochs(10, before=15))
 @pytest.mark.parametrize(
     ("schedule", "end", "run", "by_step"),
     [
+        (Schedule("linear"), 10, RunLength(), {0: 1.0, 5: 0.5, 9: 0.1}),  # the last step is made at more than nothing
+        (Schedule("linear"), 20, RunLength(10), {10: 1.0, 15: 0.5}),  # a run that goes on after one that had ended
+        (Schedule("linear"), None, RunLength(), {0: 1.0, 999: 1.0}),
+        (Schedule("linear", warmup_steps=2, end=0.5), 12, RunLength(), {0: 0.5, 2: 1.0, 7: 0.75, 12: 0.5}),
+        (Schedule("linear", warmup_steps=2), 20, RunLength(10), {10: 1.0, 15: 0.5}),
+        (Schedule("linear", decay_steps=10), 100, RunLength(5), {5: 0.5, 10: 0.0}),  # as given, whatever the run
+        (Schedule("cosine"), 8, RunLength(), {0: 1.0, 4: 0.5}),
+        (Schedule("cooldown"), 100, RunLength(), {0: 1.0, 80: 1.0, 90: 0.5, 99: 0.05}),
+        (Schedule("cooldown"), 200, RunLength(100), {100: 1.0, 190: 0.5}),
+        (Schedule("cooldown", decay_steps=50, end=0.2), 100, RunLength(), {50: 1.0, 75: 0.6, 100: 0.2}),
+        (Schedule("cooldown"), 3, RunLength(), {0: 1.0, 1: 1.0, 2: 1.0}),
+        (Schedule("cooldown", decay_steps=50), None, RunLength(), {999: 1.0}),
         (Schedule(warmup_steps=0.5, unit="epoch"), None, TWENTY, {0: 0.1, 4: 0.5, 9: 1.0, 10: 1.0}),
         (Schedule("linear", 0.5, 1, unit="epoch"), None, TWENTY, {10: 1.0, 20: 0.5, 30: 0.0}),
         (Schedule("linear", 0.5, unit="epoch"), 50, TWENTY, {10: 1.0, 30: 0.5}),  # until the end of the run
@@ -98,7 +89,7 @@ SHORTER = RunLength(start=30, epochs=Epochs(10, before=15))
         (Schedule("step", 1, 1, 0.5, unit="epoch"), None, SHORTER, {34: 1.0, 35: 0.5}),
     ],
 )
-def test_factors_counted_in_epochs(schedule, end, run, by_step):
+def test_factors_by_the_length_of_the_run_and_its_epochs(schedule, end, run, by_step):
     assert _factors(schedule, by_step, dataclasses.replace(run, last=end)) == pytest.approx(
         list(by_step.values()), abs=1e-6
     )

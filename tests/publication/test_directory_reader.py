@@ -75,7 +75,7 @@ def test_a_damaged_file_is_not_read_again_at_each_look_and_a_later_base_is(tmp_p
     for _ in range(5):
         with pytest.raises(UserError, match="epoch-0000000001/dim3.*altered"):
             reader.refresh()
-    assert len(checked) == 1
+    assert len(checked) == 1 and reader.record.epoch == 0
     before = dict.fromkeys(published.state, 0)
     published.epoch([2])
     published.base()
@@ -85,23 +85,16 @@ def test_a_damaged_file_is_not_read_again_at_each_look_and_a_later_base_is(tmp_p
     assert_serves(reader, published)
 
 
-def test_a_gap_or_a_damaged_epoch_without_a_newer_base_is_refused_by_name(tmp_path, reading):
+def test_a_gap_without_a_newer_base_is_refused_by_name(tmp_path, reading):
     published = Published(tmp_path)
-    reader, other = reading(tmp_path), reading(tmp_path)
-    before = dict(published.state)
+    reader, before = reading(tmp_path), dict(published.state)
     published.epoch([1])
     published.epoch([2])
-    directory = records.generation_path(tmp_path, 1)
-    rows = directory / "epoch-0000000001" / "dim3-00000-of-00001.rows.arrow"
-    rows.write_bytes(rows.read_bytes()[:-3] + b"abc")
-    with pytest.raises(UserError, match="epoch-0000000001/dim3.*altered"):
-        reader.refresh()
-    (directory / "epoch-0000000001.json").unlink()
+    (records.generation_path(tmp_path, 1) / "epoch-0000000001.json").unlink()
     with pytest.raises(UserError, match="epoch 1 is missing"):
-        other.refresh()
-    for each in (reader, other):
-        assert each.record.epoch == 0
-        assert_serves(each, published, before)
+        reader.refresh()
+    assert reader.record.epoch == 0
+    assert_serves(reader, published, before)
 
 
 @pytest.mark.parametrize("emptied", [False, True])

@@ -96,16 +96,9 @@ def _request(instance):
 
 def _answers(port, sent):
     """Sends bytes on one connection until the server closes it; returns (status, headers, body) of each answer."""
-    with socket.create_connection(("127.0.0.1", port), _SECONDS) as connection:
-        with concurrent.futures.ThreadPoolExecutor(1) as threads:
-            sending = threads.submit(connection.sendall, sent)
-            parts = []
-            with contextlib.suppress(ConnectionResetError):
-                while part := connection.recv(1 << 16):
-                    parts.append(part)
-        with contextlib.suppress(OSError):
-            sending.result()
-    file, answers = io.BytesIO(b"".join(parts)), []
+    with _connected(port) as connection, concurrent.futures.ThreadPoolExecutor(1) as threads:
+        threads.submit(connection.sendall, sent)
+        file, answers = io.BytesIO(_read_all(connection)), []
     while line := file.readline():
         headers = {}
         while header := file.readline().strip():
