@@ -126,6 +126,3 @@ def test_a_large_table_grows_and_keeps_its_rows(tmp_path, reading):
 def test_what_is_no_publication_is_said(tmp_path, reading):
     with pytest.raises(UserError, match="there is no publication"):
         reading(tmp_path)
-    Published(tmp_path)
-    with pytest.raises(UserError, match="no table dim9; there are dim3"):
-        reading(tmp_path).read("dim9", KEYS)

@@ -8,8 +8,6 @@ import shutil
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 
@@ -29,37 +27,20 @@ pytestmark = pytest.mark.integration
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates need openssl: apt-get install openssl")
 def test_serves_over_tls_and_at_sigterm_answers_what_is_under_way(publication, small_model, tmp_path):
     pem, port_file = certificates.make(tmp_path), tmp_path / "port"
-    score = [
-        *(
-            sys.executable,
-            "-m",
-            "ctr_trainer",
-            "score",
-            f"--model={publication}",
-            "--bind=127.0.0.1:0",
-            "--flight_port=0",
-        ),
-        *(f"--tls_cert={pem / 'server.pem'}", f"--tls_key={pem / 'server.key'}", f"--port_file={port_file}"),
-        f"--timeout_secs={_SECONDS}",
-    ]
-    process = subprocess.Popen(score, stderr=subprocess.PIPE, text=True)
-    try:
-        lines = []
-        while not any("global step" in line for line in lines):
-            lines.append(process.stderr.readline())
-            assert lines[-1], lines
-        (flight_line,) = [line for line in lines if "Arrow Flight on" in line]
-        _, _, port = port_file.read_text().rpartition(":")
+    tls = f"--tls_cert={pem / 'server.pem'}", f"--tls_key={pem / 'server.key'}"
+    with serving(
+        publication, tmp_path / "log", *tls, f"--port_file={port_file}", f"--timeout_secs={_SECONDS}"
+    ) as server:
+        assert port_file.read_text() == f"127.0.0.1:{server.port}"
         context = ssl.create_default_context(cafile=pem / "ca.pem")
-        connection = http.client.HTTPSConnection("127.0.0.1", int(port), timeout=_SECONDS, context=context)
+        connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=_SECONDS, context=context)
         body = json.dumps({"instances": small_model.instances[:5]}).encode()
         connection.request("POST", f"/v1/models/{trained.NAME}:predict", body)
         answer = json.loads(connection.getresponse().read())
         found = [each["probabilities"] for each in answer["predictions"]]
         assert found == pytest.approx(small_model.expected[0][:5].tolist(), abs=1e-6)
-        _, _, flight_port = flight_line.strip().rpartition(":")
         with flight.connect(
-            f"grpc+tls://127.0.0.1:{flight_port}", tls_root_certs=(pem / "ca.pem").read_bytes()
+            f"grpc+tls://127.0.0.1:{server.flight_port}", tls_root_certs=(pem / "ca.pem").read_bytes()
         ) as client:
             writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(trained.NAME))
             batch = pa.RecordBatch.from_pylist(small_model.instances[:5])
@@ -73,16 +54,12 @@ def test_serves_over_tls_and_at_sigterm_answers_what_is_under_way(publication, s
         connection.putheader("Content-Length", str(len(body)))
         connection.endheaders()
         connection.send(body[:10])
-        process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
         connection.send(body[10:])
         response = connection.getresponse()
         assert (response.status, json.loads(response.read())) == (200, answer)
-        assert process.wait(_SECONDS) == 0
-        assert "has ended" in process.stderr.read()
-    finally:
-        process.kill()
-        process.wait(_SECONDS)
-        process.stderr.close()
+        assert server.process.wait(_SECONDS) == 0
+    assert "has ended" in (tmp_path / "log").read_text()
 
 
 class _Sender(threading.Thread):

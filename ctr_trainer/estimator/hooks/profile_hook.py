@@ -10,11 +10,9 @@ from typing import Any
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.hooks.ending_hooks import StepHook
-from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, TABLE, Clock, since_1970
+from ctr_trainer.system.measuring.clock import PHASES, STEP_TITLES, Clock, since_1970
 
 _HOST = 1_000_000  # Process number in the trace, above the numbers that TensorFlow assigns to its devices.
-# The purposes of a node: the phases in the graph.
-PURPOSES = tuple(phase.name for phase in TABLE if phase.in_graph)
 # Purposes, with the patterns of the name parts that indicate them. The first pattern that matches a part counts.
 _SCOPES = (
     ("exchange", re.compile(r"^(dense_exchange(_\d+)?|Horovod\w*|Distributed\w*)$")),

@@ -114,8 +114,6 @@ class ClusterReader:
         record = served.state.record
         if self._lost:
             raise RowsLost(self._lost)
-        if table not in served.hot:
-            raise UserError(f"{self._cluster.url}: no table {table}; there are {', '.join(served.hot)}")
         if time.monotonic() > self._looked + _MOST_SECONDS_UNLOOKED:
             raise RowsAhead(f"{self._cluster.url}: the last refresh is too long ago: call refresh before lookup")
         keys, hot = np.require(keys, np.int64, ("C", "A")), served.hot[table]

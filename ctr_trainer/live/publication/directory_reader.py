@@ -81,8 +81,6 @@ class DirectoryReader:
 
     def read(self, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         state = self._state
-        if table not in state.tables:
-            raise UserError(f"{self._url}: no table {table}; there are {', '.join(state.tables)}")
         if state.changes:
             return state.changes[table].read_over(state.tables[table], keys)
         return state.tables[table].find(keys)

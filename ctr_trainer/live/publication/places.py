@@ -85,7 +85,7 @@ class RowReader(Protocol):
         """Serves the record that `refresh` returned; does nothing if it returned None. Takes microseconds."""
 
     def read(self, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Reads the rows of distinct int64[U] keys.
+        """Reads the rows of distinct int64[U] keys of a table that `record` has.
 
         Returns:
           (float32[U, weights], zeros for a key without a row; bool[U], whether a key has a row).
@@ -93,7 +93,7 @@ class RowReader(Protocol):
         Raises:
           RowsAhead: the rows are more than one epoch ahead of `record`; only a cluster's reader raises it.
           RowsLost: the place has lost rows.
-          UserError: there is no such table, or the rows cannot be read in time.
+          UserError: the rows cannot be read in time.
         """
 
     def tower(self, record: Record) -> AbstractContextManager[str]:

@@ -207,8 +207,6 @@ class Tower:
         self._tower = signatures[_SERVING]
         self._keys = signatures[SIGNATURE] if SIGNATURE in signatures else None
         self.rows = tuple(name for name in self._tower.inputs if name.partition("/")[0] in _ROWS and "/" in name)
-        if self.rows and self._keys is None:
-            raise UserError(f"{path}: it takes rows, and has no signature {SIGNATURE!r}: publish the model again")
         dense = [name for name in self._tower.inputs if name not in self.rows]
         names = {*dense, *(self._keys.inputs if self._keys else ())}
         self.inputs = RawInputs.of(self.spec, names)
