@@ -44,7 +44,10 @@ def _on_disk(path: str) -> Iterator[str]:
         new = str(unfinished.add(f"{_OLD}/", f"{_NEW}/"))
         unfinished.clear(f"{_NEW}/")
         yield new
-        _list_and_sync(new)
+        FileList(new, _LIST).add(*_names(new))
+        for at, _, files in os.walk(new):
+            for file in (*files, "."):
+                LocalPath(at, file).sync()
         refuse_others(path)  # Others may have written to `path` since the first check.
         if os.path.isdir(path):
             if (place / _OLD).exists():  # A process was killed after it renamed the new export.
@@ -117,13 +120,6 @@ def refuse_others(path: str | os.PathLike[str] | Path) -> None:
         else "name another export_dir, or remove it yourself"
     )
     raise UserError(f"{path} holds files that `export` did not write ({others[0]}), so it is not replaced: {cure}")
-
-
-def _list_and_sync(directory: str) -> None:
-    FileList(directory, _LIST).add(*_names(directory))
-    for at, _, files in os.walk(directory):
-        for file in (*files, "."):
-            LocalPath(at, file).sync()
 
 
 def _names(directory: str | os.PathLike[str]) -> list[str]:

@@ -51,8 +51,11 @@ class RawLists:
             taken &= rank <= feature.max_length
         keys = graph_keys(feature.slot, values)
         self.keys, self.weights = tf.where(taken, keys, tf.zeros_like(keys)), weights
-        if feature.missing_has_row:
-            self._append_missing(taken)
+        if feature.missing_has_row:  # The key of "" of the rows without values.
+            own = graph_keys(feature.slot, tf.constant([""]))
+            own = tf.where(tf.reduce_any(taken, 1, keepdims=True), tf.zeros_like(own), own)
+            self.keys = tf.concat([self.keys, own], 1)
+            self.weights = tf.concat([self.weights, tf.ones_like(own, tf.float32)], 1)
 
     def coefficients(self) -> tf.Tensor:
         """Returns float32[B, N'], the factor of each value's embedding in the bag; see `embedding/worker/lookup.py`."""
@@ -72,13 +75,6 @@ class RawLists:
         shape = tf.stack([tf.shape(self.keys, tf.int64)[0], self._feature.max_length])
         keys = tf.scatter_nd(where, tf.gather_nd(self.keys, at), shape)
         return tf.ensure_shape(keys, [None, self._feature.max_length])
-
-    def _append_missing(self, taken: tf.Tensor) -> None:
-        """Adds the key of the value "" to the rows without values."""
-        own = graph_keys(self._feature.slot, tf.constant([""]))
-        own = tf.where(tf.reduce_any(taken, 1, keepdims=True), tf.zeros_like(own), own)
-        self.keys = tf.concat([self.keys, own], 1)
-        self.weights = tf.concat([self.weights, tf.ones_like(own, tf.float32)], 1)
 
 
 def _weighted(values: tf.Tensor, separator: str) -> tuple[tf.Tensor, tf.Tensor]:
@@ -139,8 +135,13 @@ class RawKeys:
         return self._looked[name]
 
     def numbers(self, name: str) -> tf.Tensor:
-        """Returns float32[B], the numbers of a column; NaN for a missing one, and for a text that is no number."""
-        return numbers_of(self.receiver(name), self._null_values)
+        """Returns float32[B], the numbers of a column; NaN for a missing one and for a text that is none."""
+        values = self.receiver(name)
+        if values.dtype != tf.string:
+            return values
+        good = tf.strings.regex_full_match(_without(self._null_values, values), _NUMBER)
+        numbers = tf.strings.to_number(tf.where(good, values, tf.fill(tf.shape(values), "0")))
+        return tf.where(good & tf.math.is_finite(numbers), numbers, tf.fill(tf.shape(numbers), float("nan")))
 
     def singles(self, features: Sequence[SparseFeature]) -> tf.Tensor:
         """Returns int64[B, F], the keys of single-valued features."""
@@ -187,15 +188,6 @@ def _constant(name: str, value: np.ndarray) -> tf.Tensor:
     except KeyError:
         with tf.init_scope(), tf1.name_scope(""):
             return tf.constant(value, name=name)
-
-
-def numbers_of(values: tf.Tensor, null_values: Collection[str]) -> tf.Tensor:
-    """Returns float32 numbers. A text in `null_values`, or one that is not a finite number, becomes NaN."""
-    if values.dtype != tf.string:
-        return values
-    good = tf.strings.regex_full_match(_without(null_values, values), _NUMBER)
-    numbers = tf.strings.to_number(tf.where(good, values, tf.fill(tf.shape(values), "0")))
-    return tf.where(good & tf.math.is_finite(numbers), numbers, tf.fill(tf.shape(numbers), float("nan")))
 
 
 def _split(texts: tf.Tensor, feature: SparseFeature) -> tf.Tensor:

@@ -95,7 +95,11 @@ def look_up(
         sides: dict[str, tuple[TableFeatures, Lookup]] = {}  # By the prefix of the input names.
         if context:
             for side, size in ((CONTEXT, 1), (CANDIDATES, count)):
-                own = _of_side(table, shared, side == CONTEXT)
+                parts = (table.single, table.bags, table.sequences)
+                single, bags, lists = (
+                    tuple(f for f in part if (f.name in shared) == (side == CONTEXT)) for part in parts
+                )
+                own = dataclasses.replace(table, single=single, bags=bags, sequences=lists)
                 sides[f"{side}/"] = own, _lookup(own, keys, _singles(table, own, keys, count, shared, size))
             places = {f.name: place for place, f in enumerate(table.pooled)}
             columns = [places[f.name] for own, _ in sides.values() for f in own.pooled]
@@ -126,13 +130,6 @@ def _lookup(table: TableFeatures, keys: Arrays, singles: np.ndarray) -> Lookup:
 
 def _list(keys: Arrays, feature: SparseFeature) -> tuple[np.ndarray, np.ndarray]:
     return keys[f"{VALUES}/{feature.name}"], keys[f"{SPLITS}/{feature.name}"]
-
-
-def _of_side(table: TableFeatures, shared: Collection[str], is_context: bool) -> TableFeatures:
-    """Returns the features of a table that belong to the context, or else those that belong to the candidates."""
-    parts = (table.single, table.bags, table.sequences)
-    single, bags, lists = (tuple(f for f in part if (f.name in shared) == is_context) for part in parts)
-    return dataclasses.replace(table, single=single, bags=bags, sequences=lists)
 
 
 def _singles(

@@ -244,8 +244,9 @@ class Coordinator:
                 self._wait_for(lambda: self._planned < self._begun + _AHEAD and self._planned < self._released + 2)
                 if self._is_closed:
                     return
-                hints, rows_per_message = dict(self._hints), self._rows_per_message()
-            window = planner.next(hints, rows_per_message)
+                messages, rows = self._rates.get(self._planned - 2, (0, 0))  # Of all windows except the last one.
+                hints = dict(self._hints)
+            window = planner.next(hints, max(rows / messages, 1.0) if messages else 0.0)
             if window is not None:
                 self._add(window)
             elif not planner.is_over:
@@ -260,11 +261,6 @@ class Coordinator:
             self._windows[self._planned] = window
             self._planned += 1
             self._changed.notify_all()
-
-    def _rows_per_message(self) -> float:
-        """Returns the mean number of rows per message, without the last planned window; 0 if it is unknown."""
-        messages, rows = self._rates.get(self._planned - 2, (0, 0))
-        return max(rows / messages, 1.0) if messages else 0.0
 
     def _sleep(self, seconds: float) -> None:
         with self._changed:

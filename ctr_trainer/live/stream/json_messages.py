@@ -24,6 +24,7 @@ _MOST_BYTES, _MOST_VALUES, _MOST_DEPTH = 4 << 20, 1 << 18, 100
 _MOST_TOGETHER = 64 << 20  # Number of bytes that are parsed together.
 _EXACT = 2**53  # float64 represents all whole numbers up to this one.
 _MOST_DIGITS = 1000  # An integer of more digits is read as a text.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _PARTS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 _Read = tuple[pa.Table, np.ndarray, list[tuple[int, str]]]
 
@@ -115,7 +116,7 @@ class JsonReader:
                 shown = text_of(json.dumps(each).encode())
                 return f"column {name!r}: {shown} is not {'values' if use.several else 'one value'}, as {use.why} needs"
             # Other texts are valid, because the message is UTF-8.
-            if b"\\u" in value and any(isinstance(part, str) and _has_surrogate(part) for part in parts):
+            if b"\\u" in value and any(isinstance(part, str) and _SURROGATE.search(part) for part in parts):
                 return f"column {name!r}: {text_of(json.dumps(each).encode())} has half of a surrogate pair"
         return values
 
@@ -131,10 +132,6 @@ class _Object(dict):
 
 def _integer(digits: str) -> int | str:
     return int(digits) if len(digits) <= _MOST_DIGITS else digits
-
-
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def _too_large(values: list[bytes]) -> dict[int, str]:
