@@ -135,6 +135,11 @@ def list_checkpoints(model_dir: str, place: str = RECENT) -> list[Checkpoint]:
     return found
 
 
+def latest_checkpoint(model_dir: str) -> Checkpoint | None:
+    """Returns the newest finished `Checkpoint`, or None. Reads only manifests."""
+    return next(reversed(list_checkpoints(model_dir)), None)
+
+
 def newest_whole(model_dir: str) -> Checkpoint | None:
     """Returns the newest `Checkpoint` whose files are all intact; None if there is no checkpoint.
 

@@ -84,8 +84,8 @@ def newest_model_record(model_dir: str) -> dict[str, Any] | None:
 def _chosen(model_dir: str, which: str) -> Checkpoint:
     """Returns the checkpoint that `which` names, and logs its step and why it was chosen. Not a collective."""
     best = EvaluationHistory.load(model_dir).best
-    there = checkpoints.list_checkpoints(model_dir)
-    is_current = best is not None and best["step"] > (there[-1].data_begin if there else 0)
+    newest = checkpoints.latest_checkpoint(model_dir)
+    is_current = best is not None and best["step"] > (newest.data_begin if newest else 0)
     kept = {checkpoints.step_of(path) for place in (RECENT, BEST) for path in checkpoints.directories(model_dir, place)}
     said = f"the best by {best['metric']} ({best['value']:.6g})" if best else ""
     if which.isdecimal():
@@ -131,8 +131,8 @@ def resuming_text(checkpoint: Checkpoint, model_dir: str, workers: int, position
 
 def resume_text(model_dir: str) -> str:
     """Returns a log sentence that says where the same command resumes. Not a collective."""
-    if there := checkpoints.list_checkpoints(model_dir):
-        return f"The last checkpoint is {there[-1]}, of step {there[-1].step}: the same command resumes from it"
+    if found := checkpoints.latest_checkpoint(model_dir):
+        return f"The last checkpoint is {found}, of step {found.step}: the same command resumes from it"
     return f"There is no checkpoint in {model_dir} yet: the same command starts from the beginning"
 
 

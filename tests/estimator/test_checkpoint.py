@@ -26,10 +26,10 @@ def _save(model_dir, step, content=b"weights"):
 
 
 def test_the_newest_finished_checkpoint_is_the_latest(tmp_path):
-    assert checkpoints.list_checkpoints(tmp_path) == []
+    assert checkpoints.latest_checkpoint(tmp_path) is None
     _save(tmp_path, 9)
     newest = _save(tmp_path, 10)
-    assert checkpoints.list_checkpoints(tmp_path)[-1] == newest
+    assert checkpoints.latest_checkpoint(tmp_path) == newest
     assert (newest.step, newest.examples, newest.position) == (10, 7, {"epoch": 1})
     with open(os.path.join(newest.path, "manifest.json")) as file:
         assert json.load(file)["dense"] == [{"file": "dense.data", "bytes": 7, "crc32": 449999704}]

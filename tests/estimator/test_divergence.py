@@ -143,7 +143,7 @@ def test_training_resumes_at_a_named_step_and_sets_later_checkpoints_aside(data,
 
 def test_a_training_whose_base_was_altered_resumes_from_the_earlier_chain(data, tmp_path, caplog):
     _train(data, tmp_path, max_steps=20)
-    base = checkpoints.list_checkpoints(tmp_path)[-1].tables[0]["file"]
+    base = checkpoints.latest_checkpoint(tmp_path).tables[0]["file"]
     assert _whole(tmp_path) == [5, 15, 20]
     with open(tmp_path / "checkpoints" / "step-0000000020" / base, "r+b") as file:
         file.seek(700)
