@@ -62,7 +62,7 @@ class Spool:
         """Copies the files of a record, and returns a record of another epoch that names the copies."""
         place = pathlib.Path(str(records.generation_path(self.path, record.generation)))
         name = records.name_of(records.EPOCH, epoch)
-        shutil.copytree(place / record.dense, place / records.dense_name(epoch))
+        shutil.copytree(place / record.dense, place / records.name_of(records.DENSE, epoch))
         shutil.copytree(place / record.name, place / name)
         files = [{**entry, "file": f"{name}/{os.path.basename(entry['file'])}"} for entry in record.files]
         return dataclasses.replace(record, epoch=epoch, files=files)
