@@ -63,7 +63,7 @@ class Spool:
         place = pathlib.Path(str(records.generation_path(self.path, record.generation)))
         name = records.name_of(records.EPOCH, epoch)
         shutil.copytree(place / record.dense, place / records.name_of(records.DENSE, epoch))
-        shutil.copytree(place / record.name, place / name)
+        shutil.copytree(place / records.name_of(record.kind, record.epoch), place / name)
         files = [{**entry, "file": f"{name}/{os.path.basename(entry['file'])}"} for entry in record.files]
         return dataclasses.replace(record, epoch=epoch, files=files)
 

@@ -37,6 +37,8 @@ class TableInputs:
     `linear`. Keys that no tensor uses are not looked up, so a model without histories creates no rows for their keys.
 
     `segments`: dict of kind -> placeholder; see `FedFeatures`.
+
+    `features`: the names of the features that `lookup` looks up, in its order.
     """
 
     def __init__(self, table: TableFeatures, segments: Mapping[str, tf.Tensor]) -> None:
@@ -44,12 +46,7 @@ class TableInputs:
         self._pooled = EMBEDDING in segments or LINEAR in segments
         kinds = SEQUENCE, PAIRS
         self._sequences = [f for f in table.sequences if any(f"{kind}/{f.name}" in segments for kind in kinds)]
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The names of the features that `lookup` looks up, in its order."""
-        pooled = self._table.pooled if self._pooled else ()
-        return tuple(f.name for f in (*pooled, *self._sequences))
+        self.features = tuple(f.name for f in (*(table.pooled if self._pooled else ()), *self._sequences))
 
     def config(self, config: EmbeddingConfig, limits: TableLimits, seed: int) -> TableConfig:
         """Returns the `TableConfig` to train with; `seed` initializes new rows."""

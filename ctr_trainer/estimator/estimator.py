@@ -4,7 +4,7 @@ import contextlib
 import functools
 import importlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -98,6 +98,30 @@ class Estimator(TrainedModel):
             raise ValueError("give steps or max_steps, not both")
         if saving_listeners:
             raise UserError("saving_listeners are not called, since a checkpoint also has rows: give a session hook")
+        stops_early = bool(evaluation and evaluation.early_stopping_patience)
+        with self.open_job(input_fn, steps, max_steps, stops_early, resume_from, next_data) as job:
+            ending = report.running()
+            ending.directory = job.staging.path
+            ending.resume_text = functools.partial(resume_text, self.model_dir)
+            try:
+                self.last_training = self._train(job, hooks, evaluation)
+                return self
+            except ServiceLost as error:
+                raise ServiceLost(f"{str(error).rstrip()}. {ending.resume_text()}") from None
+            finally:
+                tf1.summary.FileWriterCache.clear()  # Closes the event files.
+
+    @contextlib.contextmanager
+    def open_job(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        max_steps: int | None = None,
+        stops_early: bool = False,
+        resume_from: int | None = None,
+        next_data: str = "",
+    ) -> Iterator[TrainingJob]:
+        """Holds the model directory during the block, and yields the job of a training. A collective; see `train`."""
         owns = distributed.local_rank() == 0
         self._take_directory()
         with one_job(self.model_dir) as lock, staged(self.model_dir, distributed.is_chief(), owns) as staging:
@@ -105,7 +129,7 @@ class Estimator(TrainedModel):
             start, data_begin = (checkpoint.step, checkpoint.data_begin) if checkpoint else (0, 0)
             if checkpoint and next_data and not is_of(checkpoint.position, next_data):
                 data_begin = start
-            job = TrainingJob(
+            yield TrainingJob(
                 model_fn=self.model_fn,
                 params=self.params,
                 config=self.config,
@@ -118,20 +142,10 @@ class Estimator(TrainedModel):
                 newer_checkpoints="refused" if resume_from is None else "set-aside",
                 data_begin=data_begin,
                 last_step=start + steps if steps else max_steps and data_begin + max_steps,
-                stops_early=bool(evaluation and evaluation.early_stopping_patience),
+                stops_early=stops_early,
                 warm_start=self._warm_start or self.config.warm_start,
                 services=self._services,
             )
-            ending = report.running()
-            ending.directory = job.staging.path
-            ending.resume_text = functools.partial(resume_text, self.model_dir)
-            try:
-                self.last_training = self._train(job, hooks, evaluation)
-                return self
-            except ServiceLost as error:
-                raise ServiceLost(f"{str(error).rstrip()}. {ending.resume_text()}") from None
-            finally:
-                tf1.summary.FileWriterCache.clear()  # Closes the event files.
 
     def _train(
         self, job: TrainingJob, hooks: Sequence[tf1.train.SessionRunHook], evaluation: EvalSpec | None

@@ -51,6 +51,7 @@ class InLoopEvaluation:
             self._feed = connect(inputs, training.store, self._config, trained=configs, within_training=True)
             self._steps = eval_spec.steps or inputs.batches_per_epoch
             self._evaluation = Evaluation(self._feed, self._spec, eval_spec.metrics)
+            self.metric_names = self._evaluation.metric_names  # Of the metrics that `evaluate` returns.
             variables = tf1.global_variables()
             unknown = [v.op.name for v in variables if v.op.name not in sources]
             if unknown:
@@ -63,11 +64,6 @@ class InLoopEvaluation:
             assign = tf.group(*(tf1.assign(v, fed) for v, fed in zip(variables, self._fed, strict=True)))
             self._values: dict[tf.Tensor, np.ndarray] = {}  # Each evaluation fills the scaffold's dict.
             self._scaffold = tf1.train.Scaffold(init_op=assign, init_feed_dict=self._values)
-
-    @property
-    def metric_names(self) -> list[str]:
-        """The names of the metrics that `evaluate` returns."""
-        return self._evaluation.metric_names
 
     def evaluate(self, session: tf1.Session) -> dict[str, Any] | None:
         """Returns the metrics over all ranks; None if a signal stops the training. A collective.

@@ -8,21 +8,16 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.checkpoint.checkpoint import newest_whole
-from ctr_trainer.checkpoint.model_directory import on_every_rank, one_job, tensorflow_directory
-from ctr_trainer.checkpoint.model_record import ModelRecord
-from ctr_trainer.estimator.built_model import TrainingJob
+from ctr_trainer.checkpoint.model_directory import tensorflow_directory
+from ctr_trainer.estimator.estimator import Estimator
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import restored_here
 from ctr_trainer.estimator.step import OwnLoopHook, TrainingSteps
 from ctr_trainer.estimator.training import open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.models.estimator_spec import EstimatorSpec
-from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.files.paths import path_of
-from ctr_trainer.system.files.staging import staged
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -70,33 +65,16 @@ def own_loop(
     Raises:
       UserError: `model_dir` has dense variables without rows, rows without dense variables, or another model.
     """
-    model_dir = str(path_of(model_dir).absolute())
-    owns = distributed.local_rank() == 0
     with contextlib.ExitStack() as stack:
-        lock = stack.enter_context(one_job(model_dir))
-        staging = stack.enter_context(staged(model_dir, distributed.is_chief(), owns))
-        checkpoint = on_every_rank(lambda: newest_whole(model_dir))
-        job = TrainingJob(
-            model_fn=model_fn,
-            params=params,
-            config=config,
-            model_dir=model_dir,
-            input_fn=input_fn,
-            record=ModelRecord.of(model_fn, None, params, config),
-            staging=staging,
-            lock=lock,
-            checkpoint=checkpoint,
-            data_begin=checkpoint.data_begin if checkpoint else 0,
-            warm_start=config.warm_start,
-        )
+        job = stack.enter_context(Estimator(model_fn, model_dir, params, config).open_job(input_fn))
         training = stack.enter_context(open_training(job))
-        restored = stack.enter_context(restored_here(checkpoint))
+        restored = stack.enter_context(restored_here(job.checkpoint))
         if training.model.step.accumulation_steps > 1:
             raise UserError("accumulation_steps: a program with its own loop makes one run for each step: leave it out")
         hooks = training_hooks(training)
         steps = TrainingSteps(training, StopRequest(), hooks)
         stack.enter_context(training.closing([*hooks.all, steps], lambda: steps.steps > 0))
-        directory = tensorflow_directory(restored, staging.path)
+        directory = tensorflow_directory(restored, job.staging.path)
         *own, last = hooks.all
         own += [OwnLoopHook(steps, training.feed), last]
         yield OwnLoop(training.model.step.train_op, training.model.spec.loss, own, directory)

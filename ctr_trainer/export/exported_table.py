@@ -103,17 +103,10 @@ class ExportedTable:
     """
 
     def __init__(self, config: TableConfig, index: KeyIndex) -> None:
-        self._config, self._index = config, index
+        self._config, self.count = config, index.count
+        self.index_values = {"line_of": index.line_of, "lines": index.lines}
         self.linear_start = config.weights - 1
         self.variables: dict[str, tf.Variable] = {}
-
-    @property
-    def count(self) -> int:
-        return self._index.count
-
-    @property
-    def index_values(self) -> dict[str, np.ndarray]:
-        return {"line_of": self._index.line_of, "lines": self._index.lines}
 
     def look_up(self, keys: tf.Tensor) -> tf.Tensor:
         """Returns float32[..., weights], the rows of int64[...] keys; zeros for the key 0 and keys without a row."""

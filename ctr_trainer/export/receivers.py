@@ -15,8 +15,8 @@ from ctr_trainer.features.tensors import EMBEDDING, MASK, SEQUENCE, Features, op
 class ExportedFeatures(Features):
     """Features that the graph makes from raw values.
 
-    Each column that the features of the model read has an input (`receivers`) of the same name. docs/features.md lists
-    the dtypes and shapes of the inputs under "What an exported graph takes".
+    Each column that the features of the model have read so far has an input of the same name, a placeholder in the dict
+    `receivers`. docs/features.md lists their dtypes and shapes under "What an exported graph takes".
 
     A key that training never saw gets zeros, as in `Estimator.predict`.
     """
@@ -25,12 +25,7 @@ class ExportedFeatures(Features):
         super().__init__(spec, statistics)
         self._tables = tables
         self._raw = RawKeys(spec, statistics)
-        self._rows: dict[str, tf.Tensor] = {}
-
-    @property
-    def receivers(self) -> dict[str, tf.Tensor]:
-        """The placeholder of each column that the model has read so far, by the column's name."""
-        return self._raw.receivers
+        self.receivers, self._rows = self._raw.receivers, dict[str, tf.Tensor]()
 
     def _raw_dense(self) -> tf.Tensor:
         return tf.stack([self._raw.numbers(feature.column) for feature in self.spec.dense], 1)

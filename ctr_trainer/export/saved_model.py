@@ -21,7 +21,7 @@ from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.export import directory
 from ctr_trainer.export.exported_table import ExportedTable, KeyIndex, TableSaver
-from ctr_trainer.export.ranking import NotRankable, RankedFeatures, RankedRows, RankedValues, ranking_signatures
+from ctr_trainer.export.ranking import NotRankable, RankedRows, RankedValues, ranking_signatures
 from ctr_trainer.export.raw_keys import SIGNATURE, RawKeys, key_outputs
 from ctr_trainer.export.receivers import ExportedFeatures, RowInputs
 from ctr_trainer.export.signatures import signature_defs
@@ -198,11 +198,9 @@ def signatures_of(
         raw = RawKeys(features.spec, features.statistics)
         if outputs := key_outputs(raw, features.spec, receivers.keys()):
             signatures[SIGNATURE] = tf1.saved_model.predict_signature_def(raw.receivers, outputs)
-        if ranks:
-            ranked: RankedFeatures = RankedRows(features.spec, features.statistics, receivers)
-            signatures |= ranking_signatures(model_fn, params, ranked)
-    elif ranks:
-        ranked = RankedValues(features.spec, features.statistics, tables, receivers)
+    if ranks:
+        of = features.spec, features.statistics
+        ranked = RankedRows(*of, receivers) if isinstance(features, RowInputs) else RankedValues(*of, tables, receivers)
         signatures |= ranking_signatures(model_fn, params, ranked)
     return signatures
 

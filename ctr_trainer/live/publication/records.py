@@ -74,11 +74,6 @@ class Record:
     change_inputs: bool = False
 
     @property
-    def name(self) -> str:
-        """The name of the record's file without `.json`, and of the directory of its rows."""
-        return name_of(self.kind, self.epoch)
-
-    @property
     def dense(self) -> str:
         """The name of the directory of the dense tower."""
         return name_of(DENSE, self.epoch)
@@ -107,6 +102,7 @@ class Record:
 
 
 def name_of(kind: str, epoch: int) -> str:
+    """Returns the name of a record's file without `.json` and of the directory of its rows, or of a tower's."""
     return f"{kind}-{epoch:010d}"
 
 

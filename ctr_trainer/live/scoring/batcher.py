@@ -51,7 +51,7 @@ class Batcher:
         self._score, self._limits, self._on_batch = score, limits, on_batch
         self._most_values = _MOST_LARGE_REQUESTS * limits.max_values
         self._queue: collections.deque[_Waiting] = collections.deque()
-        self._examples = self._values = 0
+        self.waiting = self._values = 0  # Numbers of waiting examples and of their values.
         self._open_examples, self._seconds, self._answered, self._answered_at = 0, 0.0, 0.0, 0.0
         self._changed = threading.Condition()
         self._closed = False
@@ -60,11 +60,6 @@ class Batcher:
         ]
         for thread in self._threads:
             thread.start()
-
-    @property
-    def waiting(self) -> int:
-        """The number of waiting examples."""
-        return self._examples
 
     def refuse_late(self) -> None:
         """Raises RequestRefused if a request that arrives now would be answered after `timeout_secs`.
@@ -109,7 +104,7 @@ class Batcher:
                 self._drop_cancelled()
             if self._is_full(waiting):
                 raise RequestRefused(
-                    f"{self._examples} examples wait; the limit is {self._limits.max_queue} examples (max_queue), with "
+                    f"{self.waiting} examples wait; the limit is {self._limits.max_queue} examples (max_queue), with "
                     f"at most {self._most_values} values: send the request again later, or to another server",
                     status=429,
                 )
@@ -168,21 +163,21 @@ class Batcher:
         return batch
 
     def _is_full(self, waiting: _Waiting) -> bool:
-        return self._examples > 0 and (
-            self._examples + waiting.examples.count > self._limits.max_queue
+        return self.waiting > 0 and (
+            self.waiting + waiting.examples.count > self._limits.max_queue
             or self._values + waiting.examples.values > self._most_values
         )
 
     def _drop_cancelled(self) -> None:
         queue, self._queue = self._queue, collections.deque()
-        self._examples = self._values = 0
+        self.waiting = self._values = 0
         for each in queue:
             if not each.future.cancelled():
                 self._queue.append(each)
                 self._count(each, 1)
 
     def _count(self, waiting: _Waiting, sign: int) -> None:
-        self._examples += sign * waiting.examples.count
+        self.waiting += sign * waiting.examples.count
         self._values += sign * waiting.examples.values
 
     def _score_all(self, batch: list[_Waiting], waited: float) -> None:

@@ -168,6 +168,7 @@ class Tower:
       inputs: the columns that the signatures take.
       rows: names of the inputs that contain rows, see `export.receivers.RowInputs`.
       outputs: names of the predictions.
+      ranks: whether the export has the signatures for ranking, which a `model_fn` of one's own may not support.
       is_planned: whether TensorFlow has planned the signatures, because an earlier tower has used the session.
       forms, new_keys: the form of the texts, and the share of new keys in training, by feature.
       typical: the most frequent texts by feature, as far as they can be shown.
@@ -216,11 +217,7 @@ class Tower:
         self._run: dict[str, Callable[[Arrays], dict[str, np.ndarray]]] = (
             spare._run if spare else {name: self._callable(signatures[name]) for name in own if name in signatures}
         )
-
-    @property
-    def ranks(self) -> bool:
-        """Whether the export has the signatures for ranking, which a `model_fn` of one's own may not support."""
-        return RANKING in self._run
+        self.ranks = RANKING in self._run
 
     def keys(self, arrays: Arrays, is_ranked: bool = False) -> dict[str, np.ndarray]:
         """Returns the keys of the values that `Examples.arrays` returned; see `raw_keys.key_outputs`."""

@@ -42,6 +42,7 @@ class StreamReader:
 
     Attributes:
       steps, epochs: None, because the end is not known in advance.
+      coordinator, stream_state: the `Coordinator` and the function `Figures.state` on rank 0; None on other ranks.
       is_live: True, because a record should not have to wait for many later records.
     """
 
@@ -62,13 +63,10 @@ class StreamReader:
         self._late, self._ahead, self._waiting = late, Seldom(_log), Seldom(_log)
         self.spec, self.statistics, self.batch_size = spec, statistics, batch_size
         self._open_source, self._coordination = open_source, coordination
+        self.coordinator = coordination if isinstance(coordination, Coordinator) else None
+        self.stream_state = self.coordinator.figures.state if self.coordinator else None
         self._closing = threading.Event()
         self._error: BaseException | None = None  # The error of the reading thread.
-
-    @property
-    def coordinator(self) -> Coordinator | None:
-        """The `Coordinator` on rank 0; None on other ranks."""
-        return self._coordination if isinstance(self._coordination, Coordinator) else None
 
     def position_after(self, steps: int) -> dict[str, Any] | None:
         """Returns the position after `steps` batches per worker, as a dict for JSON, on rank 0; None on other ranks."""
@@ -88,11 +86,6 @@ class StreamReader:
         figures = self.coordinator.figures
         figures.new_keys = new_keys
         return [figures.status_line, lambda: f"[RunStatus]: {new_keys.line()}"]
-
-    @property
-    def stream_state(self) -> Callable[[], dict[str, float]] | None:
-        """The function `Figures.state` on rank 0; None on other ranks."""
-        return self.coordinator.figures.state if self.coordinator else None
 
     def __iter__(self) -> Iterator[Batch]:
         source = self._open_source()
