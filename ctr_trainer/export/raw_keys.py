@@ -230,19 +230,13 @@ def key_outputs(
                 flat = raw.flat_singles(table.single) if is_ranked else raw.singles(table.single)
                 outputs[f"{KEYS}/{table.name}"] = flat
         for feature in lists:
-            outputs |= _list_outputs(feature, raw.lists(feature))
-    return outputs
-
-
-def _list_outputs(feature: SparseFeature, values: RawLists) -> dict[str, tf.Tensor]:
-    taken = tf.not_equal(values.keys, 0)
-    ends = tf.cumsum(tf.reduce_sum(tf.cast(taken, tf.int32), 1))
-    outputs = {
-        f"{VALUES}/{feature.name}": tf.boolean_mask(values.keys, taken),
-        f"{SPLITS}/{feature.name}": tf.concat([[0], ends], 0),
-    }
-    if feature.weight_separator is not None:
-        outputs[f"{WEIGHTS}/{feature.name}"] = tf.boolean_mask(values.weights, taken)
+            values = raw.lists(feature)
+            taken = tf.not_equal(values.keys, 0)
+            outputs[f"{VALUES}/{feature.name}"] = tf.boolean_mask(values.keys, taken)
+            ends = tf.cumsum(tf.reduce_sum(_number(taken), 1))
+            outputs[f"{SPLITS}/{feature.name}"] = tf.concat([[0], ends], 0)
+            if feature.weight_separator is not None:
+                outputs[f"{WEIGHTS}/{feature.name}"] = tf.boolean_mask(values.weights, taken)
     return outputs
 
 

@@ -63,7 +63,22 @@ class ArrowMessages:
         Raises BadArrow: the message is malformed or too large.
         """
         try:
-            return self._read(header, body)
+            kind, table = _header(header)
+            if kind == _SCHEMA:
+                _check_schema(table)
+                self._schema, self._dictionaries = _framed(header, b""), {}
+                return None
+            if not self._schema:
+                raise ValueError("a batch came before its schema")
+            if kind == _DICTIONARY:
+                self._keep(table, header, body)
+                return None
+            self._check("a batch", *_sizes(table, body))
+            kept = [framed for parts in self._dictionaries.values() for framed, _, _ in parts]
+            with pa.ipc.open_stream(b"".join([self._schema, *kept, _framed(header, body)])) as stream:
+                batch = stream.read_next_batch()
+            self._check_contents(batch)
+            return batch
         except _ERRORS as error:
             raise BadArrow(f"the message is not a record batch of Arrow: {error}") from None
 
@@ -92,24 +107,6 @@ class ArrowMessages:
             return found
         except _ERRORS as error:
             raise BadArrow(f"is not a valid Arrow IPC stream: {error}") from None
-
-    def _read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
-        kind, table = _header(header)
-        if kind == _SCHEMA:
-            _check_schema(table)
-            self._schema, self._dictionaries = _framed(header, b""), {}
-            return None
-        if not self._schema:
-            raise ValueError("a batch came before its schema")
-        if kind == _DICTIONARY:
-            self._keep(table, header, body)
-            return None
-        self._check("a batch", *_sizes(table, body))
-        kept = [framed for parts in self._dictionaries.values() for framed, _, _ in parts]
-        with pa.ipc.open_stream(b"".join([self._schema, *kept, _framed(header, body)])) as stream:
-            batch = stream.read_next_batch()
-        self._check_contents(batch)
-        return batch
 
     def _keep(self, table: flatbuffers.table.Table, header: bytes, body: bytes) -> None:
         number = _number(table, _DICTIONARY_ID, "Int64")
@@ -167,7 +164,7 @@ def _repeated_bytes(column: pa.Array) -> int:
 
 def _header(header: bytes) -> tuple[int, flatbuffers.table.Table]:
     """Returns the kind of a message, and its table."""
-    message = _root(header)
+    message = flatbuffers.table.Table(header, struct.unpack_from("<I", header, 0)[0])
     kind, table = _number(message, _HEADER_TYPE, "Uint8"), _child(message, _HEADER)
     if table is None:
         raise ValueError("a message has no header")
@@ -236,10 +233,6 @@ def _check_schema(schema: flatbuffers.table.Table) -> None:
             walk(each, _FIELD_CHILDREN, _FIELD_METADATA, depth + 1)
 
     walk(schema, _SCHEMA_FIELDS, _SCHEMA_METADATA, 0)
-
-
-def _root(data: bytes) -> flatbuffers.table.Table:
-    return flatbuffers.table.Table(data, struct.unpack_from("<I", data, 0)[0])
 
 
 def _number(table: flatbuffers.table.Table, field: int, kind: str) -> int:

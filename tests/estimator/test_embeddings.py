@@ -118,27 +118,6 @@ def test_batches_wait_for_each_other_only_if_rows_may_be_missing(store, rows, re
     assert len(taken) == read
 
 
-def test_a_sync_that_failed_is_raised_by_the_next(store):
-    embeddings, remote, table = _worker(store)
-    _train(embeddings, _prepared(embeddings, table, 1))
-    remote.put = lambda *_: (_ for _ in ()).throw(UserError("the service is gone"))
-    embeddings.syncs.sync()
-    with pytest.raises(UserError, match="the service is gone"):
-        embeddings.syncs.sync()
-    embeddings.syncs.close()
-
-
-def test_a_batch_pulled_ahead_needs_no_request_at_its_step_also_across_a_sync(store):
-    embeddings, remote, table = _worker(store, ahead=1)
-    first, second = (_prepared(embeddings, table, *keys) for keys in ((1, 2), (2, 3)))
-    pulls = remote.pulls
-    _train(embeddings, first)
-    embeddings.syncs.sync()
-    embeddings.flush()
-    _train(embeddings, second)
-    assert remote.pulls == pulls == 2
-
-
 def test_batches_pulled_ahead_together_are_pulled_in_one_request(store):
     embeddings, remote, table = _worker(store, ahead=3)
     keys = ((1, 2), (2, 3), (3, 1), (4, 4))
@@ -162,17 +141,6 @@ def test_a_strict_step_sees_the_pushes_before_it_although_it_was_pulled_ahead(st
     b.syncs.sync()
     a.syncs.sync()
     np.testing.assert_array_equal(_train(a, prepared), np.ones((1, 2)))
-
-
-def test_two_workers_with_fp16_have_the_same_rows_after_a_flush(store):
-    (a, _, table), (b, _, _) = (_worker(store, sync_compression="fp16") for _ in range(2))
-    for _ in range(3):
-        for worker in (a, b):
-            _train(worker, _prepared(worker, table, 1, 2))
-            worker.syncs.sync()
-    for worker in (a, b):
-        worker.flush()
-    np.testing.assert_array_equal(store.pull(table, np.array([1, 2])), np.full((2, 2), 6))
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(0, [3, 6]), (1, [2, 5]), (2, [1, 4, 7])])

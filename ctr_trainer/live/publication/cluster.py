@@ -248,13 +248,8 @@ def row_names(name: str, generation: int, table: str, keys: np.ndarray, buckets:
     return as_bytes(names)
 
 
-def rows_pattern(name: str) -> str:
-    """Returns the pattern that matches the names of the rows and marks of all generations."""
-    return f"{{????}}{name}:*"
-
-
 def generation_of(name: str, row: bytes) -> int | None:
-    """Returns the generation in a name that matches `rows_pattern`; None if it names neither a row nor a mark."""
+    """Returns the generation in a name like `{????}NAME:*`; None if it names neither a row nor a mark."""
     tag, rest = row[: _TAG_BYTES.shape[1]], row[_TAG_BYTES.shape[1] + len(name.encode()) + 1 :]
     found = rest.split(b":", 1)
     return int(found[0]) if tag in _KNOWN_TAGS and len(found) == 2 and found[0].isdigit() else None

@@ -16,7 +16,6 @@ from ctr_trainer.live.publication.cluster import (
     generation_of,
     mark_name,
     row_names,
-    rows_pattern,
 )
 from ctr_trainer.live.publication.reading import RowsAhead
 from ctr_trainer.live.publication.records import Record
@@ -39,7 +38,8 @@ def sweep(cluster: Cluster, kept: Collection[int], newest: int) -> None:
     for place in cluster.primaries.values():
         cursor = b"0"
         while cursor:
-            command = ("SCAN", cursor, "MATCH", rows_pattern(cluster.name), "COUNT", _NAMES_A_SCAN)
+            # The pattern matches the names of the rows and marks of all generations.
+            command = ("SCAN", cursor, "MATCH", f"{{????}}{cluster.name}:*", "COUNT", _NAMES_A_SCAN)
             ((following, page),) = cluster.run([(place, command)])
             cursor = following if following != b"0" else b""
             old: dict[int, list[bytes]] = {}

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
-import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
@@ -139,7 +138,10 @@ class FlightScorer:
             began, status = time.perf_counter(), 500
             try:
                 self._batcher.refuse_late()
-                batch = _read(arrow, message)
+                try:
+                    batch = arrow.read(message.header, message.body)
+                except BadArrow as error:
+                    raise RequestRefused(str(error), status=413 if isinstance(error, TooMuchArrow) else 400) from None
                 if batch is None:
                     status = 0
                     continue
@@ -151,7 +153,8 @@ class FlightScorer:
             finally:
                 if status:
                     self._metrics.note_request("flight", status, time.perf_counter() - began)
-            answer = pa.record_batch({each: _array(values) for each, values in sorted(scored.outputs.items())})
+            outputs = {name: v if v.ndim == 1 else v.tolist() for name, v in sorted(scored.outputs.items())}
+            answer = pa.record_batch({name: pa.array(values) for name, values in outputs.items()})
             if not has_begun:
                 yield _message(answer.schema.serialize())
                 has_begun = True
@@ -167,18 +170,7 @@ class FlightScorer:
                 raise not_in_time(self._limits) from None
 
 
-def _read(arrow: ArrowMessages, message: Any) -> pa.RecordBatch | None:
-    try:
-        return arrow.read(message.header, message.body)
-    except BadArrow as error:
-        raise RequestRefused(str(error), status=413 if isinstance(error, TooMuchArrow) else 400) from None
-
-
 def _message(serialized: pa.Buffer, app_metadata: bytes = b"") -> Any:
     message = pa.ipc.read_message(serialized)
     body = message.body.to_pybytes() if message.body is not None else b""
     return _FlightData(header=message.metadata.to_pybytes(), body=body, app_metadata=app_metadata)
-
-
-def _array(values: np.ndarray) -> pa.Array:
-    return pa.array(values) if values.ndim == 1 else pa.array(values.tolist())
