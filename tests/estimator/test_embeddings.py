@@ -188,16 +188,6 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
     assert [store.stats()["tables"][name]["rows"] for name in names] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (dict(sync_compression="fp8"), "sync_compression=fp8: choose one of none, fp16"),
-        (dict(row_copies="hosts"), "row_copies=hosts: choose one of host, worker"),
-        (dict(service="localhost:7700", service_shards=2), "service_shards=2 is for services that the job starts"),
-        (dict(l2=-1.0), "must be at least 0"),
-        (dict(clip_norm=-1.0), "must be at least 0"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(settings, message):
-    with pytest.raises(UserError, match=message):
-        EmbeddingConfig(**settings)
+def test_shards_of_a_service_that_runs_already_are_refused():
+    with pytest.raises(UserError, match="service_shards=2 is for services that the job starts"):
+        EmbeddingConfig(service="localhost:7700", service_shards=2)

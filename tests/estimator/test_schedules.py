@@ -146,7 +146,6 @@ def test_a_step_of_several_batches_counts_once():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(name="cosin"), "choose one of constant, linear, cosine, exponential, step, piecewise, cooldown, plateau"),
         (dict(name="exponential", decay_rate=0.5), "needs decay_steps"),
         (dict(name="plateau", decay_rate=0.5), "needs patience"),
         (dict(name="plateau", patience=2), "needs a decay_rate between 0 and 1"),
@@ -162,7 +161,6 @@ def test_a_step_of_several_batches_counts_once():
         ),
         (dict(decay_steps=10), "decay_steps=10 is for name=linear, .* and cooldown, not constant"),
         (dict(name="step", decay_rate=0.5), "needs decay_steps"),
-        (dict(name="step", decay_steps=5, decay_rate=1.0), "decay_rate=1 must be at least 0 and below 1"),
         (dict(name="piecewise"), "needs boundaries and one more of factors"),
         (dict(name="piecewise", boundaries=(1, 2), factors=(1, 0.5)), "there are 2 and 2"),
         (dict(name="piecewise", boundaries=(2, 1), factors=(1, 1, 1)), "boundaries=2,1: expected ascending"),
@@ -172,10 +170,7 @@ def test_a_step_of_several_batches_counts_once():
         (dict(name="linear", boundaries=(1,)), "boundaries=1 is for name=piecewise, not linear"),
         (dict(factors=(1.0, 0.5)), "factors=1,0.5 is for name=piecewise, not constant"),
         (dict(warmup_steps=0.5), "warmup_steps=0.5: steps are whole; with unit=epoch it is in epochs"),
-        (dict(warmup_steps=-1), "warmup_steps=-1 must be at least 0"),
-        (dict(unit="epochs"), "unit=epochs: choose one of step, epoch"),
         (dict(name="linear", unit="epoch"), "is the unit of warmup_steps, decay_steps, boundaries"),
-        (dict(name="linear", decay_steps=10, end=1.5), "end=1.5 must be at least 0 and at most 1"),
     ],
 )
 def test_combinations_that_cannot_work_are_refused(settings, message):

@@ -178,12 +178,8 @@ def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(t
 
 
 def test_periods_of_checkpoints_exclude_each_other_and_are_steps_by_default():
-    for settings, message in (
-        (dict(save_checkpoints_steps=5, save_checkpoints_secs=60), "steps=5 and save_checkpoints_secs=60"),
-        (dict(save_checkpoints_secs=-1), "save_checkpoints_secs=-1 must be at least 0"),
-    ):
-        with pytest.raises(UserError, match=message):
-            RunConfig(**settings)
+    with pytest.raises(UserError, match="steps=5 and save_checkpoints_secs=60"):
+        RunConfig(save_checkpoints_steps=5, save_checkpoints_secs=60)
     for settings, steps in (({}, 1000), (dict(save_checkpoints_steps=0), 0), (dict(save_checkpoints_secs=60), 0)):
         assert RunConfig(**settings).checkpoint_steps == steps
 
@@ -193,13 +189,11 @@ def test_periods_of_checkpoints_exclude_each_other_and_are_steps_by_default():
     [
         (dict(early_stopping_patience=2), "needs a best_metric"),
         (dict(best_metric="recall"), "best_metric=recall are better is not known"),
-        (dict(best_metric="auc", best_direction="up"), "best_direction=up: choose one of max, min"),
         (
             dict(every_n_steps=0, best_metric="auc", early_stopping_patience=2),
             "early_stopping_patience=2 counts evaluations while training: give every_n_steps or every_n_epochs",
         ),
         (dict(every_n_steps=5, every_n_epochs=2), "every_n_steps=5 and every_n_epochs=2 exclude each other"),
-        (dict(every_n_epochs=-1), "every_n_epochs=-1 must be at least 0"),
         (dict(best_metric="gauc"), "best_metric=gauc: the model has no such metric; it has loss, auc, "),
         (dict(metrics=MetricsConfig(group_by="age")), "no column 'age' to group by.*row, user, item, place"),
         (dict(metrics=MetricsConfig(group_by="itme")), "no column 'itme' .*; did you mean item\\?"),
