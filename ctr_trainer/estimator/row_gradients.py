@@ -31,7 +31,8 @@ class TableGradients:
     Attributes:
       keys: int64[U], distinct.
       slots: int64[U], the slots of the keys' rows; -1 for a key without a row.
-      sums: one float32[U, dim] per segment, the gradients summed over equal keys.
+      sums: one float32[U, dim] per segment, the gradients summed over equal keys. The first segment has gradients of
+        the first keys only if the embeddings of the others are not trained.
     """
 
     rows: WorkerRows
@@ -135,7 +136,9 @@ class RowGradients:
             keys = self._frozen.get(part.rows.config.name)
             if keys is not None:
                 is_frozen = keys[np.minimum(np.searchsorted(keys, part.keys), len(keys) - 1)] == part.keys
-                part.sums[0] = np.where(is_frozen[:, None], np.float32(0), part.sums[0])
+                order = np.argsort(is_frozen, kind="stable")
+                part.keys, part.slots, part.sums = part.keys[order], part.slots[order], [g[order] for g in part.sums]
+                part.sums[0] = part.sums[0][: np.count_nonzero(~is_frozen)]
         if self._clip_norm:
             norm = math.sqrt(sum(float(np.vdot(g, g)) for part in parts for g in part.sums))
             if norm > self._clip_norm:

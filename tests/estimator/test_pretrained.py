@@ -17,6 +17,7 @@ from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.checkpoints import rows_by_key
 from tests.estimator import deepfm
+from tests.row_optimizers import row_optimizer
 
 ITEMS = [f"i{number}" for number in range(30)]  # The data have twice as many.
 NEVER = ["never", "nowhere"]
@@ -64,6 +65,15 @@ def test_frozen_rows_stay_what_they_are_while_others_train(tmp_path, has_service
     others = _of(rows, [f"i{number}" for number in range(30, 60)])[:, :4]
     assert np.abs(others).max() > 0.1  # They began with a standard deviation of 0.01.
     assert load_features(str(model))[0].pretrained[0].read()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "ftrl"])  # Each moves a row without a gradient.
+def test_frozen_rows_stay_with_decay_and_penalties(tmp_path, optimizer):
+    data = _data(tmp_path, "trained = false\n")
+    chosen = row_optimizer(optimizer, weight_decay=0.5, l1=0.01, l2=0.01, initial_accumulator=0.1)
+    rows = _train(tmp_path / "model", data, 10, optimizer=chosen)
+    np.testing.assert_array_equal(_of(rows, ITEMS + NEVER)[:, :4], VECTORS)
+    assert (_of(rows, ITEMS)[:, 4] != 0).any()
 
 
 def test_trained_rows_begin_with_the_vectors(tmp_path):

@@ -18,6 +18,7 @@ class Way:
     is_weighed: bool = True
     batch_norm: bool = False
     model: str = "deepfm"
+    is_frozen: bool = False  # Whether the rows of items keep the vectors that they begin with.
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -30,6 +31,8 @@ WAYS = {
     "clipped": Way("sgd", clip_norm=0.01),
     "accumulated": Way("adagrad", settings={"accumulation_steps": 2}),
     "own_copies": Way("sgd", sync_steps=1, row_copies="worker", is_weighed=False),
+    "frozen": Way("adamw", l2=0.01, clip_norm=0.01, is_frozen=True),
+    "frozen_shared": Way("ftrl", "shared", is_frozen=True),
 }
 # Workers whose layers keep batch statistics of their own batches, with which no lone worker has the same steps.
 _OWN = dict(optimizer="sgd", sync_steps=1, row_copies="worker", is_weighed=False, steps=10)

@@ -223,12 +223,12 @@ class Table:
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         """Applies one optimizer step to each row at `slots`, distinct int64[U]; -1 is skipped.
 
-        `gradients` has float32[U, dim] per segment, already summed over equal keys. A row that is not in `slots` keeps
-        its weights and its state; with a dense optimizer, the missed step is applied when the row is next read, see
-        `missed_steps`.
+        `gradients` has float32[U, dim] per segment, already summed over equal keys. A segment with fewer gradients is
+        trained in the first rows only. A row that is not in `slots` keeps its weights and its state; with a dense
+        optimizer, the missed step is applied when the row is next read, see `missed_steps`.
         """
         for dim, gradient in zip(self.config.dims, gradients, strict=True):
-            if gradient.shape != (len(slots), dim):
+            if gradient.shape[1] != dim or len(gradient) > len(slots):
                 raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
         slots, gradients = as_int64(slots), [as_float32(gradient) for gradient in gradients]
         self.before_change(slots)
@@ -237,7 +237,8 @@ class Table:
             block = slice(first, first + _STEP_BLOCK)
             row_kernels.fetch(rows, slots[block])
             for gradient, (start, state) in zip(gradients, self._segments, strict=True):
-                step(rows, slots[block], gradient[block], start, state, learning_rate, *self._settings)
+                part = gradient[block]
+                step(rows, slots[block][: len(part)], part, start, state, learning_rate, *self._settings)
 
     def clear(self) -> None:
         for watcher in self.watchers:

@@ -49,10 +49,12 @@ def _join_bags(a, b):
 class Weighed:
     """The batches of a rank, whose examples have the weights 0, 0.5 and 1, on odd ranks mostly 0; or all 1."""
 
-    def __init__(self, batch_size, rank, is_weighed):
+    def __init__(self, batch_size, rank, is_weighed, is_frozen):
         self._reader, self._rank = BatchReader(data, batch_size, rank, shares, shuffle=False), rank
         self._weights = [1.0] if not is_weighed else [0.0, 0.0, 0.5, 0.0] if rank % 2 else [0.5, 1.0, 1.0]
-        self.spec, self.statistics, self.batch_size = self._reader.spec, self._reader.statistics, batch_size
+        pretrained = tuple(dataclasses.replace(each, trained=not is_frozen) for each in self._reader.spec.pretrained)
+        self.spec = dataclasses.replace(self._reader.spec, pretrained=pretrained)
+        self.statistics, self.batch_size = self._reader.statistics, batch_size
 
     def __iter__(self):
         for batch in self._reader:
@@ -63,9 +65,9 @@ class Weighed:
 class All(Weighed):
     """The batches of all ranks, joined."""
 
-    def __init__(self, batch_size, is_weighed):
-        super().__init__(batch_size, 0, is_weighed)
-        self._readers = [Weighed(batch_size, rank, is_weighed) for rank in range(shares)]
+    def __init__(self, batch_size, *how):
+        super().__init__(batch_size, 0, *how)
+        self._readers = [Weighed(batch_size, rank, *how) for rank in range(shares)]
         self.batch_size = shares * batch_size
 
     def __iter__(self):
@@ -88,7 +90,8 @@ def train(name, way):
     params = getattr(model, "Params", ModelParams)(train_op, hidden_units=(8,), batch_norm=way.batch_norm)
     estimator, witness = Estimator(model.model_fn, f"{out}/{name}", params, config), checkpoints.Witness()
     rank, several = distributed.rank(), distributed.size() > 1
-    batches = Weighed(16, rank, way.is_weighed) if several else All(16, way.is_weighed)
+    how = way.is_weighed, way.is_frozen
+    batches = Weighed(16, rank, *how) if several else All(16, *how)
     estimator.train(lambda: batches, hooks=[witness], max_steps=way.steps)
     np.savez(f"{out}/{name}-{rank}.npz", **checkpoints.by_file_name(witness.dense))
     checkpoint = estimator.latest_checkpoint()  # All ranks ask for the checkpoint.
