@@ -30,19 +30,18 @@ _ROWS = 50_000  # Rows per batch.
 T = TypeVar("T")
 
 
-def read(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
-    """Yields blocks of the columns that the spec needs; see `typed` for their types."""
+def read(files: Iterable[SourceFile], spec: FeatureSpec | None, time: str | None) -> Iterator[Block]:
+    """Yields blocks of the columns that the spec needs, without one of all; see `typed` for their types."""
     return _blocks(files, typed.uses(spec, time), spec)
 
 
-def _blocks(files: Iterable[SourceFile], wanted: dict[str, Use], spec: FeatureSpec) -> Iterator[Block]:
+def _blocks(files: Iterable[SourceFile], wanted: dict[str, Use], spec: FeatureSpec | None) -> Iterator[Block]:
     for file in files:
         with open_file(file.path) as parquet:
-            present = own_columns(file, parquet, wanted, spec)
-            first = 0
+            present, first = own_columns(file, parquet, wanted, spec) or None, 0
             try:
                 for batch in parquet.iter_batches(_ROWS, columns=present, use_threads=False):
-                    table = file.complete(pa.Table.from_batches([batch]), wanted)
+                    table = file.complete(pa.Table.from_batches([batch]), wanted or file.partitions)
                     numbers = np.arange(first + 1, first + 1 + len(table))
                     yield functools.partial(typed.as_chunk, table, wanted, file.path, numbers)
                     first += len(table)
@@ -66,7 +65,9 @@ def open_file(path: str | os.PathLike) -> pq.ParquetFile:
         raise UserError(f"{path}: not a readable Parquet file: {error}") from error
 
 
-def own_columns(file: SourceFile, parquet: pq.ParquetFile, wanted: dict[str, Use], spec: FeatureSpec) -> list[str]:
+def own_columns(
+    file: SourceFile, parquet: pq.ParquetFile, wanted: dict[str, Use], spec: FeatureSpec | None
+) -> list[str]:
     """Returns the wanted columns that are in the file. Raises UserError unless the others are partition columns."""
     names = parquet.schema_arrow.names
     typed.check(wanted, [*names, *file.partitions], file.path, spec)

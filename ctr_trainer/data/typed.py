@@ -44,8 +44,13 @@ class Use:
     keys_only: bool
 
 
-def uses(spec: FeatureSpec, time: str | None = None) -> dict[str, Use]:
-    """Returns the Use of each source column that is read; `time` is the column of a split by time."""
+def uses(spec: FeatureSpec | None, time: str | None = None) -> dict[str, Use]:
+    """Returns the Use of each source column that is read; `time` is the column of a split by time.
+
+    Without a spec, there are none, and readers read all columns as they are.
+    """
+    if spec is None:
+        return {}
     labels = label_columns(spec).values()
     why = {label.column: "the label" for label in labels}
     why |= {column: use for column, use in ((spec.weight, "the weight"), (time, "the split by time")) if column}
@@ -65,9 +70,9 @@ def uses(spec: FeatureSpec, time: str | None = None) -> dict[str, Use]:
     }
 
 
-def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: FeatureSpec, cure: str = "") -> None:
+def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: FeatureSpec | None, cure: str = "") -> None:
     """Raises UserError, with the advice `cure`, if a source lacks a column of `uses` or has several with its name."""
-    for column, use in wanted.items():
+    for column, use in wanted.items() if spec else ():
         if list(names).count(column) > 1:
             raise UserError(
                 f"{file}: {list(names).count(column)} columns are named {column!r}, the column of {use.why}; rename one"
@@ -81,11 +86,13 @@ def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: Feature
 
 
 def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.ndarray, bad_rows: list[BadRow]) -> Chunk:
-    """Converts a table of typed columns to a Chunk. With all but its last argument, it is a `blocks.Block`.
+    """Converts the `wanted` columns of a table, see `uses`, to a Chunk. With all but the last argument, it is a Block.
 
     `numbers` are those of the rows in the file, from 1. Rows with several values instead of one go to `bad_rows`.
     """
     columns, good = {}, np.ones(len(table), bool)
+    if not wanted:
+        return Chunk(table, file, lambda row: int(numbers[row]))
     for name in table.column_names:
         values = table[name].combine_chunks()
         try:

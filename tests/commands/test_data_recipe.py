@@ -4,6 +4,8 @@ import dataclasses
 import json
 import logging
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer import cli
@@ -11,8 +13,10 @@ from ctr_trainer.commands.experiment import data_recipe, flags, recipes
 from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.recipes import Facts, choices
+from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.by_flag import by_flag, replaced
 from ctr_trainer.settings.training_configs import EvaluationConfig
+from tests import small
 
 SMALL = Facts(rows=8_000, keys=5_000, has_validation=True)
 
@@ -117,6 +121,15 @@ def test_all_rows_of_middle_data_take_all_steps_unless_they_need_a_service(given
     chosen = values.get("embedding_service"), values["embedding_optimizer"], values["embedding_l2"]
     assert chosen == ((None, "adagrad", 1e-3) if why else ("shared", "dense_adagrad", 1e-2))
     assert bool(notes) == bool(why) and all(why in note for note in notes)
+
+
+@pytest.mark.parametrize(("trained", "can_share"), [("true", True), ("false", False)])
+def test_frozen_rows_cannot_take_every_step(tmp_path, trained, can_share):
+    pq.write_table(pa.table({"item": ["i1"], "vector": [[0.5] * 4]}), tmp_path / "vectors.parquet")
+    more = '[[pretrained]]\nname = "item"\nfile = "vectors.parquet"\nkey = "item"\nvalue = "vector"\n'
+    distributed.init()
+    data = small.make(tmp_path, rows=20, more=f"\n{more}trained = {trained}\n")
+    assert data_recipe.facts_of(replaced(Experiment(), {"train_data": str(data)})).can_share == can_share
 
 
 def test_keys_that_occur_once_get_small_first_steps():

@@ -170,7 +170,7 @@ TWO = {"SeniorCitizen": [0, 1, 0, 0], "Partner": ["Yes", "No", "No", "No"]}
             "25.00% are 1. Name it with --label",
         ),
         ({"a": ["x", "y", "z"]}, [], "no column has two values. Name it with --label; the columns are a"),
-        ({"y": [0, 1, 1]}, [], "apart from the label 'y', it has no column"),
+        ({"y": [0, 1, 1]}, [], "apart from the label 'y', no column can be a feature"),
         ({"clicked": [0, 1]}, ["--label=click"], "--label=click: no such column; there are clicked; did you mean cl"),
         ({"a": ["x", "y", "z"], "b": [0, 1, 0]}, ["--label=a"], "--label=a: the column has 3 different values"),
         ({"a": [0, 1, 1]}, ["--split=random:0.5,0.5"], "so it does not take --split"),

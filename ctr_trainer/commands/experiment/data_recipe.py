@@ -63,13 +63,14 @@ def facts_of(experiment: Experiment) -> Facts:
     def look(advanced: Callable[[str], None]) -> dict[str, Any]:
         is_converted = (path_of(source.name) / FILE).exists()
         info = open_dataset(source.name) if is_converted else None
+        spec, may_move = source.spec, all(each.trained for each in source.spec.pretrained)
         return {
             "rows": sum(source.group_rows),
             "keys": sum(info.distinct.values()) if info else None,
             "has_validation": bool(data.eval_data),
             "several_labels": find_model(model.model).params_class.several_labels,
-            "has_pieces": any(feature.pieces for feature in source.spec.dense),
-            "can_share": is_one_host and not source.spec.limits,
+            "has_pieces": any(feature.pieces for feature in spec.dense),
+            "can_share": is_one_host and may_move and not spec.limits,
         }
 
     return Facts(**distributed.from_chief(look, "facts_of_the_data"))

@@ -34,7 +34,7 @@ class Facts:
     """The facts that are known before a training begins; None for a number that is not counted.
 
     `keys` are the distinct keys of all features, and `has_pieces` is whether there are numbers in pieces. `can_share`
-    is whether the workers can share rows without limits in the memory of one host.
+    is whether the workers can share rows, all trained and without limits, in the memory of one host.
     """
 
     rows: int
@@ -96,7 +96,7 @@ def choices(facts: Facts, given: Mapping[str, Any]) -> tuple[dict[str, Any], lis
     if "max_steps" in given:  # A length of its own.
         notes, length = _notes("max_steps", {*length} - {*given}), {}
     if facts.size == "middle" and not facts.moves_all_rows:
-        cause = f"several hosts, [[limits]], or unknown keys or more than {_MOST_KEYS:,}"
+        cause = f"several hosts, [[limits]], frozen rows, or unknown keys or more than {_MOST_KEYS:,}"
         why = f"--{decided[0]}" if decided else cause
         notes.append(f"not embedding_optimizer=dense_adagrad, because of {why}")
     dense = {"optimizer": "adam", "learning_rate": 1e-3}  # Makes full steps from the first one on.

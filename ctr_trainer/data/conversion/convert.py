@@ -28,8 +28,8 @@ from ctr_trainer.system.files.outputs import UNFINISHED, Unfinished, refuse_over
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
-# f(files, spec, column of a split by time or None) -> the blocks of the files, in order.
-SOURCES: dict[str, Callable[[Sequence[SourceFile], FeatureSpec, str | None], Iterable[Block]]] = {
+# f(files, spec or None for all columns, column of a split by time or None) -> the blocks of the files, in order.
+SOURCES: dict[str, Callable[[Sequence[SourceFile], FeatureSpec | None, str | None], Iterable[Block]]] = {
     "criteo": functools.partial(delimited.read, form=delimited.CRITEO),
     "csv": delimited.read,
     "libffm": functools.partial(libsvm.read, pattern=libsvm.OF_FIELD),

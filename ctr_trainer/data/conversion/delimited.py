@@ -40,18 +40,17 @@ csv.field_size_limit(2 * LONGEST_LINE)
 
 
 def read(
-    files: Sequence[SourceFile], spec: FeatureSpec, time: str | None, form: CsvFormat | None = None
+    files: Sequence[SourceFile], spec: FeatureSpec | None, time: str | None, form: CsvFormat | None = None
 ) -> Iterator[Block]:
     """Yields the blocks of files, in the form of the spec's [csv] section or in `form`; see `blocks`.
 
     If the spec is unlabelled and `form` names the columns, the files may lack the label columns, as the test set of
     Criteo's challenge does.
     """
-    form = form or spec.csv
-    labels = {label.column for label in spec.labels}
-    others = tuple(name for name in form.columns if name not in labels)
-    if not spec.labelled and form.columns:
-        file = files[0].path
+    form = form or (spec.csv if spec else CsvFormat())
+    if spec and not spec.labelled and form.columns:
+        file, labels = files[0].path, {label.column for label in spec.labels}
+        others = tuple(name for name in form.columns if name not in labels)
         if len(csv_header.fields_of(file, first_line(file, form.encoding), form)) == len(others):
             form = dataclasses.replace(form, columns=others)
     return blocks(files, form, spec, time)
@@ -66,7 +65,7 @@ def blocks(
     many or too few fields, a quote that is not closed (see CsvFormat), a zero byte, or a carriage return that is not at
     its end. `time` is the column of a split by time.
     """
-    wanted = typed.uses(spec, time) if spec else {}
+    wanted = typed.uses(spec, time)
     for file in files:
         left, before = b"", 0
         names: tuple[str, ...] = ()
@@ -74,9 +73,8 @@ def blocks(
             if not names:
                 line, _, rest = text.partition(b"\n")
                 names, hint = csv_header.names_of(file.path, line.rstrip(b"\r"), form, wanted)
-                if spec:
-                    cure = csv_header.missing_hint(names, form, len(wanted))
-                    typed.check(wanted, [*names, *file.partitions], file.path, spec, cure)
+                cure = csv_header.missing_hint(names, form, len(wanted))
+                typed.check(wanted, [*names, *file.partitions], file.path, spec, cure)
                 text, before = (rest, 1) if form.header else (text, 0)
             text, left, rows = _cut(left + text, form, len(names))
             yield _CsvBlock(file, form, names, hint, text, before, rows).parse

@@ -1,18 +1,17 @@
 """Drafts a feature spec from the data, with a reason for each column."""
 
-import dataclasses
 import logging
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.conversion import libsvm
-from ctr_trainer.data.conversion.draft import Draft, Option, place_all
+from ctr_trainer.data.conversion.draft import Draft, section
 from ctr_trainer.data.conversion.measurement import Labels
 from ctr_trainer.data.conversion.sample import NUMBER, TEXT, Column, read_sample
 from ctr_trainer.data.conversion.seen_format import seen_format
@@ -54,59 +53,50 @@ def infer(
     columns, form = read_sample(input, format, max_bad_rows, encoding)
     target = _label_column(columns, label or (libsvm.LABEL if format in ("libsvm", "libffm") else None))
     options, labels, read = _read_label(target)
-    draft = Draft({c.name: c.missing for c in columns}, (target.name, options, read))
-    labelled = pa.array(target.present)
-    others = [dataclasses.replace(c, values=c.values.filter(labelled)) for c in columns if c is not target]
-    place_all(others, labels, draft)
-    draft.cross(labels, crosses)
+    draft = Draft([c.where(target.present) for c in columns.values() if c is not target], labels, crosses)
     if not any(draft.features.values()):
-        raise UserError(
-            f"input {input}: apart from the label {target.name!r}, it has no column that can be a feature"
-            + (f"; left out: {listed(draft.left_out)}" if draft.left_out else "")
-        )
+        why = f"; left out: {listed(draft.left_out)}" if draft.left_out else ""
+        raise UserError(f"input {input}: apart from the label {target.name!r}, no column can be a feature{why}")
     _log.info("label %r: %s", target.name, read)
     if draft.weak:
         _log.info("columns without influence of their own on the label: %s", listed(draft.weak))
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(draft.toml(output.stem, form, len(target.values)), encoding="utf-8")
+    of_label = section("[label]", f"{read}; {target.missing}", column=target.name, **options)
+    output.write_text(draft.toml(output.stem, of_label, form, len(target.values)), encoding="utf-8")
     return FeatureSpec.load(output)
 
 
-def _label_column(columns: Sequence[Column], name: str | None) -> Column:
-    every = [c.name for c in columns]
-    if name in every:
-        return columns[every.index(name)]
-    if name:
+def _label_column(columns: Mapping[str, Column], name: str | None) -> Column:
+    if name is not None:
+        if name in columns:
+            return columns[name]
         said = "{label}: no such column; there are {names}{hint}"
-        raise refused(said, {"label": name}, names=listed(every), hint=did_you_mean(name, every))
-    two = [c for c in columns if c.kind in (NUMBER, TEXT) and len(c.distinct) == 2]
+        raise refused(said, {"label": name}, names=listed(columns), hint=did_you_mean(name, columns))
+    two = [c for c in columns.values() if c.kind in (NUMBER, TEXT) and len(c.distinct) == 2]
     named = [c for c in two if _LABEL.fullmatch(re.sub(r"(?<=[a-z])(?=[A-Z])|\W", "_", c.name).lower())]
     if len(named) == 1:
         return named[0]
-    which = "several columns with two values are named like labels" if named else "none with two values is so named"
-    rates = "; ".join(f"{c.name}: {_read_label(c)[2]}" for c in named or two)
-    raise refused(
-        "no column is clearly the label: {which}. Name it with {label:name}; the columns are {every}",
-        {"label": ""},
-        which=f"{which}: {rates}" if two else "no column has two values",
-        every=listed(every),
-    )
+    which = "several columns with two values are named like labels: " if named else "none with two values is so named: "
+    which += "; ".join(f"{c.name}: {_read_label(c)[2]}" for c in named or two)
+    said = "no column is clearly the label: {which}. Name it with {label:name}; the columns are {every}"
+    which = which if two else "no column has two values"
+    raise refused(said, {"label": ""}, which=which, every=listed(columns))
 
 
-def _read_label(c: Column) -> tuple[dict[str, Option], Labels, str]:
+def _read_label(c: Column) -> tuple[dict[str, Any], Labels, str]:
     """Returns (the options of the spec, the labels of the values, how the column is read)."""
+    distinct = sorted(c.distinct.to_pylist())
     if c.kind == NUMBER:
-        numbers, distinct = c.numbers[c.present], sorted(c.distinct.to_pylist())
-        if set(distinct) <= {0, 1}:
-            return {}, numbers == 1, f"0 and 1; {(numbers == 1).mean():.2%} are 1"
-        is_two = len(distinct) == 2
+        is_two, numbers = len(distinct) == 2, c.numbers[c.present]
+        if {*distinct} <= {0, 1}:
+            return {}, numbers == 1, f"0 and 1; {numbers.mean():.2%} are 1"
         least = distinct[1] if is_two else float(np.median(numbers))
         said = f"{distinct[0]:g} and {least:g}" if is_two else f"from {distinct[0]:g} to {distinct[-1]:g}: check this"
         labels = numbers >= least
         return {"threshold": least}, labels, f"at least {least:g} is positive, of {said}; {labels.mean():.2%} are"
-    if c.kind != TEXT or len(c.distinct) != 2:
+    if c.kind != TEXT or len(distinct) != 2:
         said = "{label}: the column has {distinct} different values; expected two, or numbers"
-        raise refused(said, {"label": c.name}, distinct=len(c.distinct))
+        raise refused(said, {"label": c.name}, distinct=len(distinct))
     counts = sorted(pc.value_counts(c.values.drop_null()).to_pylist(), key=lambda count: count["counts"])
     rarer, other = (count["values"] for count in counts)
     positive, negative = (other, rarer) if _POSITIVE.get(other.lower()) == rarer.lower() else (rarer, other)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.blocks import BadRow, BadRows, Block, Chunk
+from ctr_trainer.data.blocks import BadRow, Block, Chunk
 from ctr_trainer.data.conversion.text_blocks import text_blocks
 from ctr_trainer.data.source import SourceFile
 from ctr_trainer.features.spec import FeatureSpec
@@ -26,23 +26,16 @@ OF_FIELD = rf"\d+:{WEIGHTED}"
 QUERY_TOKEN = rf"qid:{_INDEX}"
 
 
-def read(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None, pattern: str = WEIGHTED) -> Iterator[Block]:
+def read(
+    files: Iterable[SourceFile], spec: FeatureSpec | None, time: str | None, pattern: str = WEIGHTED
+) -> Iterator[Block]:
     """Yields blocks with `label`, `qid` and, for the pattern WEIGHTED, `features`, lists of `index:value`.
 
     With OF_FIELD, they have a column such as `field3` for each field that the spec needs: lists of `index:value`, or of
-    `index` if the feature has no weights. If the spec is unlabelled, lines may lack the label.
+    `index` if the feature has no weights. If the spec is unlabelled, lines may lack the label. Without a spec, blocks
+    have the label and all features or fields, with weights.
     """
     return (functools.partial(_chunk, spec, time, pattern, *block) for block in _texts(files))
-
-
-def tables(files: Iterable[SourceFile], format: str, bad_rows: BadRows) -> Iterator[pa.Table]:
-    """Yields tables of files of `libsvm` or `libffm`: the label, and lists of `index:value` per field, or of all."""
-    pattern = OF_FIELD if format == "libffm" else WEIGHTED
-    for file, text, first in _texts(files):
-        found: list[BadRow] = []
-        columns = _columns(_good_lines(text, file, first, pattern, True, found)[0], pattern)
-        bad_rows.add(found)
-        yield pa.table(columns).drop_columns([QUERY])
 
 
 def _texts(files: Iterable[SourceFile]) -> Iterator[tuple[str, bytes, int]]:
@@ -55,15 +48,24 @@ def _texts(files: Iterable[SourceFile]) -> Iterator[tuple[str, bytes, int]]:
 
 
 def _chunk(
-    spec: FeatureSpec, time: str | None, pattern: str, file: str, text: bytes, first: int, bad_rows: list[BadRow]
+    spec: FeatureSpec | None,
+    time: str | None,
+    pattern: str,
+    file: str,
+    text: bytes,
+    first: int,
+    bad_rows: list[BadRow],
 ) -> Chunk:
     wanted = typed.uses(spec, time)
-    fields = [name for name in wanted if name.startswith(FIELD)]
-    weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
-    lines, numbers = _good_lines(text, file, first, pattern, spec.labelled, bad_rows)
-    found = _columns(lines, pattern, fields, weighted)
-    typed.check(wanted, list(found), file, spec)
-    return typed.as_chunk(pa.table({name: found[name] for name in wanted}), wanted, file, numbers, bad_rows)
+    lines, numbers = _good_lines(text, file, first, pattern, spec is None or spec.labelled, bad_rows)
+    if spec is None:
+        found = _columns(lines, pattern)
+        del found[QUERY]
+    else:
+        weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
+        found = _columns(lines, pattern, [name for name in wanted if name.startswith(FIELD)], weighted)
+        typed.check(wanted, list(found), file, spec)
+    return typed.as_chunk(pa.table({name: found[name] for name in wanted or found}), wanted, file, numbers, bad_rows)
 
 
 def _good_lines(

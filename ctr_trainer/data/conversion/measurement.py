@@ -14,7 +14,7 @@ matter, too: the other values of a bucket, of 8 or 32, must predict the labels o
 """
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -60,8 +60,7 @@ def measure(labels: Labels, codes: Codes, numbers: Floats | None, is_countable: 
     if numbers is not None:
         counts, order = np.bincount(codes), np.argsort(numbers)
         bucketed = [_buckets(counts, order, min(size, len(order) // 2))[codes] for size in _BUCKETS]
-        tried = [added(labels, start, bucket) for bucket in bucketed]
-        odds = min(tried, key=lambda each: _loss(labels, each).mean())
+        odds = _best(labels, (added(labels, start, bucket) for bucket in bucketed))
         forms["an amount"] = _loss(labels, odds)
     if is_countable and numbers is not None:
         both = _loss(labels, added(labels, odds, codes))
@@ -124,12 +123,18 @@ def added(labels: Labels, odds: Floats | None, codes: Codes) -> Floats:
     odds = _start(labels) if odds is None else odds
     p, base = odds / (1 + odds), _base(labels)
     n, s, e = (np.bincount(codes, each)[codes] - each for each in (np.ones(len(labels)), labels.astype(float), p))
-    tried = []
-    for weight in _WEIGHTS:
+
+    def with_weight(weight: float) -> Floats:
         of_positive = (s + weight * base) / (e + weight * base)
         of_negative = (n - s + weight * (1 - base)) / (n - e + weight * (1 - base))
-        tried.append(np.clip(odds * of_positive / of_negative, 1e-9, 1e9))
-    return min(tried, key=lambda each: _loss(labels, each).mean())
+        return np.clip(odds * of_positive / of_negative, 1e-9, 1e9)
+
+    return _best(labels, map(with_weight, _WEIGHTS))
+
+
+def _best(labels: Labels, tried: Iterable[Floats]) -> Floats:
+    """Returns the odds with the least log loss."""
+    return min(tried, key=lambda odds: _loss(labels, odds).mean())
 
 
 def _base(labels: Labels) -> float:
@@ -160,11 +165,10 @@ def buckets(numbers: Floats, size: int) -> Codes:
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     """Returns the exact area under the ROC curve of 0/1 labels. A pair with equal scores counts half."""
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    positive = labels > 0
-    n = positive.sum()
-    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * (len(labels) - n)))
+    codes = np.unique(scores, return_inverse=True)[1]
+    positive = np.bincount(codes, labels > 0)
+    negative = np.bincount(codes) - positive
+    return float(positive @ (np.cumsum(negative) - negative / 2) / (positive.sum() * negative.sum()))
 
 
 def _neighbours_tell(labels: Labels, codes: Codes, bucket: Codes) -> bool:

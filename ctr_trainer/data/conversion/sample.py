@@ -1,20 +1,19 @@
 """Reads the first rows of a source as columns of numbers, texts, lists or times."""
 
 import dataclasses
-import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data import encoders, parquet, typed
+from ctr_trainer.data import encoders, typed
 from ctr_trainer.data.blocks import BadRow, BadRows, Block
-from ctr_trainer.data.conversion import delimited, libsvm, tfrecord
-from ctr_trainer.data.conversion.convert import bad_rows_of
+from ctr_trainer.data.conversion import delimited, libsvm
+from ctr_trainer.data.conversion.convert import SOURCES, bad_rows_of
 from ctr_trainer.data.conversion.csv_header import see_form
-from ctr_trainer.data.source import Input, SourceFile, list_files
+from ctr_trainer.data.source import Input, list_files
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import CsvFormat, SparseFeature
 from ctr_trainer.system.messages.errors import UserError, listed
@@ -30,119 +29,88 @@ _NUMBERED = r"^[A-Za-z_-]{0,4}\d+$"  # Values such as 17 or i17 that blanks sepa
 _TITLES = 30  # Fewer texts of several words than this are categories, such as `Home and garden`.
 
 
-@dataclasses.dataclass(frozen=True)
 class Column:
     """One column of the sample: one value per row, null if missing.
 
     Its values are float64 for NUMBER, strings for TEXT, and lists for LIST, whose `options` are those of a feature that
     reads them, such as `separator`. OTHER is not supported by features. For TIME, `orders` are the orders of day and
     month in which its texts are dates; see `times.seen_orders`.
+
+    Attributes:
+      present: whether each row has a value, bool[n]; `missing` describes the share of the other rows.
+      distinct: the distinct values; none for lists.
+      codes: the number of each row's value in `distinct`, int64[n]; a missing value has the next number.
+      numbers: the values of a column of numbers, float64[n], NaN if missing.
+      is_whole: whether all values are whole numbers.
+      lists: the rows of the values of all lists, int64[m], and these values as bytes.
     """
 
-    name: str
-    kind: str
-    values: pa.Array
-    orders: Sequence[str] = ("",)
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @functools.cached_property
-    def present(self) -> np.ndarray:
-        """Whether each row has a value, bool[n]."""
-        return self.values.is_valid().to_numpy(zero_copy_only=False)
-
-    @functools.cached_property
-    def distinct(self) -> pa.Array:
-        """The distinct values; none for lists."""
-        return pa.array([]) if self.kind in (LIST, OTHER) else self.values.drop_null().unique()
-
-    @functools.cached_property
-    def codes(self) -> np.ndarray:
-        """The number of each row's value in `distinct`, int64[n]; a missing value has the next number."""
-        indices = pc.index_in(self.values, self.distinct)
-        return indices.fill_null(len(self.distinct)).to_numpy().astype(np.int64)
-
-    @functools.cached_property
-    def numbers(self) -> np.ndarray:
-        """The values of a column of numbers, float64[n], NaN if missing."""
-        return self.values.fill_null(np.nan).to_numpy()
-
-    @functools.cached_property
-    def is_whole(self) -> bool:
-        """Whether all values are whole numbers."""
-        return self.kind == NUMBER and bool(pc.all(pc.equal(self.distinct, pc.round(self.distinct))).as_py())
-
-    @functools.cached_property
-    def lists(self) -> tuple[np.ndarray, pa.Array]:
-        """The rows of the values of all lists, int64[m], and these values as bytes."""
-        owner, values = pc.list_parent_indices(self.values), encoders.to_bytes(self.values.flatten())
-        filled = pc.greater(pc.binary_length(values), 0).fill_null(False)
-        return owner.filter(filled).to_numpy(), values.filter(filled)
-
-    @property
-    def missing(self) -> str:
-        """Describes the share of missing values."""
+    def __init__(
+        self, name: str, kind: str, values: pa.Array, orders: Sequence[str] = ("",), options: Mapping[str, Any] = {}
+    ) -> None:
+        self.name, self.kind, self.values, self.orders, self.options = name, kind, values, orders, options
+        self.present = values.is_valid().to_numpy(zero_copy_only=False)
         share = 1 - self.present.mean()
-        return f"missing in {share:.1%}" if share else "never missing"
+        self.missing = f"missing in {share:.1%}" if share else "never missing"
+        self.distinct = pa.array([]) if kind in (LIST, OTHER) else values.drop_null().unique()
+        if kind in (NUMBER, TEXT):
+            codes = pc.index_in(values, self.distinct).fill_null(len(self.distinct))
+            self.codes = codes.to_numpy().astype(np.int64)
+        if kind == NUMBER:
+            self.numbers = values.fill_null(np.nan).to_numpy()
+        self.is_whole = kind == NUMBER and bool(pc.all(pc.equal(self.distinct, pc.round(self.distinct))).as_py())
+        if kind == LIST:
+            owner, held = pc.list_parent_indices(values), encoders.to_bytes(values.flatten())
+            filled = pc.greater(pc.binary_length(held), 0).fill_null(False)
+            self.lists = owner.filter(filled).to_numpy(), held.filter(filled)
+
+    def where(self, rows: np.ndarray) -> "Column":
+        """Returns the column of some rows, bool[n]."""
+        return Column(self.name, self.kind, self.values.filter(pa.array(rows)), self.orders, self.options)
 
 
-def read_sample(source: Input, format: str, bad_rows: int, encoding: str) -> tuple[list[Column], CsvFormat]:
-    """Returns the columns of the first 200,000 rows, and the form of delimited text.
+def read_sample(source: Input, format: str, bad_rows: int, encoding: str) -> tuple[dict[str, Column], CsvFormat]:
+    """Returns the columns of the first 200,000 rows by name, and the form of delimited text.
 
     `csv_header.see_form` detects the form from the first file. A word such as NA represents a missing value if all
     other values of its column are numbers. At most `bad_rows` unreadable rows may be left out.
     """
-    files, form, bad = list_files(source), CsvFormat(), bad_rows_of(format, bad_rows)
-    if format == "csv":
-        form, names = see_form(files[0].path, encoding)
-        if len(set(names)) < len(names):
-            raise UserError(f"{source}: two columns have the same name; the header is {listed(names)}")
-        table = _first(_tables(delimited.blocks(files, form), bad))
-        columns = {name.strip(): _texts(table[name].combine_chunks()) for name in table.column_names}
+    files, is_csv, form = list_files(source), format == "csv", CsvFormat()
+    if is_csv:
+        form = see_form(files[0].path, encoding)[0]
+    blocks = delimited.blocks(files, form) if is_csv else SOURCES[format](files, None, None)
+    table = _first(blocks, bad_rows_of(format, bad_rows))
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    if is_csv:
+        columns = {name.strip(): _texts(values) for name, values in columns.items()}
         if any(pc.any(pc.starts_with(text, " ")).as_py() for text in columns.values()):
             columns = {name: _texts(pc.utf8_trim_whitespace(text)) for name, text in columns.items()}
             form = dataclasses.replace(form, strip=True)
         nulls = sorted({null for text in columns.values() for null in _nulls(text)})
         form = dataclasses.replace(form, null_values=("", *nulls))
-        found = pa.array(nulls, pa.string())
-        columns = {name: _emptied(text, pc.is_in(text, found)) for name, text in columns.items()}
-        return [_column(name, values) for name, values in columns.items()], form
-    if format in ("libsvm", "libffm"):
-        table = _first(libsvm.tables(files, format, bad))
-        return [_of_tokens(n, table[n].combine_chunks(), format == "libffm") for n in table.column_names], form
-    table = _first(tfrecord.tables(files, bad) if format == "tfrecord" else _parquet_tables(files))
-    columns = {name: table[name].combine_chunks() for name in table.column_names}
+        columns = {n: _emptied(text, pc.is_in(text, pa.array(nulls, pa.string()))) for n, text in columns.items()}
     if format == "tfrecord":  # A feature without several values in any record is no list.
         singles = {name: typed.only(values) for name, values in columns.items() if typed.is_list(values.type)}
         columns |= {name: only for name, (only, several) in singles.items() if several is None}
-    return [_column(name, values) for name, values in columns.items()], form
+    make = _of_indices if format in ("libsvm", "libffm") else _column
+    return {name: make(name, values) for name, values in columns.items()}, form
 
 
-def _tables(blocks: Iterable[Block], bad_rows: BadRows) -> Iterator[pa.Table]:
+def _first(blocks: Iterable[Block], bad_rows: BadRows) -> pa.Table:
+    """Concatenates the first blocks that together have at least `_ROWS` rows."""
+    taken, rows = [], 0
     for block in blocks:
         found: list[BadRow] = []
-        table = block(found).table
+        taken.append(block(found).table)
         bad_rows.add(found)
-        yield table
-
-
-def _parquet_tables(files: Sequence[SourceFile]) -> Iterator[pa.Table]:
-    for file in files:
-        with parquet.open_file(file.path) as opened:
-            names = [*opened.schema_arrow.names, *file.partitions]
-            for batch in opened.iter_batches(50_000, use_threads=False):
-                yield file.complete(pa.Table.from_batches([batch]), names)
-
-
-def _first(tables: Iterable[pa.Table]) -> pa.Table:
-    """Concatenates the first tables that together have at least `_ROWS` rows."""
-    taken, rows = [], 0
-    for table in tables:
-        taken.append(table)
-        rows += len(table)
+        rows += len(taken[-1])
         if rows >= _ROWS:
             break
     if not rows:
         raise UserError("the input has no rows; a feature spec is inferred from rows")
+    names = [name.strip() for name in taken[0].column_names]
+    if len({*names}) < len(names):
+        raise UserError(f"two columns have the same name; the names are {listed(names)}")
     try:
         return pa.concat_tables(taken, promote_options="permissive").slice(0, _ROWS)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -168,8 +136,7 @@ def _column(name: str, values: pa.Array) -> Column:
     distinct = text.drop_null().unique()
     if _all(distinct, _NUMBER) and not pc.any(pc.match_substring_regex(distinct, _CODE)).as_py():
         return Column(name, NUMBER, text.cast(pa.float64()))
-    orders = times.seen_orders(distinct) if len(distinct) else []
-    if orders:
+    if orders := times.seen_orders(distinct) if len(distinct) else []:
         return Column(name, TIME, text, orders)
     if (options := _separated(distinct)) is None:
         return Column(name, TEXT, text)
@@ -177,13 +144,13 @@ def _column(name: str, values: pa.Array) -> Column:
     return Column(name, LIST, encoders.split(text.cast(pa.binary()), feature), options=options)
 
 
-def _of_tokens(name: str, values: pa.Array, has_fields: bool) -> Column:
+def _of_indices(name: str, values: pa.Array) -> Column:
     """Returns a column of `libsvm` or `libffm`. A field with at most one index per line, of value 1, becomes texts."""
     if name == libsvm.LABEL:
         return _column(name, values)
     only, several = typed.only(values)
     weights = pc.replace_substring_regex(only, "^.*:", "").cast(pa.float64())
-    if has_fields and several is None and pc.all(pc.equal(weights, 1.0)).as_py():
+    if name != libsvm.FEATURES and several is None and pc.all(pc.equal(weights, 1.0)).as_py():
         return Column(name, TEXT, pc.replace_substring_regex(only, ":[^:]*$", ""))
     values = _emptied(values, pc.equal(pc.list_value_length(values), 0))
     return Column(name, LIST, values, options={"weight_separator": ":"})

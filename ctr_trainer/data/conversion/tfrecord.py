@@ -13,7 +13,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.blocks import BadRow, BadRows, Block, Chunk
+from ctr_trainer.data.blocks import BadRow, Block, Chunk
 from ctr_trainer.data.source import SourceFile
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.host_function import calling_thread_config
@@ -34,8 +34,10 @@ _OF_GRAPH = re.compile(r"^Graph execution error:.*?\nNode: '[^']*'\n|\s*\[\[.*",
 _KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
 
 
-def read(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None) -> Iterator[Block]:
+def read(files: Iterable[SourceFile], spec: FeatureSpec | None, time: str | None) -> Iterator[Block]:
     """Yields blocks of the columns that the spec needs, one column per feature; see `typed` for lists.
+
+    Without a spec, they are lists, of all features.
 
     The first records of a file determine whether a feature has bytes, integers or floats. A feature that these records
     lack has the same kind as in the previous files.
@@ -43,7 +45,8 @@ def read(files: Iterable[SourceFile], spec: FeatureSpec, time: str | None) -> It
     wanted = typed.uses(spec, time)
     for file, kinds, table, numbers, misfits in _parsed(files, wanted):
         typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
-        yield functools.partial(_chunk, misfits, file.complete(table, wanted), wanted, file.path, numbers)
+        table = file.complete(table, wanted or file.partitions)
+        yield functools.partial(_chunk, misfits, table, wanted, file.path, numbers)
 
 
 def _chunk(
@@ -58,25 +61,18 @@ def _chunk(
     return typed.as_chunk(table, wanted, file, numbers, bad_rows)
 
 
-def tables(files: Iterable[SourceFile], bad_rows: BadRows) -> Iterator[pa.Table]:
-    """Yields the records of files as tables with a list column per feature. Records may add features."""
-    for file, _, table, _, misfits in _parsed(files, None):
-        bad_rows.add(misfits)
-        yield file.complete(table, file.partitions)
-
-
 def _parsed(
-    files: Iterable[SourceFile], wanted: Mapping[str, Use] | None
+    files: Iterable[SourceFile], wanted: Mapping[str, Use]
 ) -> Iterator[tuple[SourceFile, dict[str, str], pa.Table, np.ndarray, list[BadRow]]]:
     """Yields (file, kinds of the features, table of the good records, their numbers, the bad records)."""
     kinds: dict[str, str] = {}
-    with contextlib.closing(ExampleReader(wanted or {})) as reader:
+    with contextlib.closing(ExampleReader(wanted)) as reader:
         for file in files:
             first = 0
             # TensorFlow reads local files only, so a remote file is copied to the local disk while it is read.
             with path_of(file.path).local_file() as local, contextlib.closing(_records(local, file.path)) as blocks:
                 for records in blocks:
-                    if wanted is None or not first:
+                    if not wanted or not first:
                         kinds = kinds | _kinds(records, wanted)
                         reader.use(kinds)
                     table, misfits = reader.parse(records) if kinds else (pa.table({}), list(range(len(records))))
@@ -142,15 +138,15 @@ def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int
     return found
 
 
-def _kinds(records: np.ndarray, wanted: Mapping[str, Use] | None = None) -> dict[str, str]:
-    """Returns the kind of each wanted feature that occurs in the records, in the order of `wanted`, or by name."""
+def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
+    """Returns the kind of each feature that occurs in the records, in the order of `wanted`, or of all by name."""
     found: dict[str, str] = {}
     for record in records:
         with contextlib.suppress(Exception):  # If the record is not an Example, the parser reports it with its row.
             for name, feature in tf.train.Example.FromString(record).features.feature.items():
-                if (wanted is None or name in wanted) and name not in found and (kind := feature.WhichOneof("kind")):
+                if (not wanted or name in wanted) and name not in found and (kind := feature.WhichOneof("kind")):
                     found[name] = kind
-        if wanted is not None and len(found) == len(wanted):
+        if wanted and len(found) == len(wanted):
             break
     return {
         name: found[name] for name in wanted or sorted(found) if name in found
