@@ -1,6 +1,8 @@
 """A small data set with every kind of feature, made anew in each test's directory."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.features.spec import FeatureSpec
@@ -69,6 +71,17 @@ slot = "item"
 combiner = "none"
 max_length = 4
 """
+# Vectors of 30 of the 60 items, and of values that do not occur.
+ITEMS = [f"i{number}" for number in range(30)]
+NEVER = ["never", "nowhere"]
+VECTORS = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+PRETRAINED = """
+[[pretrained]]
+name = "item"
+file = "vectors.parquet"
+key = "id"
+value = "vector"
+"""
 # Two labels, of which the second implies the first.
 MULTI_SPEC = SPEC.replace(
     '[label]\ncolumn = "clicked"',
@@ -119,3 +132,10 @@ def make(directory, rows, seed=0, labels=1, more=""):
         progress=False,
     )
     return directory / "data"
+
+
+def make_pretrained(directory, rows, more="", vectors=VECTORS):
+    """Makes a converted data set whose rows of items begin with vectors; `more` ends the spec's `[[pretrained]]`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"id": ITEMS + NEVER, "vector": vectors.tolist()}), directory / "vectors.parquet")
+    return make(directory, rows, more=PRETRAINED + more)

@@ -86,8 +86,11 @@ def run(
             raise UserError(f"--{name}={path}: each trial reads the same data, and a stream is read once; give files")
         open_dataset(path)  # Data that is not converted raises an error: each trial would convert it again.
     own, found = TrialPlan.of(given, experiment, evaluation, metrics), space.load(flags.space)
-    widened = tuple(each.widened(own.texts[each.flag]) if each.flag in own.texts else each for each in found.parameters)
     info = open_dataset(data.train_data)
+    if info.spec.pretrained and not flags.space:  # The vectors of a file have one length.
+        parameters = tuple(each for each in found.parameters if each.flag != "embedding_dim")
+        found = dataclasses.replace(found, parameters=parameters)
+    widened = tuple(each.widened(own.texts[each.flag]) if each.flag in own.texts else each for each in found.parameters)
     has_pieces = any(feature.pieces for feature in info.spec.dense)
     facts = Facts(info.rows, keys=sum(info.distinct.values()), has_validation=True, has_pieces=has_pieces)
     plans = TrialPlans(own, dataclasses.replace(found, parameters=widened), facts)

@@ -4,8 +4,6 @@ import dataclasses
 import json
 import logging
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer import cli
@@ -125,10 +123,8 @@ def test_all_rows_of_middle_data_take_all_steps_unless_they_need_a_service(given
 
 @pytest.mark.parametrize(("trained", "can_share"), [("true", True), ("false", False)])
 def test_frozen_rows_cannot_take_every_step(tmp_path, trained, can_share):
-    pq.write_table(pa.table({"item": ["i1"], "vector": [[0.5] * 4]}), tmp_path / "vectors.parquet")
-    more = '[[pretrained]]\nname = "item"\nfile = "vectors.parquet"\nkey = "item"\nvalue = "vector"\n'
     distributed.init()
-    data = small.make(tmp_path, rows=20, more=f"\n{more}trained = {trained}\n")
+    data = small.make_pretrained(tmp_path, rows=20, more=f"trained = {trained}\n")
     assert data_recipe.facts_of(replaced(Experiment(), {"train_data": str(data)})).can_share == can_share
 
 

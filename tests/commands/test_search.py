@@ -11,6 +11,8 @@ import time
 import pytest
 
 from ctr_trainer import cli
+from ctr_trainer.commands import search
+from tests import small
 
 pytest.importorskip("optuna", reason="search needs optuna: pip install 'ctr_trainer[search]'")
 pytestmark = pytest.mark.integration
@@ -122,6 +124,15 @@ def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_later(tmp_path, d
     assert cli.main([*arguments[:-1], "--minutes=0", "--budget_rows=400"]) == 0
     again = _trials(tmp_path)[2]
     assert (again["learning_rate"], again["dropout"]) == (interrupted["learning_rate"], interrupted["dropout"])
+
+
+def test_the_default_space_keeps_the_length_of_pretrained_vectors(tmp_path, data, monkeypatch):
+    found = []
+    monkeypatch.setattr(search, "_search", lambda plans, _: found.append(plans.space.parameters))
+    for path in (data, small.make_pretrained(tmp_path, rows=20)):
+        assert cli.main(["search", f"--train_data={path}", f"--eval_data={path}"]) == 0
+    flags = [{each.flag for each in parameters} for parameters in found]
+    assert flags[0] - flags[1] == {"embedding_dim"} and len(flags[1]) > 3
 
 
 def test_without_optuna_the_message_says_how_to_install_it(tmp_path, data, capsys, monkeypatch):

@@ -18,23 +18,7 @@ from tests import small
 from tests.checkpoints import rows_by_key
 from tests.estimator import deepfm
 from tests.row_optimizers import row_optimizer
-
-ITEMS = [f"i{number}" for number in range(30)]  # The data have twice as many.
-NEVER = ["never", "nowhere"]
-VECTORS = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
-SPEC = """
-[[pretrained]]
-name = "item"
-file = "vectors.parquet"
-key = "id"
-value = "vector"
-"""
-
-
-def _data(tmp_path, more="", vectors=VECTORS):
-    tmp_path.mkdir(exist_ok=True)
-    pq.write_table(pa.table({"id": ITEMS + NEVER, "vector": vectors.tolist()}), tmp_path / "vectors.parquet")
-    return small.make(tmp_path, rows=320, more=SPEC + more)
+from tests.small import ITEMS, NEVER, VECTORS, make_pretrained
 
 
 def _train(path, data, steps, **embedding):
@@ -49,7 +33,7 @@ def _of(rows, names):
 
 @pytest.mark.parametrize("has_service", [False, pytest.param(True, marks=pytest.mark.integration)])
 def test_frozen_rows_stay_what_they_are_while_others_train(tmp_path, has_service):
-    data, model = _data(tmp_path, "trained = false\n"), tmp_path / "model"
+    data, model = make_pretrained(tmp_path, 320, "trained = false\n"), tmp_path / "model"
     (tmp_path / "vectors.parquet").unlink()
     settings = {"l2": 0.01, "clip_norm": 1.0, "sync_steps": 3} if has_service else {"l2": 0.01, "clip_norm": 1.0}
     model.mkdir()
@@ -69,7 +53,7 @@ def test_frozen_rows_stay_what_they_are_while_others_train(tmp_path, has_service
 
 @pytest.mark.parametrize("optimizer", ["adamw", "ftrl"])  # Each moves a row without a gradient.
 def test_frozen_rows_stay_with_decay_and_penalties(tmp_path, optimizer):
-    data = _data(tmp_path, "trained = false\n")
+    data = make_pretrained(tmp_path, 320, "trained = false\n")
     chosen = row_optimizer(optimizer, weight_decay=0.5, l1=0.01, l2=0.01, initial_accumulator=0.1)
     rows = _train(tmp_path / "model", data, 10, optimizer=chosen)
     np.testing.assert_array_equal(_of(rows, ITEMS + NEVER)[:, :4], VECTORS)
@@ -77,7 +61,7 @@ def test_frozen_rows_stay_with_decay_and_penalties(tmp_path, optimizer):
 
 
 def test_trained_rows_begin_with_the_vectors(tmp_path):
-    data = _data(tmp_path)
+    data = make_pretrained(tmp_path, 320)
     before, after = (_train(tmp_path / f"model{steps}", data, steps) for steps in (1, 20))
     first, last = (_of(rows, ITEMS + NEVER)[:, :4] for rows in (before, after))
     is_same = (first == VECTORS).all(1)
@@ -87,16 +71,16 @@ def test_trained_rows_begin_with_the_vectors(tmp_path):
 
 
 def test_vectors_of_another_length_and_rows_that_cannot_stay_are_refused(tmp_path):
-    data = _data(tmp_path, vectors=VECTORS[:, :3])
+    data = make_pretrained(tmp_path, 320, vectors=VECTORS[:, :3])
     with pytest.raises(UserError, match=r"the file of \[\[pretrained\]\] 'item': row 1, .* is not a list of 4 finite"):
         _train(tmp_path / "model", data, 1)
-    data = _data(tmp_path / "frozen", "trained = false\n")
+    data = make_pretrained(tmp_path / "frozen", 320, "trained = false\n")
     with pytest.raises(SettingError, match="trained = false keeps rows as they are, and optimizer=dense_adam"):
         _train(tmp_path / "frozen" / "model", data, 1, optimizer="dense_adam")
     pq.write_table(pa.table({"key": [1], "row": [[0.0] * 5]}), tmp_path / "dim4.parquet")
     with pytest.raises(UserError, match=r"warm_start=.* and \[\[pretrained\]\] both give the first rows"):
         deepfm.estimator(tmp_path / "warm", warm_start=str(tmp_path)).train(lambda: BatchReader(data, 32), max_steps=1)
-    text = small.SPEC + SPEC
+    text = small.SPEC + small.PRETRAINED
     (tmp_path / "spec.toml").write_text(text.replace('"item"\nfile', '"price"\nfile'))
     with pytest.raises(UserError, match=r"\[\[pretrained\]\] price: expected the names of \[\[sparse\]\] features"):
         small.FeatureSpec.load(tmp_path / "spec.toml")

@@ -1,6 +1,5 @@
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.features.hashing import keys
@@ -9,23 +8,12 @@ from tests.parallel import launch
 from tests.parallel.summed import NORMED, WAYS
 
 pytestmark = pytest.mark.integration
-ITEMS = [f"i{number}" for number in range(30)]  # The data have twice as many.
-VECTORS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
-SPEC = """
-[[pretrained]]
-name = "item"
-file = "vectors.parquet"
-key = "id"
-value = "vector"
-"""
 
 
 @pytest.fixture(scope="module")
 def outs(tmp_path_factory):
     """By number of workers, the directory of what two workers, and a lone worker with the batches of both, became."""
-    directory = tmp_path_factory.mktemp("summed")
-    pq.write_table(pa.table({"id": ITEMS, "vector": VECTORS.tolist()}), directory / "vectors.parquet")
-    data = small.make(directory, rows=400, more=SPEC)
+    data = small.make_pretrained(tmp_path_factory.mktemp("summed"), rows=400)
     outs = {workers: tmp_path_factory.mktemp(f"workers{workers}") for workers in (2, 0)}
     for workers, out in outs.items():
         launch.run(workers, launch.WORKERS / "summed_rows.py", data, out, 2)
@@ -40,9 +28,8 @@ def test_workers_of_a_host_make_the_row_steps_of_one_worker_with_all_batches(out
     for variable, value in one.items():
         np.testing.assert_allclose(two[variable], value, atol=1e-6, rtol=1e-6, err_msg=variable)
     assert np.ptp(one["rows"]) > 0.01  # The rows were trained.
-    items = two["rows"][np.searchsorted(two["keys"], np.sort(keys("item", pa.array(ITEMS)))), :4]
-    vectors = VECTORS[np.argsort(keys("item", pa.array(ITEMS)))]
-    assert np.array_equal(items, vectors) == WAYS[name].is_frozen
+    items = two["rows"][np.searchsorted(two["keys"], keys("item", pa.array(small.ITEMS))), :4]
+    assert np.array_equal(items, small.VECTORS[:30]) == WAYS[name].is_frozen
 
 
 @pytest.mark.parametrize("name", NORMED)

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +13,8 @@ from ctr_trainer.data.conversion.measurement import Labels, added, auc, buckets
 from ctr_trainer.data.source import Source
 from ctr_trainer.features.columns import DenseFeature, SparseFeature
 from ctr_trainer.features.hashing import keys
-from ctr_trainer.features.spec import FeatureSpec
 
-ROWS = 100_000  # Number of rows to examine: enough to detect a leak, and read in a second.
+_ROWS = 100_000  # Number of rows to examine: enough to detect a leak, and read in a second.
 _AUC = 0.99
 _FEWEST = 20  # Groups with fewer rows are not significant.
 _CHANCE = 1e-9  # A pure group is significant if it occurs by chance with a lower probability.
@@ -27,24 +25,26 @@ _STATES = 50  # With more numbers than this, a column has amounts. A capital gai
 _log = logging.getLogger(__name__)
 
 
-def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[tuple[str, str]]:
-    """Finds the features that leak a label on their own. Returns (feature, the evidence as a sentence) of each.
-
-    Of the encoded tables (see `encode.Encoder`), those after the first `ROWS` rows are not read.
-    """
-    taken = list(_first(tables)) if spec.labelled else []
-    if not taken:
-        return []
-    table = pa.concat_tables(taken)
-    leaks = []
+def warn_of_leaks(data: Source) -> None:
+    """Logs a warning for each feature of a source that leaks a label. Samples row groups from the whole data."""
+    with contextlib.closing(data):
+        spec, groups, rows = data.spec, len(data.group_rows), sum(data.group_rows)
+        if not spec.labelled or not rows:
+            return
+        wanted = min(groups, -(-_ROWS * groups // rows))
+        table = pa.concat_tables(data.read(number * groups // wanted) for number in range(wanted))
     features: tuple[DenseFeature | SparseFeature, ...] = (*spec.dense, *spec.sparse)
     for column, label in label_columns(spec).items():
         labels = table[column].to_numpy() > 0.5
         of = f" for the label {label.name!r}" if spec.other_labels else ""
         for feature in features:
             if why := _of_encoded(table[feature.name].combine_chunks(), feature, labels):
-                leaks.append((feature.name, f"column {feature.column!r} {why}{of}"))
-    return leaks
+                _log.warning(
+                    "%s: column %r %s%s. If its value is known only after the label, remove feature %r from the "
+                    "feature spec, because a model with this feature is useless in serving; if it is another outcome, "
+                    "it can be a second label",
+                    *(data.name, feature.column, why, of, feature.name),
+                )
 
 
 def _of_encoded(column: pa.Array, feature: DenseFeature | SparseFeature, labels: Labels) -> str:
@@ -57,30 +57,6 @@ def _of_encoded(column: pa.Array, feature: DenseFeature | SparseFeature, labels:
         return evidence(values, ~np.isnan(values), labels)
     missing = keys(feature.slot, pa.array([""]))[0] if isinstance(feature, SparseFeature) else 0
     return evidence(values, (values != 0) & (values != missing), labels)
-
-
-def warn_of_leaks(data: Source) -> None:
-    """Logs a warning for each feature of a source that leaks the label. Samples row groups from the whole data."""
-    with contextlib.closing(data):
-        groups = len(data.group_rows)
-        wanted = min(groups, -(-ROWS * groups // max(sum(data.group_rows), 1)))
-        chosen = [number * groups // wanted for number in range(wanted)]
-        leaks = find_leaks(map(data.read, chosen), data.spec)
-    for feature, said in leaks:
-        _log.warning(
-            "%s: %s. If its value is known only after the label, remove feature %r from the feature spec, because a "
-            "model with this feature is useless in serving; if it is another outcome, it can be a second label",
-            *(data.name, said, feature),
-        )
-
-
-def _first(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    rows = 0
-    for table in tables:
-        yield table
-        rows += len(table)
-        if rows >= ROWS:
-            return
 
 
 def evidence(values: np.ndarray | None, present: Labels, labels: Labels) -> str:
