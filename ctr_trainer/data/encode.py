@@ -99,7 +99,7 @@ def encoding(feature: SparseFeature) -> Callable[[pa.Array], Encoded]:
 
 def _number(values: pa.Array) -> Encoded:
     if _has_dates(values):
-        seconds = times.seconds(values)
+        seconds = np.where(times.is_date(values), times.seconds(values), np.nan)
         wrong = np.isnan(seconds) & values.is_valid().to_numpy(zero_copy_only=False)
         return Encoded(
             pa.array(seconds.astype(np.float32)), encoders.any_bad(None, wrong), "a date, as the first value"

@@ -15,7 +15,7 @@ from ctr_trainer.features.columns import CrossFeature, SparseFeature, Statistics
 from ctr_trainer.features.hashing import graph_cross_keys, graph_keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE, operation_name
-from ctr_trainer.features.times import graph_derived
+from ctr_trainer.features.times import graph_dates, graph_derived
 
 # Name of the signature, and kinds of its outputs; see `key_outputs`.
 SIGNATURE = "keys"
@@ -135,13 +135,14 @@ class RawKeys:
         return self._looked[name]
 
     def numbers(self, name: str) -> tf.Tensor:
-        """Returns float32[B], the numbers of a column; NaN for a missing one and for a text that is none."""
+        """Returns float32[B], the numbers of a column, of dates the seconds; NaN for all other texts."""
         values = self.receiver(name)
         if values.dtype != tf.string:
             return values
-        good = tf.strings.regex_full_match(_without(self._null_values, values), _NUMBER)
-        numbers = tf.strings.to_number(tf.where(good, values, tf.fill(tf.shape(values), "0")))
-        return tf.where(good & tf.math.is_finite(numbers), numbers, tf.fill(tf.shape(numbers), float("nan")))
+        texts = _without(self._null_values, values)
+        good = tf.strings.regex_full_match(texts, _NUMBER)
+        numbers = tf.strings.to_number(tf.where(good, texts, tf.fill(tf.shape(texts), "0")))
+        return tf.where(good & tf.math.is_finite(numbers), numbers, tf.cast(graph_dates(texts), tf.float32))
 
     def singles(self, features: Sequence[SparseFeature]) -> tf.Tensor:
         """Returns int64[B, F], the keys of single-valued features."""

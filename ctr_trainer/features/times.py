@@ -157,6 +157,19 @@ def graph_seconds(texts: "tf.Tensor") -> tuple["tf.Tensor", "tf.Tensor"]:
     return tf.where(date, of_date, of_number), number | date
 
 
+def graph_dates(texts: "tf.Tensor") -> "tf.Tensor":
+    """Returns float64[B], the seconds of string[B] where it is a date, see `is_date`, else NaN."""
+    import tensorflow as tf
+
+    is_date, none = tf.strings.regex_full_match(texts, _DATE), tf.fill(tf.shape(texts), np.float64("nan"))
+
+    def found() -> "tf.Tensor":
+        seconds, good = graph_seconds(texts)
+        return tf.where(is_date & good, seconds, none)
+
+    return tf.cond(tf.reduce_any(is_date), found, lambda: none)  # Numbers do not pay for dates.
+
+
 def graph_derived(texts: "tf.Tensor", what: str) -> "tf.Tensor":
     """Derives values from string[B] with TensorFlow operations, as string[B] of digits; "" if missing or invalid."""
     import tensorflow as tf

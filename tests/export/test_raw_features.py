@@ -39,7 +39,10 @@ SPEC = FeatureSpec.from_dict(
         "name": "raw",
         "label": {"column": "y"},
         "csv": {"null_values": ["", "-"]},
-        "dense": [{"name": "amount", "column": "count", "transform": "log1p", "default": 7.0}],
+        "dense": [
+            {"name": "amount", "column": "count", "transform": "log1p", "default": 7.0},
+            {"name": "since", "column": "joined", "transform": "standardize", "default": 1.5e9},
+        ],
         "sparse": [
             {"name": "hour", "column": "at", "dim": 2, "derive": "hour"},
             {"name": "weekday", "column": "at", "dim": 2, "derive": "weekday", "missing": "zero"},
@@ -53,6 +56,7 @@ SPEC = FeatureSpec.from_dict(
             {"name": "set", "column": "listed", "dim": 2, "combiner": "sum", "brackets": True},
             {"name": "listed", "dim": 2},
             {"name": "steps", "column": "count", "dim": 2, "buckets": [0, 5]},
+            {"name": "joined", "dim": 2},
         ],
         "cross": [
             {"columns": ["hour", "whole"], "dim": 2},
@@ -119,11 +123,13 @@ def test_an_export_takes_each_raw_column_once_and_gives_predicts_numbers(tmp_pat
         tags = [f"t{tag}" for tag in rng.integers(0, 9, rng.integers(0, 4))]
         at = FORMS[i % 5].format(day=day, hour=hour)
         kinds = ("a|b-c", "-", "", "b", "a-a|c-b|d")[i % 5]
-        lines.append(f'{hour // 12 ^ (day % 7 > 4)},{at},{COUNTS[i % 6]},"{tags}",{kinds},"{tags[:2]}"\n')
-    (tmp_path / "a.csv").write_text("y,at,count,tags,kinds,listed\n" + "".join(lines))
+        joined = "-" if i % 9 == 0 else f"20{day:02}-02-03"
+        lines.append(f'{hour // 12 ^ (day % 7 > 4)},{at},{COUNTS[i % 6]},"{tags}",{kinds},"{tags[:2]}",{joined}\n')
+    (tmp_path / "a.csv").write_text("y,at,count,tags,kinds,listed,joined\n" + "".join(lines))
     with _served(tmp_path / "a.csv", SPEC, "deepfm", TrainOp("adagrad", 0.1, 0.5), epochs=3) as found:
         session, signatures, raw, expected = found
-        assert set(raw) == {"at", "count", "tags", "kinds", "listed"} == signatures["serving_default"].inputs.keys()
+        names = {"at", "count", "tags", "kinds", "listed", "joined"}
+        assert set(raw) == names == signatures["serving_default"].inputs.keys()
         assert "".join(sorted({value.decode() for value in raw["tags"].ravel()})) == "t0t1t2t3t4t5t6t7t8"
         assert expected.std() > 0.02
         for context in ({"at", "kinds"}, {"count", "listed", "tags"}):
