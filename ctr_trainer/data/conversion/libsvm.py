@@ -35,15 +35,10 @@ def read(
     `index` if the feature has no weights. If the spec is unlabelled, lines may lack the label. Without a spec, blocks
     have the label and all features or fields, with weights.
     """
-    return (functools.partial(_chunk, spec, time, pattern, *block) for block in _texts(files))
-
-
-def _texts(files: Iterable[SourceFile]) -> Iterator[tuple[str, bytes, int]]:
-    """Yields (file, whole lines, number of the first line, from 1)."""
     for file in files:
         first = 1
         for text in text_blocks(file.path):
-            yield file.path, text, first
+            yield functools.partial(_chunk, spec, time, pattern, file.path, text, first)
             first += text.count(b"\n")
 
 

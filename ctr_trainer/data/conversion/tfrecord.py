@@ -42,11 +42,23 @@ def read(files: Iterable[SourceFile], spec: FeatureSpec | None, time: str | None
     The first records of a file determine whether a feature has bytes, integers or floats. A feature that these records
     lack has the same kind as in the previous files.
     """
-    wanted = typed.uses(spec, time)
-    for file, kinds, table, numbers, misfits in _parsed(files, wanted):
-        typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
-        table = file.complete(table, wanted or file.partitions)
-        yield functools.partial(_chunk, misfits, table, wanted, file.path, numbers)
+    wanted, kinds = typed.uses(spec, time), dict[str, str]()
+    with contextlib.closing(ExampleReader(wanted)) as reader:
+        for file in files:
+            first = 0
+            # TensorFlow reads local files only, so a remote file is copied to the local disk while it is read.
+            with path_of(file.path).local_file() as local, contextlib.closing(_records(local, file.path)) as blocks:
+                for records in blocks:
+                    if not wanted or not first:
+                        kinds = kinds | _kinds(records, wanted)
+                        typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
+                        reader.use(kinds)
+                    table, misfits = reader.parse(records) if kinds else (pa.table({}), list(range(len(records))))
+                    table = file.complete(table, wanted or file.partitions)
+                    numbers = first + 1 + np.delete(np.arange(len(records)), misfits)
+                    bad = [BadRow(file.path, first + row + 1, *_fault(records[row], kinds)) for row in misfits]
+                    yield functools.partial(_chunk, bad, table, wanted, file.path, numbers)
+                    first += len(records)
 
 
 def _chunk(
@@ -59,27 +71,6 @@ def _chunk(
 ) -> Chunk:
     bad_rows += misfits
     return typed.as_chunk(table, wanted, file, numbers, bad_rows)
-
-
-def _parsed(
-    files: Iterable[SourceFile], wanted: Mapping[str, Use]
-) -> Iterator[tuple[SourceFile, dict[str, str], pa.Table, np.ndarray, list[BadRow]]]:
-    """Yields (file, kinds of the features, table of the good records, their numbers, the bad records)."""
-    kinds: dict[str, str] = {}
-    with contextlib.closing(ExampleReader(wanted)) as reader:
-        for file in files:
-            first = 0
-            # TensorFlow reads local files only, so a remote file is copied to the local disk while it is read.
-            with path_of(file.path).local_file() as local, contextlib.closing(_records(local, file.path)) as blocks:
-                for records in blocks:
-                    if not wanted or not first:
-                        kinds = kinds | _kinds(records, wanted)
-                        reader.use(kinds)
-                    table, misfits = reader.parse(records) if kinds else (pa.table({}), list(range(len(records))))
-                    numbers = first + 1 + np.delete(np.arange(len(records)), misfits)
-                    bad = [BadRow(file.path, first + row + 1, *_fault(records[row], kinds)) for row in misfits]
-                    yield file, kinds, table, numbers, bad
-                    first += len(records)
 
 
 def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None, None]:
