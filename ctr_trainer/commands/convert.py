@@ -17,9 +17,7 @@ if TYPE_CHECKING:  # At run time the functions import it, so that the help appea
 @dataclasses.dataclass(frozen=True)
 class ConvertFlags(Settings, title="Convert"):
     format: str = setting(
-        "",
-        "format of the input",
-        choices=("criteo", "csv", "parquet", "tfrecord", "libsvm", "libffm", "synthetic"),
+        "", "format of the input", choices=("criteo", "csv", "parquet", "tfrecord", "libsvm", "libffm", "synthetic")
     )
     input: str = setting(
         "",
@@ -73,11 +71,7 @@ EXAMPLES = (
     "python -m ctr_trainer convert --format=parquet --input=spark/clicks --feature_spec=my.toml --output=data/my",
     "python -m ctr_trainer convert --engine=spark --format=criteo --input='/shared/day_*' --output=/shared/criteo",
 )
-_SPEC_OF_FORMAT = {
-    "criteo": "criteo.toml",
-    "libsvm": "libsvm.toml",
-    "synthetic": "demo.toml",
-}
+_SPEC_OF_FORMAT = {"criteo": "criteo.toml", "libsvm": "libsvm.toml", "synthetic": "demo.toml"}
 
 
 def run(flags: ConvertFlags) -> None:
@@ -87,10 +81,8 @@ def run(flags: ConvertFlags) -> None:
     if flags.infer:
         _infer(flags)
         return
-    if flags.label:
-        raise UserError("--label is for --infer; for a conversion the feature spec names the label")
-    if flags.crosses:
-        raise UserError("--crosses is for --infer; for a conversion the feature spec has them, as [[cross]]")
+    if flags.label or flags.crosses:
+        raise UserError("--label and --crosses are for --infer; for a conversion the feature spec has them")
     require(flags, "format", "output")
     if flags.format != "synthetic":
         require(flags, "input")

@@ -190,12 +190,7 @@ def graph_derived(texts: "tf.Tensor", what: str) -> "tf.Tensor":
 
 
 def _instant(
-    year: "tf.Tensor",
-    month: "tf.Tensor",
-    day: "tf.Tensor",
-    hour: "tf.Tensor",
-    minute: "tf.Tensor",
-    second: "tf.Tensor",
+    year: "tf.Tensor", month: "tf.Tensor", day: "tf.Tensor", hour: "tf.Tensor", minute: "tf.Tensor", second: "tf.Tensor"
 ) -> tuple["tf.Tensor", "tf.Tensor"]:
     """Returns (seconds since 1970, whether the time is valid)."""
     start = _days(year, month, day)

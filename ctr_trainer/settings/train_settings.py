@@ -58,10 +58,7 @@ class Schedule(Settings, title="Schedule of the learning rate", params_flag="lr_
         flag="lr_schedule",
     )
     warmup_steps: float = setting(
-        0,
-        "warm-up: steps or epochs over which the learning rates rise from 0; 0 has none",
-        "unit",
-        minimum=0.0,
+        0, "warm-up: steps or epochs over which the learning rates rise from 0; 0 has none", "unit", minimum=0.0
     )
     decay_steps: float = setting(
         0,

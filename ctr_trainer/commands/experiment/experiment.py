@@ -109,8 +109,7 @@ class WorkersSettings(Settings, title="Workers"):
         minimum=1.0,
     )
     autotune: bool = setting(
-        False,
-        "with --dense_exchange=horovod: have Horovod search for its fastest settings; --autotune_log gets them",
+        False, "with --dense_exchange=horovod: have Horovod search for its fastest settings; --autotune_log gets them"
     )
     autotune_log: str = setting(
         "",

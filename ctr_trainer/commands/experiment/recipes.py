@@ -149,11 +149,7 @@ def length_of(facts: Facts, given: Mapping[str, Any]) -> dict[str, Any]:
     passes = -(-steps // -(-facts.rows // _BATCH[facts.size]))
     periods = [given[name] for name in ("eval_steps", "eval_epochs") if name in given]
     if not facts.has_validation or not given.get("best_metric", "auc") or (periods and not any(periods)):
-        return {
-            "epochs": _epochs_unseen(facts, passes),
-            "lr_schedule": "linear",
-            "embedding_lr_schedule": "same",
-        }
+        return {"epochs": _epochs_unseen(facts, passes), "lr_schedule": "linear", "embedding_lr_schedule": "same"}
     # Epochs of nearly the same AUC differ in calibration, which only log loss measures.
     metric = "loss" if facts.several_labels else "logloss"
     patience = 3 if facts.is_of_numbers else 1  # An ensemble of networks still improves after a bad epoch.

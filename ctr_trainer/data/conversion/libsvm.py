@@ -43,13 +43,7 @@ def read(
 
 
 def _chunk(
-    spec: FeatureSpec | None,
-    time: str | None,
-    pattern: str,
-    file: str,
-    text: bytes,
-    first: int,
-    bad_rows: list[BadRow],
+    spec: FeatureSpec | None, time: str | None, pattern: str, file: str, text: bytes, first: int, bad_rows: list[BadRow]
 ) -> Chunk:
     wanted = typed.uses(spec, time)
     lines, numbers = _good_lines(text, file, first, pattern, spec is None or spec.labelled, bad_rows)
