@@ -45,10 +45,7 @@ class Use:
 
 
 def uses(spec: FeatureSpec | None, time: str | None = None) -> dict[str, Use]:
-    """Returns the Use of each source column that is read; `time` is the column of a split by time.
-
-    Without a spec, there are none, and readers read all columns as they are.
-    """
+    """Returns the Use of each column that is read, {} without a spec for all; `time` is the column of a time split."""
     if spec is None:
         return {}
     labels = label_columns(spec).values()
@@ -72,7 +69,9 @@ def uses(spec: FeatureSpec | None, time: str | None = None) -> dict[str, Use]:
 
 def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: FeatureSpec | None, cure: str = "") -> None:
     """Raises UserError, with the advice `cure`, if a source lacks a column of `uses` or has several with its name."""
-    for column, use in wanted.items() if spec else ():
+    if spec is None:
+        return
+    for column, use in wanted.items():
         if list(names).count(column) > 1:
             raise UserError(
                 f"{file}: {list(names).count(column)} columns are named {column!r}, the column of {use.why}; rename one"

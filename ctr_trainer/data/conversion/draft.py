@@ -36,20 +36,15 @@ _log = logging.getLogger(__name__)
 
 
 class Draft:
-    """A feature spec to write, of all columns but the label.
+    """A feature spec to write: all columns but the label, and at most `count` crosses, see `measurement.crosses`.
 
     `ids` and `left_out` have the reasons of columns, and `weak` columns have no influence of their own on the label.
     `features` are the lines of the features by section. `_amounts` are columns of at least five numbers, and the
     options for their missing values, and `_gains` are the sums of the gains of single amounts (`dense`) and categories
-    (`sparse`). `_codes` are the numbers of the values of each single-valued column, of which `_categories` are
-    categories.
+    (`sparse`). `_codes` are the numbers of the values of single-valued columns, also of those in `_categories`.
     """
 
     def __init__(self, columns: Collection[Column], labels: Labels, count: int) -> None:
-        """Places the columns. Lists come last, because they may share values with another column.
-
-        At most `count` crosses are added, see `measurement.crosses`.
-        """
         self._labels, self._taken, self._gains = labels, {c.name for c in columns}, {"dense": 0.0, "sparse": 0.0}
         self.ids, self.left_out, self.weak = dict[str, str](), dict[str, str](), list[str]()
         self.features: dict[str, list[str]] = {"dense": [], "sparse": [], "cross": []}
@@ -65,7 +60,7 @@ class Draft:
                 self._place_time(c)
             elif self._place_single(c):
                 singles.append(c)
-        for c in lists:
+        for c in lists:  # They may share values with any other column.
             self._place_list(c, singles)
         share = self._gains["dense"] / max(sum(self._gains.values()), 1e-9)
         has_few_keys = sum(len(c.distinct) for c in singles) <= _KEYS * len(labels)

@@ -98,7 +98,7 @@ def crosses(
     for _, name in 2 * order:  # The second time, correlated columns correct each other.
         odds = added(labels, odds, columns[name])
     best = [name for _, name in order if name in categories][:_MOST_CROSSED]
-    pairs, found = list(itertools.combinations(sorted(best, key=list(columns).index), 2)), []
+    pairs, found = [*itertools.combinations([name for name in columns if name in best], 2)], []
     for _ in range(count):
         before, tried = _loss(labels, odds), []
         for pair in pairs:

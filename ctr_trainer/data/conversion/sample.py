@@ -136,9 +136,10 @@ def _column(name: str, values: pa.Array) -> Column:
     distinct = text.drop_null().unique()
     if _all(distinct, _NUMBER) and not pc.any(pc.match_substring_regex(distinct, _CODE)).as_py():
         return Column(name, NUMBER, text.cast(pa.float64()))
-    if orders := times.seen_orders(distinct) if len(distinct) else []:
+    if len(distinct) and (orders := times.seen_orders(distinct)):
         return Column(name, TIME, text, orders)
-    if (options := _separated(distinct)) is None:
+    options = _separated(distinct) if len(distinct) else None
+    if options is None:
         return Column(name, TEXT, text)
     feature = SparseFeature(name, name, 1, "", "sum", **options)
     return Column(name, LIST, encoders.split(text.cast(pa.binary()), feature), options=options)
@@ -158,8 +159,6 @@ def _of_indices(name: str, values: pa.Array) -> Column:
 
 def _separated(texts: pa.Array) -> dict[str, Any] | None:
     """Returns the feature options that describe the lists in distinct texts; None if the texts are no lists."""
-    if not len(texts):
-        return None
     contain = {s: _share(pc.match_substring(texts, s)) for s in _SEPARATORS}
     if _share(pc.match_substring_regex(texts, _IN_BRACKETS)) > _MOST:
         # A blank often follows another separator, so it is tried last.

@@ -37,10 +37,8 @@ _KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.floa
 def read(files: Iterable[SourceFile], spec: FeatureSpec | None, time: str | None) -> Iterator[Block]:
     """Yields blocks of the columns that the spec needs, one column per feature; see `typed` for lists.
 
-    Without a spec, they are lists, of all features.
-
-    The first records of a file determine whether a feature has bytes, integers or floats. A feature that these records
-    lack has the same kind as in the previous files.
+    Without a spec, they are lists of all features. The first records of a file determine whether a feature has bytes,
+    integers or floats. A feature that these records lack has the same kind as in the previous files.
     """
     wanted, kinds = typed.uses(spec, time), dict[str, str]()
     with contextlib.closing(ExampleReader(wanted)) as reader:
