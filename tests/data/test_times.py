@@ -89,6 +89,17 @@ def test_what_is_no_time_is_a_bad_row_that_is_named(tmp_path, split, expected):
     assert expected in str(error.value)
 
 
+def test_a_dense_feature_of_dates_has_no_other_numbers(tmp_path):
+    spec = FeatureSpec.from_dict({"name": "age", "label": {"column": "y"}, "dense": [{"name": "at"}]})
+    (tmp_path / "a.csv").write_text("y,at\n0,2024-01-31\n1,\n")
+    data = convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)["output"]
+    ((found, missing),) = next(iter(BatchReader(data, 2, shuffle=False, epochs=1))).dense.T
+    assert found == 1706659200 and np.isnan(missing)
+    (tmp_path / "b.csv").write_text("y,at\n0,2024-01-31\n1,24013100\n")  # Times of derive may be written so.
+    with pytest.raises(UserError, match="line 3, column 'at': '24013100' is not a date, as the first value"):
+        convert("csv", tmp_path / "b.csv", tmp_path / "bad", spec, progress=False)
+
+
 def test_a_missing_time_has_the_key_of_the_missing(tmp_path):
     (tmp_path / "a.csv").write_text("row,y,at\n1,0,\n")
     convert("csv", tmp_path / "a.csv", tmp_path / "out", SPEC, progress=False)
