@@ -16,7 +16,6 @@ from ctr_trainer.features import times
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import RESERVED_PREFIXES
 
-Option = str | bool | int | float | tuple[str, ...]
 _CURE = "Add it only if it is known before the label, or as a second label"
 _OWN, _MIN_ROWS = 0.95, 20  # A column with this share of distinct values identifies the rows.
 _INDEX_NAMES = ("Unnamed: 0", "__index_level_")  # Names of pandas for columns of row numbers.
@@ -84,7 +83,7 @@ class Draft:
         lines += [*label, *section("[defaults]", dim=16), *(section("[csv]", **changed) if changed else ())]
         return "\n".join([*lines, *sum(self.features.values(), [])]) + "\n"
 
-    def _add(self, kind: str, c: Column, why: str, suffix: str = "", **options: Option) -> str:
+    def _add(self, kind: str, c: Column, why: str, suffix: str = "", **options: Any) -> str:
         """Adds a feature of a column, and returns its name. The column's second feature needs a `suffix` for it."""
         name = self._unused(f"{_name_of(c)}_{suffix}") if suffix else _name_of(c)
         column = {} if name == c.name else {"column": c.name}
@@ -96,15 +95,15 @@ class Draft:
 
     def _place_time(self, c: Column) -> None:
         first, order = c.distinct[0].as_py(), c.orders[0]
-        read = f" ({order.replace('_', ' ')}: {first})" if order else ""
-        why, seconds = f"a time{read}: for --split=time:...:{c.name}", np.array([np.nan])
         if len(c.orders) > 1:
-            one, other = (f'derive = "{order}_weekday"' for order in c.orders)
-            why = f"dates such as {first}: is it day or month first? Add a feature with {one} or {other}"
-        else:
-            texts = c.values if c.kind == NUMBER else c.values.cast(pa.string())
-            seconds = times.seconds(times.year_first(texts, order))[c.present]
-        self.ids[c.name] = f"{why}; {c.missing}"
+            either = " or ".join(f'derive = "{each}_weekday"' for each in c.orders)
+            why = f"dates such as {first}: is it day or month first? Add a feature with {either}"
+            self.ids[c.name] = f"{why}; {c.missing}"
+            return
+        read = f" ({order.replace('_', ' ')}: {first})" if order else ""
+        self.ids[c.name] = f"a time{read}: for --split=time:...:{c.name}; {c.missing}"
+        texts = c.values if c.kind == NUMBER else c.values.cast(pa.string())
+        seconds = times.seconds(times.year_first(texts, order))[c.present]
         if np.isnan(seconds).any():
             return
         for what in (times.HOUR, times.WEEKDAY):
@@ -243,7 +242,7 @@ def _name_of(c: Column) -> str:
     return f"feature_{name}" if name in ("label", "weight") or name.startswith(RESERVED_PREFIXES) else name
 
 
-def section(header: str, why: str = "", /, **values: Option) -> list[str]:
+def section(header: str, why: str = "", /, **values: Any) -> list[str]:
     """Returns the lines of a section of TOML with a comment."""
     comment = [f"# {_plain(why)}"] if why else []
     return ["", header, *comment, *(f"{key} = {_value(value)}" for key, value in values.items())]
@@ -254,7 +253,7 @@ def _plain(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _value(value: Option) -> str:
+def _value(value: Any) -> str:
     """Returns a value as TOML."""
     # A JSON value is a TOML value, except that TOML requires an escaped delete character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
