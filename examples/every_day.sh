@@ -6,7 +6,7 @@
 #
 # HOW=warm_start trains each day's model into a directory of its own, HOW=next_data continues one model.
 set -euo pipefail
-home=$1 clicks=$2 day=${3:-$(date -d yesterday +%F)}
+home=$1 clicks=$(realpath "$2") day=${3:-$(date -d yesterday +%F)}
 mkdir -p "$home"/{data,before,models} && cd "$home"
 exec 9> lock
 flock --nonblock 9 || { echo "every_day.sh: another run holds $home/lock" >&2; exit 75; }

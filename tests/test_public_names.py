@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import pydoc
 import re
 import subprocess
 import sys
@@ -61,6 +62,31 @@ def test_the_import_loads_neither_tensorflow_nor_numpy():
 def test_each_name_is_there_once_it_is_used(name):
     assert name in dir(ctr_trainer)
     assert getattr(ctr_trainer, name).__doc__
+
+
+def test_all_names_are_there_without_scikit_learn():
+    program = (
+        "import sys; sys.modules['sklearn'] = None\nfrom ctr_trainer import *\ntry: ClickClassifier()\n"
+        "except Exception as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "ClickClassifier needs the package scikit-learn: pip install scikit-learn\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "name, line",
+    [
+        ("Estimator", "model_fn: the name of a model"),
+        ("EmbeddingConfig", "sync_steps: "),
+        ("RunConfig", "seed: seed of the order"),
+        ("RunConfig", "warm_start: see"),
+        ("TrainOp", "learning_rate: "),
+        ("EvalSpec", "early_stopping_patience: "),
+    ],
+)
+def test_help_of_a_class_has_the_arguments_of_its_constructor_once(name, line):
+    text = pydoc.render_doc(getattr(ctr_trainer, name), renderer=pydoc.plaintext)
+    assert len(re.findall(rf"^ \|\s+{line}", text, re.M)) == 1
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():

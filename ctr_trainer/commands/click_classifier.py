@@ -14,8 +14,8 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.multiclass import type_of_target
     from sklearn.utils.validation import check_is_fitted
-except ImportError as missing:
-    raise UserError("ClickClassifier needs the package scikit-learn: pip install scikit-learn") from missing
+except ImportError:  # The class exists all the same, for `help(ctr_trainer)` and `import *`.
+    BaseEstimator, ClassifierMixin = object, type("ClassifierMixin", (), {})
 
 
 class ClickClassifier(ClassifierMixin, BaseEstimator):
@@ -46,6 +46,8 @@ class ClickClassifier(ClassifierMixin, BaseEstimator):
         settings: Mapping[str, Any] | None = None,
         model_dir: str | os.PathLike[str] | None = None,
     ) -> None:
+        if BaseEstimator is object:
+            raise UserError("ClickClassifier needs the package scikit-learn: pip install scikit-learn")
         self.model, self.epochs, self.batch_size, self.learning_rate = model, epochs, batch_size, learning_rate
         self.embedding_dim, self.seed, self.settings, self.model_dir = embedding_dim, seed, settings, model_dir
 

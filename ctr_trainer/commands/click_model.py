@@ -241,8 +241,8 @@ def _files(data: Any, path: pathlib.Path) -> str:
     """Returns the comma-separated paths of the data; a table is first written to `path`."""
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
-    if isinstance(data, Sequence):
-        return ",".join(os.fspath(each) for each in data)
+    if isinstance(data, Sequence) and all(isinstance(each, str | os.PathLike) for each in data):
+        return ",".join(map(os.fspath, data))
     table = as_table(data)
     pq.write_table(table, path)
     return str(path)

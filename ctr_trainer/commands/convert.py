@@ -141,11 +141,11 @@ def _infer(flags: ConvertFlags) -> None:
         encoding=flags.encoding or "utf-8",
         crosses=flags.crosses,
     )
-    crosses = f"{len(spec.cross)} crosses, " if flags.crosses else ""
+    crosses = f", crosses: {len(spec.cross)}" if flags.crosses else ""
     print(
-        f"{flags.output}: label {spec.label.column!r}, {len(spec.dense)} dense and {len(spec.sparse)} sparse features, "
-        f"{crosses}{len(spec.ids)} columns kept as ids; its comments say why. Review it, then convert with "
-        f"--feature_spec={flags.output}",
+        f"{flags.output}: label {spec.label.column!r}, {len(spec.dense)} dense and {len(spec.sparse)} sparse "
+        f"features{crosses}; kept as ids: {', '.join(spec.ids) or 'none'}; its comments say why. Review it, "
+        f"then convert with --feature_spec={flags.output}",
         flush=True,
     )
 

@@ -52,7 +52,9 @@ def run(
     from ctr_trainer.live.publication import records
     from ctr_trainer.live.publication.cluster import is_cluster
     from ctr_trainer.live.publication.spool import DIRECTORY
+    from ctr_trainer.ranks import distributed
 
+    distributed.init()
     root = path_of(model_dir)
     flags = (root / FLAGS_FILE).read_json("remove it")["flags"] if (root / FLAGS_FILE).is_file() else {}
     known = {name: flags[name] for name in ("train_data", "publish_dtype", *REDIS) if flags.get(name)}
@@ -90,7 +92,7 @@ def run(
         "what the dense layers learned from the examples",
     ]
     keys = {f"{each.feature} {each.value}": each.key for each in found}
-    print("\n  ".join([f"removed {erasure.rows} rows of {len(erasure.keys)} keys. Not reached:", *left]))
+    print("\n  ".join([f"keys: {len(erasure.keys)}, rows removed: {erasure.rows}. Not reached:", *left]))
     print(json.dumps(dict(keys=keys, rows=erasure.rows, published=to, not_reached=left)), flush=True)
 
 

@@ -99,7 +99,7 @@ def run(
         if flags.against:
             other, new_keys = open_source(flags.against, experiment, warns=False), results.get("new_keys", {})
             compared = distributed.from_chief(lambda advanced: moved(source, other, new_keys), "what_has_moved")
-            results = {**results, "moved": compared}
+            results = {**results, "moved": {"against": flags.against, **compared}}
     if distributed.is_chief():
         _show(results, use.output)
 

@@ -31,7 +31,9 @@ def run(values: list[str], given: frozenset[str], experiment: Experiment, use: T
 
     from ctr_trainer.checkpoint.model_directory import find_checkpoint, trained_features
     from ctr_trainer.checkpoint.values import rows_of, values_of
+    from ctr_trainer.ranks import distributed
 
+    distributed.init()
     checkpoint, found = find_checkpoint(model_dir, use.checkpoint), values_of(trained_features(model_dir), pairs)
     rows = rows_of(checkpoint, [each.key for each in found])
     for value in found:

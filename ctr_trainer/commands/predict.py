@@ -1,6 +1,6 @@
 """Writes a checkpoint's predictions for --eval_data as Parquet, with the data's id columns.
 
-The data needs no labels and no weights. Labels of Parquet and of converted data are written, too.
+The data needs no labels and no weights. Labels are written, too; those of text and TFRecords if every row has one.
 """
 
 import contextlib

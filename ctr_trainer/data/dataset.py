@@ -17,7 +17,10 @@ _FORM = (
 )
 FILE = "_dataset.json"
 _VERSION = 1
-_HINT = "; run `convert` first, or set feature_spec to read Parquet, TFRecords or CSV without conversion"
+_HINT = (
+    "; run `convert` first, or set feature_spec to read Parquet, TFRecords or CSV without conversion. In Python, "
+    "ctr_trainer.train reads them"
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,7 +60,7 @@ def moved(source: Source, other: Source, new_keys: Mapping[str, Mapping[str, flo
         said += [(size, text) for size, least, text in changes if size >= least]
     ordered = [figures for _, figures in sorted(features, key=lambda each: -each[0])]
     sentences = [text for _, text in sorted(said, key=lambda each: -each[0])]
-    return {"against": other.name, "labels": labels, "features": ordered, "sentences": sentences}
+    return {"labels": labels, "features": ordered, "sentences": sentences}
 
 
 def _psi(counts: np.ndarray) -> float:

@@ -25,7 +25,7 @@ from ctr_trainer.data.blocks import BadRow, Chunk, label_columns
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError, did_you_mean, listed
 
-_LABELS_ARE_NEEDED = "; for `predict`, which needs no labels, convert the data with unlabelled set"
+_LABELS_ARE_NEEDED = "; `predict` needs no labels, and `convert` none with unlabelled set"
 _EXACT = 2.0**53  # float64 represents all whole numbers up to this one.
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_A_DAY = 86_400

@@ -41,8 +41,7 @@ _PUBLISHING = "ctr_trainer.live.publication.publishing"
 class Estimator(TrainedModel):
     """Runs a `model_fn` in a `MonitoredTrainingSession`, each rank on its own share of the input.
 
-    `train`, `evaluate` and `predict` are collectives: all ranks call them with the same arguments. For the arguments of
-    the constructor see `TrainedModel`.
+    `train`, `evaluate` and `predict` are collectives: all ranks call them with the same arguments.
 
     Attributes:
       last_training: the `TrainResult` of the last call of `train`; None if there was nothing to do.

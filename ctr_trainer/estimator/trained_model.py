@@ -42,27 +42,6 @@ class TrainedModel(NamedArguments):
     The constructor starts Horovod if `distributed.init` was not called, and disables TensorFlow's eager mode, as
     programs for TensorFlow 1 expect.
 
-    Args:
-      model_fn: the name of a model of this package, such as `deepfm`, or a function
-        f(features, labels, mode, params) -> `EstimatorSpec`. It may omit any argument except `features`, and
-        may declare `config`. If the input is a `tf.data.Dataset`, `features` is a dict of tensors. If the input is a
-        `BatchReader`, `features` is `features.tensors.Features`, and `labels` is float32[B], or a dict of
-        name -> float32[B] if there are several labels. With several workers, the loss must be the mean over the batch's
-        examples, see `EstimatorSpec`.
-      model_dir: directory of checkpoints, summaries and the feature spec: a path or a URL; None for
-        `RunConfig.model_dir`. A rank that has neither takes the directory of rank 0 when it first trains, evaluates or
-        predicts.
-      params: the `params` of `model_fn`; None for {}. For the name of a model, they are its `Params` or a dict of
-        them, by default with `TrainOp()` as `train_op_fn`. The values of a dataclass or a dict that JSON can represent
-        are stored with each checkpoint, and a trained model refuses other values. The values that
-        `ModelParams.may_change` names may change; in params of another class, these are `learning_rate`, `dropout` and
-        `batch_size`.
-      config: `RunConfig`.
-      name: the name of the model in checkpoints; None for the import path of `model_fn`.
-      may_change: names of additional params that may change.
-      services: `LocalServices` that rank 0 started before TensorFlow was imported; None to start them later.
-      warm_start_from: a path, see `RunConfig.warm_start`; the path of a TensorFlow checkpoint; or `WarmStartSettings`.
-
     Attributes:
       new_keys: the `NewKeys` of this rank's last evaluation or prediction.
     """
@@ -78,6 +57,30 @@ class TrainedModel(NamedArguments):
         services: LocalServices | None = None,
         warm_start_from: Any = None,
     ) -> None:
+        """Configures a model.
+
+        Args:
+          model_fn: the name of a model of this package, such as `deepfm`, or a function f(features, labels, mode,
+            params) -> `EstimatorSpec`. It may omit any argument except `features`, and may declare `config`. If the
+            input is a `tf.data.Dataset`, `features` is a dict of tensors. If the input is a `BatchReader`, `features`
+            is `features.tensors.Features`, and `labels` is float32[B], or a dict of name -> float32[B] if there are
+            several labels. With several workers, the loss must be the mean over the batch's examples, see
+            `EstimatorSpec`.
+          model_dir: directory of checkpoints, summaries and the feature spec: a path or a URL; None for
+            `RunConfig.model_dir`. A rank that has neither takes the directory of rank 0 when it first trains, evaluates
+            or predicts.
+          params: the `params` of `model_fn`; None for {}. For the name of a model, they are its `Params` or a dict of
+            them, by default with `TrainOp()` as `train_op_fn`. The values of a dataclass or a dict that JSON can
+            represent are stored with each checkpoint, and a trained model refuses other values. The values that
+            `ModelParams.may_change` names may change; in params of another class, these are `learning_rate`, `dropout`
+            and `batch_size`.
+          config: `RunConfig`.
+          name: the name of the model in checkpoints; None for the import path of `model_fn`.
+          may_change: names of additional params that may change.
+          services: `LocalServices` that rank 0 started before TensorFlow was imported; None to start them later.
+          warm_start_from: a path, see `RunConfig.warm_start`; the path of a TensorFlow checkpoint; or
+            `WarmStartSettings`.
+        """
         if isinstance(params, RunConfig):  # tf.estimator has the two in this order.
             params, config = config, params
         tf1.disable_eager_execution()

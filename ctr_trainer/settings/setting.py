@@ -127,9 +127,9 @@ def same_as(settings: type["Settings"], name: str) -> Any:
     return dataclasses.field(default=field.default, metadata={_KEY: declared})
 
 
-def declared(field: dataclasses.Field[Any]) -> Any:
+def declared(field: Any) -> Any:
     """Returns the `Setting` of a dataclass field; None if it is not a setting."""
-    return field.metadata.get(_KEY)
+    return field.metadata.get(_KEY) if isinstance(field, dataclasses.Field) else None
 
 
 def flag_of(owner: type["Settings"], field: dataclasses.Field[Any]) -> Any:
@@ -190,6 +190,11 @@ class Settings(NamedArguments):
     def __init_subclass__(cls, title: str = "", params_flag: str = "", **rest: Any) -> None:
         super().__init_subclass__(**rest)
         cls.title, cls.params_flag = title or cls.title, params_flag or cls.params_flag
+        fields = {**getattr(cls, "__dataclass_fields__", {}), **vars(cls)}  # Its own are not processed yet.
+        helps = {name: declared(each).help for name, each in fields.items() if declared(each)}
+        texts = [f"\n      {name}: {help}" for name, help in helps.items() if f" {name}: " not in (cls.__doc__ or "")]
+        if texts:  # For `help()`.
+            cls.__doc__ = f"{cls.__doc__ or cls.__name__}\n\n    Settings:{''.join(texts)}\n    "
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

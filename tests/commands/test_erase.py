@@ -17,6 +17,8 @@ from ctr_trainer.checkpoint.values import values_of
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.features import hashing
 from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.collectives import OneWorker
 from ctr_trainer.system.files.paths import path_of
 from tests import redis_cluster, small
 
@@ -62,6 +64,23 @@ def _rows(checkpoint):
     for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
         found |= {int(key): row.tobytes() for key, row in zip(keys, rows, strict=True)}
     return found
+
+
+class _Horovod(OneWorker):
+    """Horovod in one process: it knows no rank before it is initialized."""
+
+    def init(self, process_sets):
+        self._ranks = [0]
+
+    def rank(self):
+        return self._ranks[0]
+
+
+@pytest.mark.parametrize("command", ("keys", "erase"))
+def test_the_commands_need_no_program_that_started_horovod(model, tmp_path, monkeypatch, command):
+    monkeypatch.setattr(distributed, "_hvd", _Horovod(""))
+    shutil.copytree(model, tmp_path / "model")
+    assert cli.main([command, "user", "person-7", f"--model_dir={tmp_path / 'model'}"]) == 0
 
 
 def _files_with(directory, patterns):

@@ -248,15 +248,19 @@ def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, caps
     pq.write_table(nonsense, tmp_path / "nulls.parquet")
     np.testing.assert_allclose(predicted(tmp_path / "nulls.parquet"), expected, rtol=1e-5)
     assert np.isnan(labels.pop()).all()
-    write(records, (_without_label(row(i)) for i in range(ROWS)))
+    write(records, map(row, range(ROWS)))
+    predicted(records)
+    np.testing.assert_array_equal(labels.pop(), clicked)
+    write(records, (row(i) if i else _without_label(row(i)) for i in range(ROWS)))
     assert len(predicted(records)) == ROWS
+    assert labels.pop() is None
     for data, error in ((unlabelled, "for the label"), (tmp_path / "nulls.parquet", "is not a label of 0 or 1")):
         assert cli.main(["evaluate", flagfile, f"--eval_data={data}"]) == 1
         assert error in capsys.readouterr().err
 
     convert = ["convert", "--format=parquet", f"--input={unlabelled}", spec]
     assert cli.main([*convert, f"--output={tmp_path / 'converted'}"]) == 1
-    assert "for `predict`, which needs no labels, convert the data with unlabelled set" in capsys.readouterr().err
+    assert "`predict` needs no labels, and `convert` none with unlabelled set" in capsys.readouterr().err
     assert cli.main([*convert, f"--output={tmp_path / 'converted'}", "--unlabelled"]) == 0
     assert "label mean" not in capsys.readouterr().out
     np.testing.assert_allclose(predicted(tmp_path / "converted"), expected, rtol=1e-5)

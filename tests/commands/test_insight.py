@@ -195,6 +195,7 @@ def test_evaluate_against_other_data_says_what_has_moved_worst_first(run, traine
     status, text = run("evaluate", "data", f"--against={train}")
     found = json.loads(text.splitlines()[-1])["moved"]
     assert status == 0 and found["labels"]["clicked"].keys() == {"rate", "rate_before"}
+    assert found["against"] == str(train) and f"moved since {train}, " in text
     assert len(found["sentences"]) == 1  # Nothing but the label.
     _moved_csv(test / "moved.csv", pa.csv.read_csv(test / "rows.csv"))
     status, text = run("evaluate", "moved.csv", f"--against={test / 'rows.csv'}")

@@ -31,7 +31,7 @@ def _day(home, clicks, day, **variables):
     python = str(pathlib.Path(launch.warm_python()).parent)
     environment = launch.environment()
     environment |= {"PATH": f"{python}{os.pathsep}{environment['PATH']}", "MOST_FALL": "0.3", **variables}
-    command = [str(page.ROOT / "examples" / "every_day.sh"), str(home), str(clicks), day]
+    command = [str(page.ROOT / "examples" / "every_day.sh"), str(home), os.path.relpath(clicks), day]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
 
 

@@ -57,7 +57,7 @@ def test_the_four_steps_lead_from_csv_files_to_a_saved_model_and_two_workers(tmp
     steps = README.partition("## Your own data")[2]
     (experiment,) = page.blocks(steps, "ini")
     (tmp_path / "mine.flags").write_text(experiment)
-    (training,) = page.commands(steps, "horovodrun -np 2 ./run.sh")
+    (training,) = page.commands(steps, "horovodrun -np 2 run.sh")
     commands = page.commands(steps)
     assert [command[0] for command in commands] == ["convert", "train", "evaluate", "predict", "export", "convert"]
     for command in [*commands, ["train", *training]]:

@@ -1,5 +1,6 @@
 """Opens --train_data and --eval_data: converted data, foreign Parquet, TFRecords or CSV, or a stream."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -108,8 +109,13 @@ def _look(
         refuse_overlap(data_cache, files, [])
         files = [file.path for file in list_files(files)]
         format = "parquet" if is_parquet else _format(files[0])
-        how: dict[str, Any] = dict(labels=labels, advanced=advanced, warns=warns, max_bad_rows=max_bad_rows)
-        return {"converted": converted_cache.converted(files, format, spec, data_cache, **how)}
+        convert = functools.partial(
+            converted_cache.converted, files, format, spec, data_cache, advanced=advanced, warns=warns
+        )
+        if not labels:
+            with contextlib.suppress(UserError):  # If every row has a label, it stands next to the prediction.
+                return {"converted": convert()}
+        return {"converted": convert(labels=labels, max_bad_rows=max_bad_rows)}
     spec = spec if labels else spec.without_labels()
     layout = parquet.scan(files, spec, advanced=advanced)
     statistics = model[1] if model is not None else {}
