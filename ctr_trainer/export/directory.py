@@ -42,7 +42,7 @@ def _on_disk(path: str) -> Iterator[str]:
     place = pathlib.Path(parent, f".{name}.unfinished")
     with Unfinished(place, "export") as unfinished:
         new = str(unfinished.add(f"{_OLD}/", f"{_NEW}/"))
-        unfinished.clear(f"{_NEW}/")
+        unfinished.remove(f"{_NEW}/")
         yield new
         FileList(new, _LIST).add(*_names(new))
         for at, _, files in os.walk(new):

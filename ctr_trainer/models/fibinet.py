@@ -115,20 +115,13 @@ def pair_products(
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         of_left: list[tf.Tensor] = []
-        of_right: tuple[list[tf.Tensor], tf.Tensor] | None = None
+        of_right, sums = [tf.zeros_like(left[:, :1])], tf.zeros_like(left[:, 1:])
         for i, part in enumerate(tf.split(upstream, list(range(count - 1, 0, -1)), 1)):
             of_left.append(tf.reduce_sum(part * right[:, i + 1 :], 1))
-            of_right = _added(of_right, part * left[:, i : i + 1])
+            sums += part * left[:, i : i + 1]
+            of_right.append(sums[:, :1])  # No later part adds to the gradient of this field.
+            sums = sums[:, 1:]
         of_left.append(tf.zeros_like(of_left[0]))
-        assert of_right is not None
-        return tf.stack(of_left, 1), tf.concat([*of_right[0], of_right[1]], 1)
+        return tf.stack(of_left, 1), tf.concat(of_right, 1)
 
     return products, gradient
-
-
-def _added(total: tuple[list[tf.Tensor], tf.Tensor] | None, part: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Adds the gradients of fields i+1, i+2, ...; sets aside the gradient of a field if no later part adds to it."""
-    if total is None:
-        return [tf.zeros_like(part[:, :1])], part
-    done, rest = total
-    return [*done, rest[:, :1]], rest[:, 1:] + part

@@ -112,7 +112,7 @@ def convert(
     with new_data_set(target) as directory, contextlib.ExitStack() as stack:
 
         def make_writer(part: str) -> DatasetWriter:
-            writer = DatasetWriter(directory.add, directory.path, part, spec, rows_per_file, rows_per_group)
+            writer = DatasetWriter(directory.add, directory.directory, part, spec, rows_per_file, rows_per_group)
             stack.callback(writer.abandon)
             return writer
 
@@ -127,7 +127,7 @@ def convert(
                 tables = encoded(blocks, spec, bad_rows.add, observed, column, num_threads, measured=not cut)
                 writers = _write(tables, cut, split_seed, make_writer, bar, advanced)
                 observed.check()
-        directory.clear(f"{_UNSPLIT}/")
+        directory.remove(f"{_UNSPLIT}/")
         for writer in writers.values():
             writer.close()
         if not sum(w.statistics.rows for w in writers.values()):
@@ -151,11 +151,11 @@ def new_data_set(output: Path) -> Iterator[Unfinished]:
                 f"output {output}: contains a data set already ({file}); remove it or give another directory"
             )
     with Unfinished(output, "conversion") as directory:
-        directory.clear()
+        directory.remove()
         try:
             yield directory
         except BaseException:
-            directory.clear()  # A partial conversion is useless: the next conversion starts from the beginning.
+            directory.remove()  # A partial conversion is useless: the next conversion starts from the beginning.
             raise
         directory.finish()
 
@@ -177,7 +177,7 @@ def describe(
     for name, part in parts.items():
         directory.add(*(posixpath.join(name, each) for each in (*(x.name_of_copy for x in spec.files), dataset.FILE)))
         found[name or "all"] = DatasetInfo(
-            path=str(directory.path / name),
+            path=str(directory.directory / name),
             spec=spec,
             bad_rows=bad_rows,
             labelled=spec.labelled,

@@ -78,8 +78,8 @@ class FileList:
                 directory.rmdir()
 
 
-class Unfinished:
-    """A context manager for a directory that this process fills.
+class Unfinished(FileList):
+    """The list of the files of a directory that this process fills: a context manager.
 
     While the block runs, a hidden file in the directory lists the written files, and another one is locked. The list
     remains for the next process unless `finish` removes it. At the end of the block, a directory without files is
@@ -98,27 +98,27 @@ class Unfinished:
     """
 
     def __init__(self, path: Any, what: str) -> None:
-        self.path = path_of(path)
-        self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
+        place = path_of(path)
+        self._made = [each for each in (place, *place.parents) if not each.exists()]
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / (UNFINISHED + _LOCK)).hold(
-                lambda holder: f"{self.path}: {holder} writes this {what} now; wait until it ends"
+            place.mkdir(parents=True, exist_ok=True)
+            self._lock = (place / (UNFINISHED + _LOCK)).hold(
+                lambda holder: f"{place}: {holder} writes this {what} now; wait until it ends"
             )
-            self.files = FileList(self.path, UNFINISHED)
+            super().__init__(place, UNFINISHED)
         except OSError as error:
             raise UserError(f"{path}: cannot be written to: {error.strerror}") from error
         try:
-            if others := self.files.others():
+            if others := self.others():
                 more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
                 raise UserError(
-                    f"{self.path} holds files that are not of an unfinished {what}: {', '.join(others[:_NAMED])}{more};"
+                    f"{place} holds files that are not of an unfinished {what}: {', '.join(others[:_NAMED])}{more};"
                     " name another directory, or move them away"
                 )
-            for name in self.files.present():
-                if of_draft(name) in self.files.names:  # A killed process has left it.
-                    (self.path / name).unlink()
-            self.files.marker.append("")  # It marks the directory as unfinished.
+            for name in self.present():
+                if of_draft(name) in self.names:  # A killed process has left it.
+                    (place / name).unlink()
+            self.marker.append("")  # It marks the directory as unfinished.
         except BaseException:
             self._leave()
             raise
@@ -129,22 +129,14 @@ class Unfinished:
     def __exit__(self, *error: object) -> None:
         self._leave()
 
-    def add(self, *names: str) -> Path:
-        """Adds names of files to the list, after which the files may be created. Returns the path of the last file."""
-        return self.files.add(*names)
-
-    def clear(self, below: str = "") -> None:
-        """Removes the listed files, see `FileList.remove`."""
-        self.files.remove(below)
-
     def finish(self) -> None:
         """Removes the list, but not the files."""
-        self.files.marker.unlink()
+        self.marker.unlink()
 
     def _leave(self) -> None:
         with contextlib.suppress(OSError):
-            if not self.files.present():
-                self.files.marker.unlink(missing_ok=True)
+            if not self.present():
+                self.marker.unlink(missing_ok=True)
         self._lock.close()
         with contextlib.suppress(OSError):
             for directory in self._made:
