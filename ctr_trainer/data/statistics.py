@@ -176,8 +176,10 @@ class Statistics:
         self.rows += len(table)
         for column in self.positive:
             self.positive[column] += float(table[column].to_numpy().sum(dtype=np.float64))
-        for name, each in (*self.moments.items(), *self.quantiles.items()):
-            each.add(self._values(table, name))
+        for name, moments in self.moments.items():
+            moments.add(self._values(table, name))
+        for name, quantiles in self.quantiles.items():
+            quantiles.add(self._values(table, name))
         for name, distinct in self.distinct.items():
             keys = table[name]
             distinct.add(pc.list_flatten(keys) if pa.types.is_list(keys.type) else keys)

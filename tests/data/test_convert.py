@@ -91,14 +91,6 @@ def test_the_summary_counts_what_was_written(tmp_path):
     assert info.spec == SPEC
 
 
-def test_a_bag_keeps_its_first_values(tmp_path):
-    spec = FeatureSpec.from_dict(SPEC.to_dict() | {"sparse": [dict(SPEC.to_dict()["sparse"][2], max_length=2)]})
-    source = write(tmp_path / "a.csv", "row,y,x,w,tags\n1,1,1,1,|a|b|c|d\n2,1,1,1,e\n3,1,1,1,|a|b|c|d\n")
-    run("csv", source, tmp_path / "out", spec)
-    ab, e = keys("tags", pa.array(["a", "b"])).tolist(), keys("tags", pa.array(["e"])).tolist()
-    assert read(tmp_path / "out")["tags"].to_pylist() == [ab, e, ab]
-
-
 @pytest.mark.parametrize(
     "row, parts",
     [

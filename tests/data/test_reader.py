@@ -127,11 +127,17 @@ def test_other_workers_resume_and_no_row_is_lost_or_repeated(path, before, after
 def test_positions_by_hand(path):
     r = reader(path, 10, size=2)
     assert r.steps_per_epoch == 6  # shares of 50 and 51 rows
-    assert r.position_after(0)["shares"] == [[[0, 50]], [[50, 101]]]
-    assert r.position_after(2)["shares"] == [[[20, 50]], [[70, 101]]]
-    assert r.position_after(5)["shares"] == [[], [[100, 101]]]
-    after = r.position_after(7)
+    positions = {steps: r.position_after(steps) for steps in (0, 2, 5, 6, 7)}
+    assert positions[0]["shares"] == [[[0, 50]], [[50, 101]]]
+    assert positions[2]["shares"] == [[[20, 50]], [[70, 101]]]
+    assert positions[5]["shares"] == [[], [[100, 101]]]
+    after = positions[7]
     assert (after["epoch"], after["shares"]) == (1, [[[10, 50]], [[60, 101]]])
+    epochs = {0: 0.0, 2: 40 / ROWS, 5: 100 / ROWS, 6: 1.0, 7: 1 + 20 / ROWS}
+    assert {steps: progress(each) for steps, each in positions.items()} == {
+        steps: (pytest.approx(each), 2) for steps, each in epochs.items()
+    }
+    assert progress(None) is progress({"offset": 7}) is None  # The latter is of a reader of somebody's own.
     assert r.steps_before == 0
     assert reader(path, 10, size=2, position=after).steps_before == 7
     assert reader(path, 10, position=after).steps_before == 11 + 2  # 81 rows are left of 101, of 11 batches 9
@@ -240,18 +246,6 @@ def test_unlabelled_data_is_refused_but_to_predict_and_its_labels_are_nan(tmp_pa
     assert np.isnan(batch.labels[0]).all()
     assert batch.weights.tolist() == [1, 0]
     assert batch.dense[0].tolist() == [2.5]
-
-
-def test_a_position_says_how_far_all_workers_are_and_how_many_there_were(path):
-    def after(steps):
-        return progress(reader(path, 10, size=2, epochs=3).position_after(steps))
-
-    assert after(0) == (0.0, 2)
-    assert after(2) == (pytest.approx(40 / ROWS), 2)
-    assert after(6) == (1.0, 2)  # Shares of 51 and 50 rows are six batches each.
-    assert after(7) == (pytest.approx(1 + 20 / ROWS), 2)
-    assert progress(None) is None
-    assert progress({"offset": 7}) is None  # Of a reader of somebody's own.
 
 
 def test_a_flipped_byte_is_named_with_its_file_and_row_group(tmp_path):
