@@ -116,8 +116,11 @@ class ClickModel:
         A model of several labels returns a dict of label -> float32[n]; a `model_fn` of your own, whose predictions
         have no `probabilities`, a dict of all predictions.
         """
-        columns = self._predictions(data, settings)
-        scores = {label: values for name, values in columns.items() if (label := _label_of(name)) is not None}
+        with self._reading(data, settings, labels=False) as (estimator, checkpoint, batches):
+            parts = list(estimator.predict(lambda: batches, checkpoint_path=checkpoint, yield_single_examples=False))
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+        split = {name.partition("/"): values for name, values in columns.items()}
+        scores = {label: values for (kind, _, label), values in split.items() if kind == "probabilities"}
         if list(scores) != [""]:
             return scores or columns
         if _is_pandas(data):
@@ -169,13 +172,6 @@ class ClickModel:
         """Writes a SavedModel of stock operations that takes the features' raw values; returns its path."""
         _, estimator, checkpoint = self._opened({})
         return estimator.export_to(os.fspath(export_dir), checkpoint_path=checkpoint)
-
-    def _predictions(self, data: Any, settings: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Returns the model's predictions for all rows, by name."""
-        with self._reading(data, settings, labels=False) as (estimator, checkpoint, batches):
-            found = estimator.predict(lambda: batches, checkpoint_path=checkpoint, yield_single_examples=False)
-            parts = list(found)
-        return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
 
     @contextlib.contextmanager
     def _reading(
@@ -258,12 +254,6 @@ def as_table(data: Any) -> pa.Table:
         raise UserError(f"data is {type(data).__name__}: give a DataFrame, an Arrow table, or paths of files")
     fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in table.schema]
     return table.cast(pa.schema(fields))
-
-
-def _label_of(prediction: str) -> str | None:
-    """Returns the label whose probabilities a prediction is, "" for the only label; None for another prediction."""
-    kind, _, label = prediction.partition("/")
-    return label if kind == "probabilities" else None
 
 
 def _is_pandas(data: Any) -> bool:

@@ -103,10 +103,8 @@ def run(flags: ConvertFlags) -> None:
     if flags.engine == "spark":
         summary = _with_spark(flags, source, spec, options)
     else:
-        more: dict[str, Any] = dict(
-            rows=flags.rows, seed=1 if flags.seed is None else flags.seed, num_threads=flags.threads
-        )
-        summary = convert(flags.format, source, flags.output, spec, **options, **more)
+        options |= dict(rows=flags.rows, seed=1 if flags.seed is None else flags.seed, num_threads=flags.threads)
+        summary = convert(flags.format, source, flags.output, spec, **options)
     print(format_summary(summary), flush=True)
 
 

@@ -17,10 +17,7 @@ _FORM = (
 )
 FILE = "_dataset.json"
 _VERSION = 1
-_HINT = (
-    "; run `convert` first, or set feature_spec to read Parquet, TFRecords or CSV without conversion. In Python, "
-    "ctr_trainer.train reads them"
-)
+_HINT = "; run `convert` first, or set feature_spec to read Parquet, TFRecords or CSV (in Python: ctr_trainer.train)"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,7 +101,7 @@ def _of_kind(flag: str, found: Setting, old: Any, values: Mapping[str, Any]) -> 
     """Returns the settings of the chosen kind. If it is the current kind, settings that are not given stay."""
     name = values.get(flag, old.name)
     if name not in found.kinds:
-        raise UserError(f"--{flag}={name}{found.unknown_kind()}")
+        raise UserError(f"--{flag}={name}: choose one of {', '.join(found.kinds)}")
     kind = found.kinds[name]
     kept = vars(old) if name == old.name else {}
     with refusing_by_flags():

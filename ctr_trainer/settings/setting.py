@@ -89,10 +89,6 @@ class Setting:
             )
         return "" if not number or value is None or self._is_within(value) else f" must be {self._bounds()}"
 
-    def unknown_kind(self) -> str:
-        """Returns the error about the name of an unknown kind, as text to append to `name=value`."""
-        return f": choose one of {', '.join(self.kinds)}"
-
     def _is_within(self, value: Any) -> bool:
         return all(is_within(value, bound) for _, is_within, bound in self._given_bounds())
 
@@ -215,7 +211,7 @@ class Settings(NamedArguments):
             if type(value) in found.kinds.values():
                 return ""
             if not isinstance(value, str) or value not in found.kinds:
-                return found.unknown_kind()
+                return f": choose one of {', '.join(found.kinds)}"
             value = found.kinds[value]()
         elif isinstance(value, list) and typing.get_origin(field.type) is tuple:
             value = tuple(value)

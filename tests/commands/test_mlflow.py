@@ -74,7 +74,8 @@ def test_a_training_and_what_resumes_it_are_one_run_with_settings_and_metrics(tm
     assert "MLflow has not taken 1 metrics; metrics.jsonl has them" in caplog.messages
 
 
-def test_a_server_that_is_not_there_is_named_at_the_start(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"http://127.0.0.1:{free_port()}")
+@pytest.mark.parametrize("scheme", ["http", "no-store"])
+def test_a_server_that_is_not_there_is_named_at_the_start(tmp_path, monkeypatch, scheme):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"{scheme}://127.0.0.1:{free_port()}")
     with pytest.raises(UserError, match=rf"no run at {uri}: .*; correct MLFLOW_TRACKING_URI"):
         MlflowRun(str(tmp_path), {})

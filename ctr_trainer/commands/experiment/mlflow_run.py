@@ -40,10 +40,10 @@ class MlflowRun(LineTaker):
         except ImportError as missing:
             raise UserError("track=mlflow needs the package mlflow: pip install 'ctr_trainer[mlflow]'") from missing
         self._mlflow, self._metric, self._pending = mlflow, entities.Metric, list[Any]()
-        self._client: Any = mlflow.MlflowClient()
         self._directory, file = path_of(model_dir), path_of(model_dir) / _FILE
         known = file.read_json("remove it to begin a new run")["run_id"] if file.exists() else None
         try:
+            self._client: Any = mlflow.MlflowClient()
             self._id = mlflow.start_run(run_id=known, run_name=None if known else self._directory.name).info.run_id
             if not known:  # A parameter of a run cannot change.
                 self._log("params", [entities.Param(k.replace("=", "."), str(v)) for k, v in settings.items()])
