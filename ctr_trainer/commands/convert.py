@@ -139,11 +139,10 @@ def _infer(flags: ConvertFlags) -> None:
         encoding=flags.encoding or "utf-8",
         crosses=flags.crosses,
     )
-    crosses = f", crosses: {len(spec.cross)}" if flags.crosses else ""
     print(
         f"{flags.output}: label {spec.label.column!r}, {len(spec.dense)} dense and {len(spec.sparse)} sparse "
-        f"features{crosses}; kept as ids: {', '.join(spec.ids) or 'none'}; its comments say why. Review it, "
-        f"then convert with --feature_spec={flags.output}",
+        f"features; crosses: {len(spec.cross)}; kept as ids: {', '.join(spec.ids) or 'none'}; its comments say why. "
+        f"Review it, then convert with --feature_spec={flags.output}",
         flush=True,
     )
 

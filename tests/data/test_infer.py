@@ -53,7 +53,10 @@ def test_each_column_becomes_what_the_data_show_and_a_comment_says_why(tmp_path,
     source = write_csv(tmp_path / "a.csv")
     flags = [f"--input={source}", f"--output={tmp_path / 'spec.toml'}"]
     assert cli.main(["convert", "--infer", *flags]) == 0
-    assert "label 'clicked', 6 dense and 5 sparse features; kept as ids: request, at; " in capsys.readouterr().out
+    assert (
+        "label 'clicked', 6 dense and 5 sparse features; crosses: 0; kept as ids: request, at; "
+        in capsys.readouterr().out
+    )
     spec = FeatureSpec.load(tmp_path / "spec.toml")
     assert spec.name == "spec" and spec.label.column == "clicked" and spec.ids == ("request", "at")
     assert {f.column: (f.name, f.transform) for f in spec.dense if not f.pieces} == {

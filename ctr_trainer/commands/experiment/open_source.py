@@ -109,13 +109,11 @@ def _look(
         refuse_overlap(data_cache, files, [])
         files = [file.path for file in list_files(files)]
         format = "parquet" if is_parquet else _format(files[0])
-        convert = functools.partial(
-            converted_cache.converted, files, format, spec, data_cache, advanced=advanced, warns=warns
-        )
+        convert = functools.partial(converted_cache.converted, files, format, spec, data_cache, warns=warns)
         if not labels:
             with contextlib.suppress(UserError):  # If every row has a label, it stands next to the prediction.
-                return {"converted": convert()}
-        return {"converted": convert(labels=labels, max_bad_rows=max_bad_rows)}
+                return {"converted": convert(advanced=advanced)}
+        return {"converted": convert(labels=labels, max_bad_rows=max_bad_rows, advanced=advanced)}
     spec = spec if labels else spec.without_labels()
     layout = parquet.scan(files, spec, advanced=advanced)
     statistics = model[1] if model is not None else {}
