@@ -64,7 +64,7 @@ def rows_of(checkpoint: Checkpoint, keys: Sequence[int]) -> dict[tuple[str, int]
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for entry in checkpoint.tables:  # A later file has newer rows.
         table, kind = entry["table"], entry.get("kind", "full")
-        weights = snapshot.read_config(checkpoint.path, entry).weights
+        config = snapshot.read_config(checkpoint.path, entry)
         for batch in snapshot.batches(checkpoint.path, entry) if kind != "counts" else ():
             own = batch.column("key").to_numpy()
             for at in np.flatnonzero(np.isin(own, keys)).tolist():
@@ -74,8 +74,8 @@ def rows_of(checkpoint: Checkpoint, keys: Sequence[int]) -> dict[tuple[str, int]
                 elif kind == "use":
                     rows.get(place, {}).update(last_step=found["last_used"], trained=found["frequency"])
                 else:
-                    row = found["row"]
-                    rows[place] = dict(file=entry["file"], weights=row[:weights], state=row[weights:])
+                    row = snapshot.columns(config, batch.slice(at, 1))[1][0].tolist()
+                    rows[place] = dict(file=entry["file"], weights=row[: config.weights], state=row[config.weights :])
     return rows
 
 

@@ -62,6 +62,7 @@ class TableInputs:
             max_rows=limits.max_rows,
             eviction=limits.eviction,
             ttl_steps=limits.ttl_steps,
+            row_dtype=config.row_dtype,
         )
 
     def lookup(self, batch: Batch) -> Lookup:

@@ -7,7 +7,6 @@ import numpy as np
 
 from ctr_trainer.data import lookups
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.row_codec import find_codec
 from ctr_trainer.embedding.store.store import Store, StoreReader
 from ctr_trainer.embedding.store.worker_rows import StepHistory, TableRows, WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -78,7 +77,6 @@ def open_embeddings(
             memory=memory and memory.under(table.name),
             lookup_latency=lookup,
             push_latency=push,
-            codec=find_codec(embedding.sync_compression),
         )
 
     def opened() -> dict[str, WorkerRows]:

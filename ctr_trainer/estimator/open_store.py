@@ -68,7 +68,7 @@ def restore_evaluated(store: LocalStore, fills: bool, checkpoint: Checkpoint) ->
     if fills:
         files = [entry for entry in checkpoint.tables if entry["table"] in store.tables]
         full, limit = [entry for entry in files if entry.get("kind", "full") == "full"], tightest()
-        widths = {name: 4 * table.config.width + _MORE_BYTES_OF_A_ROW for name, table in store.tables.items()}
+        widths = {name: 4 * table.config.form.lanes + _MORE_BYTES_OF_A_ROW for name, table in store.tables.items()}
         needed = sum(entry["rows"] * widths[entry["table"]] for entry in full)
         if needed > limit.free:
             raise UserError(

@@ -127,10 +127,9 @@ class RowGradients:
         for part in parts if self._l2 else ():
             start, shares, own = 0, part.rows.l2_shares(part.slots), part.sums
             l2, part.sums = np.float32(self._l2) if shares is None else np.float32(self._l2) * shares[:, None], []
+            weights = part.rows.take(part.slots)
             for gradient in own:
-                weights = np.empty_like(gradient)
-                row_kernels.take(part.rows.rows, part.slots, start, weights)
-                part.sums.append(gradient + l2 * weights)
+                part.sums.append(gradient + l2 * weights[:, start : start + gradient.shape[1]])
                 start += gradient.shape[1]
         for part in parts:
             keys = self._frozen.get(part.rows.config.name)

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf1
 import tqdm
 
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.table.row_form import FLOAT16, INT8
 from ctr_trainer.embedding.table.table_config import TableConfig
 
 _BYTES = 64 << 20
@@ -97,9 +98,9 @@ class ExportedTable:
     The graph has no custom operation, no hash table to fill, and no operation whose output grows with the table. No
     operation reads a whole variable, because TensorFlow would then copy it.
 
-    `variables` are, by name, `rows` float32[1 + n, weights], whose first row is 0, and the index's `line_of` and
-    `lines`. There are none until the first `look_up`, so a table that is not read is not exported. `linear_start` is
-    the column of a row's linear weight.
+    `variables` are, by name, `rows` float32[1 + n, lanes], the weights in their form, whose first row is 0, and the
+    index's `line_of` and `lines`. There are none until the first `look_up`, so a table that is not read is not
+    exported. `linear_start` is the column of a row's linear weight.
     """
 
     def __init__(self, config: TableConfig, index: KeyIndex) -> None:
@@ -113,18 +114,33 @@ class ExportedTable:
         if not self.variables:
             self._make_variables()
         numbers = row_numbers(tf.reshape(keys, [-1]), self.variables["line_of"], self.variables["lines"])
-        rows = tf.gather(self.variables["rows"], numbers)
+        rows = _decoded(tf.gather(self.variables["rows"], numbers), self._config)
         return tf.reshape(rows, tf.concat([tf.shape(keys), [self._config.weights]], 0))
 
     def _make_variables(self) -> None:
         shapes = {name: (value.shape, value.dtype) for name, value in self.index_values.items()}
-        rows = [1 + self.count, self._config.weights]
+        rows = [1 + self.count, self._config.form.weight_lanes]
         with tf1.variable_scope(f"export_{self._config.name}"):
             for name, (shape, dtype) in {**shapes, "rows": (rows, tf.float32)}.items():
                 # The initializer never runs: the values come from the checkpoint that `TableSaver` writes.
                 self.variables[name] = tf1.get_variable(
                     name, shape, dtype, tf1.zeros_initializer(), trainable=False, use_resource=True
                 )
+
+
+def _decoded(stored: tf.Tensor, config: TableConfig) -> tf.Tensor:
+    """Returns float32[n, weights] of the leading lanes of stored rows, as `RowForm.take` does."""
+    parts, lane = [], 0
+    for kind, dim, lanes in config.form.segments:
+        part = stored[:, lane : lane + lanes]
+        if kind == INT8:
+            codes = tf.reshape(tf.bitcast(part[:, 1:], tf.int8), [-1, 4 * (lanes - 1)])[:, :dim]
+            part = part[:, :1] * tf.cast(codes, tf.float32)
+        elif kind == FLOAT16:
+            part = tf.cast(tf.reshape(tf.bitcast(part, tf.float16), [-1, 2 * lanes])[:, :dim], tf.float32)
+        parts.append(part)
+        lane += lanes
+    return tf.concat(parts, 1) if len(parts) > 1 else parts[0]
 
 
 def row_numbers(keys: tf.Tensor, line_of: tf.Variable, lines: tf.Variable) -> tf.Tensor:
@@ -232,6 +248,6 @@ class TableSaver(tf1.train.Saver):
         with tqdm.tqdm(desc=f"writing {name}", total=count, unit=" rows", disable=not sys.stderr.isatty()) as bar:
             for number, (config, keys, rows) in enumerate(snapshot.merged(self._path, files)):
                 if number == 0:
-                    yield np.zeros((1, config.weights), np.float32)
-                yield rows[:, : config.weights].copy()
+                    yield np.zeros((1, config.form.weight_lanes), np.float32)
+                yield config.form.encode(rows)[:, : config.form.weight_lanes].copy()
                 bar.update(len(keys))

@@ -88,8 +88,12 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "steps",
         minimum=1,
     )
-    sync_compression: str = setting(
-        "none", "encoding of the rows that a sync sends; fp16: float16, in half the bytes", choices=("none", "fp16")
+    row_dtype: str = setting(
+        "float32",
+        "type of the weights of embeddings wherever rows are kept or sent: tables, syncs, checkpoints and exports. "
+        "int8 has a scale per row; both smaller types are rounded stochastically. Optimizer state and linear weights "
+        "stay float32",
+        choices=("float32", "float16", "int8"),
     )
     service_timeout: float = setting(
         60.0,
@@ -119,8 +123,6 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
                 "{service_shards} is for services that the job starts itself, and {service} names those that run: "
                 "leave out {service_shards:name}, or use {service:name}=auto"
             )
-        if self.service == "shared" and self.sync_compression != "none":
-            yield "{sync_compression:name} is about syncs, and with {service} there are none"
         if self.row_optimizer.moves_all_rows and self.service not in ("auto", "shared"):
             yield (
                 "{optimizer} moves every row at every step, which the rows of {service} cannot: leave out "

@@ -169,11 +169,6 @@ class RunConfig(Settings, title="Run"):
                 "with {deterministic:name} identical runs save at the same steps, and {save_checkpoints_secs} goes by "
                 "the clock: use {save_checkpoints_steps:name}"
             )
-        if self.embedding.sync_compression != "none":
-            yield (
-                "{sync_compression} rounds what a sync sends, by the moment of the sync, and a deterministic run sends "
-                "exact rows: leave out one of the two"
-            )
 
     def replace(self, **changes: Any) -> "RunConfig":
         """Returns the settings with other values, given by name."""

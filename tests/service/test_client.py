@@ -12,7 +12,7 @@ import pytest
 from ctr_trainer.embedding.index import key_kernels
 from ctr_trainer.embedding.service import row_requests, shard
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.row_codec import CODECS
+from ctr_trainer.embedding.table.row_form import DTYPES
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from tests.parallel import launch
@@ -22,15 +22,17 @@ from tests.service.proxy import CuttingProxy
 pytestmark = pytest.mark.integration
 
 
-def test_one_shard_by_socket_three_by_memory_and_a_local_store_agree(start, connect, monkeypatch):
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_shard_by_socket_three_by_memory_and_a_local_store_agree(start, connect, monkeypatch, dtype):
     monkeypatch.setattr(row_requests, "_LEAST_BYTES", 0)
     clients = [connect([service.address for service in start(shards)], by_socket=shards == 1) for shards in (1, 3)]
     rng = np.random.default_rng(0)
     keys = rng.integers(-(2**62), 2**62, 5000)
-    deltas = rng.standard_normal((5000, CONFIG.width)).astype(np.float32)
+    config = dataclasses.replace(CONFIG, dims=(6, 1), init_scales=(0.1, 0.0), row_dtype=dtype)
+    deltas = config.form.encode(rng.standard_normal((5000, config.width)).astype(np.float32))
     answers = []
     for store in (LocalStore(), *clients):
-        store.create_table(CONFIG)
+        store.create_table(config)
         store.push("t", keys[:4000], deltas[:4000], "w", 1)
         store.put("t", keys[3000:4500], deltas[:1500], "put", 1)
         answers.append(
@@ -53,19 +55,17 @@ def test_one_shard_by_socket_three_by_memory_and_a_local_store_agree(start, conn
 
 
 def _newer(store, keys, deltas):
-    """Returns the positions and rows of syncs and pulls that know some of the rows, for both codecs."""
-    fp16 = CODECS["fp16"]
+    """Returns the positions and rows of syncs and pulls that know some of the rows."""
     known = store.pull_newer("t", keys, np.zeros(3000, np.uint32)).versions
     store.push("t", keys[::7], deltas[::7], "other", 1)
     answers = [
         store.pull_newer("t", keys, known),
-        store.pull_newer("t", keys, known, fp16),
         first := store.sync("t", keys, deltas, "w", 3, known),
-        store.sync("t", keys, fp16.encode(deltas), "w", 4, first.versions, fp16),
+        store.sync("t", keys, deltas, "w", 4, first.versions),
         store.pull_newer("t", keys, first.versions),
         store.sync("t", keys[:0], deltas[:0], "w", 5, known[:0]),
     ]
-    assert [len(answer.positions) for answer in answers] == [429, 429, 429, 0, 3000, 0]
+    assert [len(answer.positions) for answer in answers] == [429, 429, 0, 3000, 0]
     return [part for answer in answers for part in (answer.positions, answer.rows)]
 
 
@@ -160,11 +160,8 @@ def test_a_client_checks_tables_configurations_and_deltas(client):
         client.pull("u", np.array([1]))
     with pytest.raises(UserError, match="seed = 5, not 6"):
         client.create_table(dataclasses.replace(CONFIG, seed=6))
-    fp16, keys = CODECS["fp16"], np.array([1])
-    with pytest.raises(UserError, match=r"table t: deltas float32\[1, 3\], expected float16\[1, 4\]"):
-        client.sync("t", keys, ones(1), "w", 1, codec=fp16)
-    with pytest.raises(UserError, match=r"table t: deltas float16\[1, 4\], expected float32\[1, 3\]"):
-        client.sync("t", keys, fp16.encode(ones(1)), "w", 1)
+    with pytest.raises(UserError, match=r"table t: deltas float16\[1, 3\], expected float32\[1, 3\]"):
+        client.sync("t", np.array([1]), ones(1).astype(np.float16), "w", 1)
 
 
 def test_restore_onto_another_number_of_shards_gives_the_same_rows(start, connect, data_dir):

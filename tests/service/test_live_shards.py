@@ -45,7 +45,7 @@ def test_evaluating_and_predicting_leave_running_shards_as_they_are(data, tmp_pa
             assert layout["rows"] == len(keys)
             reader = ServiceClient([service.address], TIMEOUT, security)
             live = reader.pull(table, keys) + 1
-            trainer._widths[table] = layout["width"]
+            trainer._configs[table] = reader._config(table)
             trainer.push(table, keys, np.ones_like(live), "other", 1)
             requests = reader.stats()["services"][service.address]["requests"]
 

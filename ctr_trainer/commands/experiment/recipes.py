@@ -17,10 +17,7 @@ _TINY_ROWS = 2_000
 # With more keys, catching up on the steps that rows missed would slow down the training.
 _MOST_KEYS = 20_000
 # Whoever gives one of these flags decides where the rows are or how they are trained.
-_OF_ROWS = (
-    *("embedding_optimizer", "embedding_service", "service_shards"),
-    *("row_copies", "sync_steps", "sync_compression"),
-)
+_OF_ROWS = ("embedding_optimizer", "embedding_service", "service_shards", "row_copies", "sync_steps")
 # Fewer steps between two evaluations do not show an improvement; those of an ensemble of networks are smaller.
 _STEPS_BETWEEN, _STEPS_OF_ENSEMBLE = 20, 100
 _BATCH = {"small": 128, "middle": 512}

@@ -16,7 +16,6 @@ from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.service.shard import Shard
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
-from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -68,7 +67,7 @@ class ServiceClient(Store):
             for i, (address, each) in enumerate(zip(addresses, ended or [None] * shards, strict=True))
         ]
         self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None
-        self._widths: dict[str, int] = {}
+        self._configs: dict[str, TableConfig] = {}
         self._owner, self._lease, self.host_memory = lease, None, host_memory
         try:
             if lease is not None:
@@ -82,11 +81,11 @@ class ServiceClient(Store):
     def create_table(self, config: TableConfig) -> None:
         body = {"config": snapshot.config_to_json(config)}
         self._on_all(lambda shard: shard.action("create_table", body))
-        self._widths[config.name] = config.width
+        self._configs[config.name] = config
 
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        request, width = dict(op="pull", table=table, missing=missing), self._width(table)
-        layout = [PLAIN.schema(width)]
+        request, width = dict(op="pull", table=table, missing=missing), self._config(table).width
+        layout = [wire.rows_of(width)]
         keys = np.require(keys, np.int64, ("C",))
         rows = np.empty((len(keys), width), np.float32)
         for page in _pages(len(keys), width):
@@ -97,13 +96,12 @@ class ServiceClient(Store):
                 rows[page][own] = answer
         return rows
 
-    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
-        request, width = dict(op="pull_newer", table=table, codec=codec.name), self._width(table)
+    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray) -> ChangedRows:
+        request = dict(op="pull_newer", table=table)
         keys, versions = np.require(keys, np.int64, ("C",)), np.require(versions, np.uint32, ("C",))
         answers = []
-        for page in _pages(len(keys), width):
-            columns = [keys[page], versions[page]]
-            answers.append((page, self._newer(request, columns, width, codec, is_sync=False)))
+        for page in _pages(len(keys), self._config(table).form.lanes):
+            answers.append((page, self._newer(request, [keys[page], versions[page]], is_sync=False)))
         return _joined(len(keys), answers)
 
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
@@ -120,15 +118,13 @@ class ServiceClient(Store):
         worker: str,
         sequence: int,
         versions: np.ndarray | None = None,
-        codec: RowCodec = PLAIN,
     ) -> ChangedRows:
-        request = dict(op="sync", table=table, worker=worker, sequence=sequence, codec=codec.name)
-        width = self._width(table)
+        request = dict(op="sync", table=table, worker=worker, sequence=sequence)
         keys, deltas = np.require(keys, np.int64, ("C",)), np.require(deltas, requirements=("C",))
-        self._check(table, keys, deltas, codec.schema(width))
+        self._check(table, keys, deltas)
         if versions is None:
             versions = np.full(len(keys), NONE_KNOWN, np.uint32)
-        return self._newer(request, [keys, versions, deltas], width, codec, is_sync=True)
+        return self._newer(request, [keys, versions, deltas], is_sync=True)
 
     def advance(self, step: int) -> None:
         self._on_all(lambda shard: shard.action("advance", {"step": step}))
@@ -209,34 +205,30 @@ class ServiceClient(Store):
         for shard in self._shards:
             shard.close()
 
-    def _width(self, table: str) -> int:
-        if table not in self._widths and self._owner is None:
-            self._widths = {layout["name"]: layout["width"] for layout in self.tables()}
-        if table not in self._widths:
+    def _config(self, table: str) -> TableConfig:
+        if table not in self._configs and self._owner is None:
+            for layout in self.tables():
+                own = {name: value for name, value in layout.items() if name not in ("width", "rows")}
+                self._configs[layout["name"]] = TableConfig.from_dict(own)
+        if table not in self._configs:
             raise UserError(f"no table {table!r}: this client has not created it")
-        return self._widths[table]
+        return self._configs[table]
 
-    @staticmethod
-    def _check(table: str, keys: np.ndarray, deltas: np.ndarray, schema: tuple[str, int]) -> None:
-        dtype, columns = np.dtype(schema[0]), schema[1]
-        if deltas.dtype != dtype or deltas.shape != (len(keys), columns):
-            raise UserError(
-                f"table {table}: deltas {deltas.dtype}{list(deltas.shape)}, expected {dtype}{[len(keys), columns]}"
-            )
+    def _check(self, table: str, keys: np.ndarray, deltas: np.ndarray) -> None:
+        shape = [len(keys), self._config(table).form.lanes]
+        if deltas.dtype != np.float32 or list(deltas.shape) != shape:
+            raise UserError(f"table {table}: deltas {deltas.dtype}{list(deltas.shape)}, expected float32{shape}")
 
     def _send(self, op: str, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
         request = dict(op=op, table=table, worker=worker, sequence=sequence)
         keys, rows = np.require(keys, np.int64, ("C",)), np.require(rows, np.float32, ("C",))
-        self._check(table, keys, rows, PLAIN.schema(self._width(table)))
+        self._check(table, keys, rows)
         self._ask(request, [keys, rows], lambda results, columns: wire.read_columns(results, len(columns[0]), []))
 
-    def _newer(
-        self, request: dict[str, Any], columns: list[np.ndarray], width: int, codec: RowCodec, is_sync: bool
-    ) -> ChangedRows:
+    def _newer(self, request: dict[str, Any], columns: list[np.ndarray], is_sync: bool) -> ChangedRows:
         """Returns the rows whose versions differ from columns[1], after the request's changes if `is_sync`."""
-        answers = self._ask(
-            request, columns, lambda results, own: wire.read_newer(results, width, codec, own[1], is_sync)
-        )
+        lanes = self._config(request["table"]).form.lanes
+        answers = self._ask(request, columns, lambda results, own: wire.read_newer(results, lanes, own[1], is_sync))
         return _joined(len(columns[0]), answers)
 
     def _ask(

@@ -16,7 +16,6 @@ from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.lease import Incarnation, LeaseBook
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.row_codec import PLAIN, find_codec
 from ctr_trainer.system.messages.errors import UserError
 
 _NAME = "columns"
@@ -125,28 +124,28 @@ class RowRequests:
             body, start = self._columns.read(str(request["memory"]), int(request["bytes"])), 0
         self._incarnation.check(request.get("incarnation"))
         table, count = request["table"], request["count"]
-        width = self._store.config(table).width
+        config = self._store.config(table)
+        floats = config.width if op == "pull" else config.form.lanes
         if op in _WRITES:
             self._leases.renew(request.get("lease"), op)
             worker, sequence = str(request["worker"]), int(request["sequence"])
-        codec = find_codec(str(request["codec"])) if op in ("pull_newer", "sync") else PLAIN
         layout: list[tuple[str, int | None]] = [wire.KEYS]
         if op in ("pull_newer", "sync"):
             layout.append(wire.VERSIONS)
         if op in _WRITES:
-            layout.append(codec.schema(width))
+            layout.append(wire.rows_of(floats))
         keys, *columns = wire.unpack_columns(body, start, table, count, layout)
         if op not in _WRITES:
-            wire.refuse_long_answer(table, count, width, codec)
+            wire.refuse_long_answer(table, count, floats)
         pusher = worker if op in _WRITES else None
         # While the store works on the request, its rows are not replaced.
         with self._metrics.measure(op, table, count, pusher), self._incarnation.within(request.get("incarnation")):
             if op == "pull":
                 rows = self._store.pull(table, keys, request["missing"])
             elif op == "pull_newer":
-                newer = self._store.pull_newer(table, keys, columns[0], codec)
+                newer = self._store.pull_newer(table, keys, columns[0])
             elif op == "sync":
-                newer = self._store.sync(table, keys, columns[1], worker, sequence, columns[0], codec)
+                newer = self._store.sync(table, keys, columns[1], worker, sequence, columns[0])
             else:
                 apply = self._store.push if op == "push" else self._store.put
                 apply(table, keys, columns[0], worker, sequence)

@@ -20,6 +20,7 @@ from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.measuring.latency import resident_bytes
@@ -121,15 +122,16 @@ class Service(flight.FlightServerBase):
         """Streams the table that the ticket names. Rows that are created meanwhile may be missing."""
         with _typed_errors():
             name = ticket.ticket.decode()
-            schema = snapshot.schema(self._store.config(name))
+            config = _readable(self._store.config(name))
+            schema = snapshot.schema(config)
         batches = (
-            pa.RecordBatch.from_arrays([snapshot.key_array(keys), snapshot.row_array(rows)], schema=schema)
+            pa.RecordBatch.from_arrays([snapshot.key_array(keys), snapshot.row_array(config, rows)], schema=schema)
             for keys, rows in self._store.read_blocks(name)
         )
         return flight.GeneratorStream(schema, batches)
 
     def _info(self, name: str) -> flight.FlightInfo:
-        config, rows = self._store.config(name), self._store.stats()["tables"][name]["rows"]
+        config, rows = _readable(self._store.config(name)), self._store.stats()["tables"][name]["rows"]
         endpoints = [flight.FlightEndpoint(name.encode(), [])]
         descriptor = flight.FlightDescriptor.for_path(name)
         return flight.FlightInfo(snapshot.schema(config), descriptor, endpoints, rows, rows * (config.width * 4 + 8))
@@ -224,6 +226,11 @@ class Service(flight.FlightServerBase):
         if not resolved.is_relative_to(self._data_dir):
             raise UserError(f"snapshot path {path} is outside the service's data_dir {self._data_dir}")
         return resolved
+
+
+def _readable(config: TableConfig) -> TableConfig:
+    """Returns the configuration with rows of float32, which any Flight client reads."""
+    return dataclasses.replace(config, row_dtype="float32")
 
 
 @contextlib.contextmanager

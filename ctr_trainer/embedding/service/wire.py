@@ -3,16 +3,15 @@
 Each request is a Flight action with a JSON object. In a row request (`pull`, `pull_newer`, `push`, `put`, `sync`), the
 JSON is followed by columns in their memory layout, little-endian, each at a multiple of 64 bytes:
 
-    uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, width]
+    uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, lanes]
 
 A client on the service's host may put the columns into shared memory (`row_requests.SentColumns`). Then the JSON
 contains their address (`memory`) and their size (`bytes`), and nothing follows it.
 
-`count` in the JSON is U, and the service knows the table's width, so a request takes no more memory than its bytes:
-nothing in it is decompressed. The answer is a JSON object and, in separate results, columns: the rows for a pull;
-`position` uint32, `version` uint32 and `row` of the rows newer than the client's for a `pull_newer` or `sync`. The JSON
-of these two also names the `codec` of `row_codec` that encodes the rows in both directions; all other requests send
-plain rows. No pickle or code is sent.
+`count` in the JSON is U, and the service knows the table's form, so a request takes no more memory than its bytes. The
+answer is a JSON object and, in separate results, columns: the rows for a pull; `position` uint32, `version` uint32 and
+`row` of the rows newer than the client's for a `pull_newer` or `sync`. A `row` is in the table's form, see `row_form`,
+except that the answer to a pull has float32[U, width]. No pickle or code is sent.
 
 Caveat: in Flight, a stream whose connection broke looks like a stream that ended. So sizes are checked, and an answer
 that is too short is treated as lost.
@@ -29,7 +28,6 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service.lease import LeaseHeld
-from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError
 
@@ -131,10 +129,14 @@ def unpack_columns(body: Body, start: int, table: str, count: int, layout: Layou
     return columns
 
 
-def refuse_long_answer(table: str, count: int, width: int, codec: RowCodec = PLAIN) -> None:
-    """Raises UserError if the answer to a pull would have more than MOST_BYTES."""
-    dtype, columns = codec.schema(width)
-    if count * (np.dtype(dtype).itemsize * columns + _BYTES_WITH_ROW) > MOST_BYTES:
+def rows_of(floats: int) -> tuple[str, int]:
+    """Returns the layout of rows of `floats` floats or lanes."""
+    return "<f4", floats
+
+
+def refuse_long_answer(table: str, count: int, floats: int) -> None:
+    """Raises UserError if the answer to a pull of rows of `floats` floats or lanes would have more than MOST_BYTES."""
+    if count * (4 * floats + _BYTES_WITH_ROW) > MOST_BYTES:
         raise UserError(
             f"table {table}: the answer for {count} keys could have more than {MOST_BYTES} bytes; "
             "ask for fewer keys at a time"
@@ -162,14 +164,12 @@ def read_columns(results: Iterator[flight.Result], count: int, layout: Layout) -
     return columns
 
 
-def read_newer(
-    results: Iterator[flight.Result], width: int, codec: RowCodec, known: np.ndarray, is_sync: bool
-) -> ChangedRows:
+def read_newer(results: Iterator[flight.Result], lanes: int, known: np.ndarray, is_sync: bool) -> ChangedRows:
     """Returns the `ChangedRows` that `newer_answer` made for a request with the versions `known`, uint32[U].
 
     Raises the errors of `read_columns`.
     """
-    header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), VERSIONS, codec.schema(width)])
+    header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), VERSIONS, rows_of(lanes)])
     if len(positions) and positions.max() >= len(known):
         raise UserError(f"the service answered with row {positions.max()} of {len(known)} that were asked for")
     versions = np.full(len(known), header["version"], np.uint32) if is_sync else known.copy()

@@ -9,10 +9,11 @@ A snapshot is full, or a delta of the previous snapshot. For each table and shar
                                                               of trainings of each of these rows
     counts    NAME-SHARD-of-SHARDS[.STEP].counts.arrow        if the table has a `min_frequency`: the counting filter
 
-A chain is a full snapshot and the deltas after it, in order. Rows files have the columns `key` int64 and `row`
-FixedSizeList<float32>[width]. The metadata of every schema contains the TableConfig as JSON. Files are written in
-batches of bounded size and renamed into place once they are on disk, so a file with its final name is complete. The
-caller lists the files, with their sizes and checksums, in its manifest.
+A chain is a full snapshot and the deltas after it, in order. Rows files have the columns `key` int64 and `row`:
+FixedSizeList<float32>[width], or FixedSizeBinary[4 lanes] for another `row_dtype`, see `row_form`. The metadata of
+every schema contains the TableConfig as JSON. Files are written in batches of bounded size and renamed into place once
+they are on disk, so a file with its final name is complete. The caller lists the files, with their sizes and checksums,
+in its manifest.
 """
 
 import contextlib
@@ -59,21 +60,25 @@ def config_from_json(text: str | bytes) -> TableConfig:
 
 def schema(config: TableConfig, kind: str = "full", counted: int | None = None) -> pa.Schema:
     """Returns the pyarrow schema of a table's files of a kind; `counted` is metadata of a `counts` file."""
-    rows = [KEY, pa.field("row", row_type(config.width), nullable=False)]
+    rows = [KEY, pa.field("row", row_type(config), nullable=False)]
     fields = {"full": rows, "delta": rows, "removed": [KEY], "use": _USE, "counts": _COUNTS}[kind]
     metadata = {CONFIG: config_to_json(config)}
     return pa.schema(fields, metadata if counted is None else {**metadata, _COUNTED: str(counted)})
 
 
-def row_type(width: int) -> pa.DataType:
-    """Returns the Arrow type of a row of `width` floats."""
-    return pa.list_(pa.field("item", pa.float32(), nullable=False), width)
+def row_type(config: TableConfig) -> pa.DataType:
+    """Returns the Arrow type of a table's rows."""
+    if not config.form.is_exact:
+        return pa.binary(4 * config.form.lanes)
+    return pa.list_(pa.field("item", pa.float32(), nullable=False), config.width)
 
 
-def row_array(rows: np.ndarray) -> pa.Array:
-    """Returns an Arrow array of C-contiguous rows, float32[n, width], without a copy."""
-    flat = pa.Array.from_buffers(pa.float32(), rows.size, [None, pa.py_buffer(rows)])
-    return pa.FixedSizeListArray.from_arrays(flat, type=row_type(rows.shape[1]))
+def row_array(config: TableConfig, rows: np.ndarray) -> pa.Array:
+    """Returns an Arrow array of C-contiguous rows, float32[n, width], without a copy if their form is exact."""
+    buffer, of = pa.py_buffer(config.form.encode(rows)), row_type(config)
+    if not config.form.is_exact:
+        return pa.Array.from_buffers(of, len(rows), [None, buffer])
+    return pa.FixedSizeListArray.from_arrays(pa.Array.from_buffers(pa.float32(), rows.size, [None, buffer]), type=of)
 
 
 def key_array(keys: np.ndarray) -> pa.Array:
@@ -109,7 +114,7 @@ def read(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, np.ndar
     config = read_config(path, entry)
     yield config, np.empty(0, np.int64), np.empty((0, config.width), np.float32)
     for batch in batches(path, entry):
-        yield config, *columns(batch)
+        yield config, *columns(config, batch)
 
 
 def read_config(path: AnyPath, entry: FileEntry) -> TableConfig:
@@ -202,10 +207,14 @@ def merged(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableCon
                     seen.find_or_add(np.require(keys, requirements=("C", "A")))
 
 
-def columns(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the keys, int64[n], and rows, float32[n, width], of a record batch, as views of its buffers."""
-    rows = batch.column("row")
-    return batch.column("key").to_numpy(), rows.flatten().to_numpy().reshape(len(batch), rows.type.list_size)
+def columns(config: TableConfig, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the keys, int64[n], and rows, float32[n, width], of a record batch; views of its buffers if exact."""
+    rows, lanes = batch.column("row"), config.form.lanes
+    if config.form.is_exact:
+        stored = rows.flatten().to_numpy()
+    else:
+        stored = np.frombuffer(rows.buffers()[1], np.float32, len(rows) * lanes, rows.offset * 4 * lanes)
+    return batch.column("key").to_numpy(), config.form.decode(stored.reshape(len(batch), lanes))
 
 
 def _file(path: AnyPath, entry: FileEntry) -> Path:

@@ -126,7 +126,7 @@ def write(
         removed = np.unique(capture.removed)
         gone = np.ones(len(removed), np.bool_)
         for keys, rows, use in _finite(blocks_of(capture, table), config.name, step):
-            rows_file.write([key_array(keys), row_array(rows)])
+            rows_file.write([key_array(keys), row_array(config, rows)])
             if use_file and use is not None:
                 use_file.write([key_array(keys), *map(pa.array, use)])
             if len(removed):
@@ -149,7 +149,7 @@ def write_blocks(
     file = f"{config.name}-00000-of-00001.arrow"
     with arrow_file(path, file, schema(config)) as rows_file:
         for keys, rows in blocks:
-            rows_file.write([key_array(keys), row_array(rows)])
+            rows_file.write([key_array(keys), row_array(config, rows)])
         written = rows_file.finish()
     return dict(file=file, kind="full", table=config.name, snapshot=identity, since=None, **written)
 

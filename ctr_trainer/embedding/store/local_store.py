@@ -15,9 +15,15 @@ from ctr_trainer.embedding.index.key_kernels import owned
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot, snapshot_writer
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
-from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.embedding.store.versions import ChangedRows, Versions, check_rows, check_versions, merge_changes, newer
+from ctr_trainer.embedding.store.versions import (
+    ChangedRows,
+    Versions,
+    check_versions,
+    checked_rows,
+    merge_changes,
+    newer,
+)
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import LIMITS, TableConfig
@@ -77,26 +83,24 @@ class LocalStore(Store):
         with self._locked(table) as target:
             return target.read(keys, missing)
 
-    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
+    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray) -> ChangedRows:
         check_versions(table, keys, versions)
         with self._locked(table) as target:
             answer = newer(target, self._versions[table], keys, versions)
-        return answer.encoded(codec)
+        return answer.encoded(target.config.form)
 
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
-        deltas = np.require(deltas, requirements=("C",))
         with self._locked(table) as target:
-            check_rows(target, keys, deltas)
+            deltas = checked_rows(target, keys, deltas)
             if self._is_new(table, worker, sequence):
                 self._versions[table].mark(target, target.add(keys, deltas))
                 self._sequences[table, worker] = sequence
 
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
-        rows = np.require(rows, requirements=("C",))
         with self._locked(table) as target:
             if target.config.has_limits:
                 raise UserError(f"table {table}: a put to a table with limits; push changes")
-            check_rows(target, keys, rows)
+            rows = checked_rows(target, keys, rows)
             if self._is_new(table, worker, sequence):
                 self._versions[table].mark(target, target.find_or_insert(keys, rows))
                 self._sequences[table, worker] = sequence
@@ -109,19 +113,17 @@ class LocalStore(Store):
         worker: str,
         sequence: int,
         versions: np.ndarray | None = None,
-        codec: RowCodec = PLAIN,
     ) -> ChangedRows:
-        deltas = codec.decode(deltas)
         if versions is not None:
             check_versions(table, keys, versions)
         with self._locked(table) as target:
-            check_rows(target, keys, deltas)
+            deltas = checked_rows(target, keys, deltas)
             if self._is_new(table, worker, sequence):
                 answer = merge_changes(target, self._versions[table], keys, deltas, versions)
                 self._sequences[table, worker] = sequence
             else:
                 answer = newer(target, self._versions[table], keys, None)
-        return answer.encoded(codec)
+        return answer.encoded(target.config.form)
 
     def advance(self, step: int) -> None:
         for _, table in sorted(self.tables.items()):
@@ -203,7 +205,7 @@ class LocalStore(Store):
             for entry in files:
                 snapshot.check(path, entry)
                 config = snapshot.read_config(path, entry)
-                different = self._created(config).differs(config, but=(*LIMITS, "settings"))
+                different = self._created(config).differs(config, but=(*LIMITS, "settings", "row_dtype"))
                 if different:
                     field, asked, saved = different
                     raise UserError(
@@ -228,9 +230,8 @@ class LocalStore(Store):
         while first < len(self.tables[name].keys):
             with self._locked(name) as table:
                 keys = table.keys[first : first + step]
-                rows = table.rows[first : first + len(keys)]
                 there = keys != 0
-                keys, rows = keys[there], rows[there]
+                keys, rows = keys[there], table.take(first + np.flatnonzero(there))
             yield keys, rows
             first += len(there)
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
-from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
+from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.paths import AnyPath
 
@@ -20,8 +20,8 @@ from ctr_trainer.system.files.paths import AnyPath
 class Store(abc.ABC):
     """Embedding tables by name, shared by the workers of a job.
 
-    Keys are int64[U], distinct within a call and not 0. Rows and deltas are float32[U, width] in the layout of
-    TableConfig. A user's mistake and the loss of a store raise UserError.
+    Keys are int64[U], distinct within a call and not 0. Rows and deltas are float32[U, lanes] in the table's form, see
+    `row_form`; only `pull` returns float32[U, width]. A user's mistake and the loss of a store raise UserError.
 
     A row has a version, uint32, which each push to it changes. A key without a row has the version 0 and reads its
     initial row. Only versions of the same key can be compared, and only while the store runs.
@@ -49,12 +49,12 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
-        """Returns `ChangedRows` by `codec`: the rows whose version is not the caller's, `versions` uint32[U]."""
+    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray) -> ChangedRows:
+        """Returns `ChangedRows`: the rows whose version is not the caller's, `versions` uint32[U]."""
 
     @abc.abstractmethod
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
-        """Adds deltas, float32[U, width], to rows. A missing row is created with its initial values first.
+        """Adds deltas to rows. A missing row is created with its initial values first.
 
         A push is applied exactly once: it does nothing if `sequence` is not greater than the last one of `worker`, a
         name that is unique to each start of a worker, for the table.
@@ -76,12 +76,12 @@ class Store(abc.ABC):
         worker: str,
         sequence: int,
         versions: np.ndarray | None = None,
-        codec: RowCodec = PLAIN,
     ) -> ChangedRows:
-        """Pushes deltas, encoded by `codec`, and returns the rows that others changed, in one round trip.
+        """Pushes deltas, and returns the rows that others changed, in one round trip.
 
         Returns `ChangedRows`: the rows whose version differs from `versions`, uint32[U], with `deltas` added; all rows
-        for None or for a repeated sync. Each other row equals, bit by bit, the worker's row plus its delta.
+        for None or for a repeated sync. Each other row equals, bit by bit, the worker's row plus its delta in the
+        table's form.
         """
 
     @abc.abstractmethod
@@ -157,13 +157,14 @@ class StoreReader(WorkerRows):
         self._rows = np.empty((0, config.width), np.float32)
         self._store = store
 
-    @property
-    def rows(self) -> np.ndarray:
-        """float32[U, width], the rows of the last lookup; valid until the next lookup."""
-        return self._rows
+    def take(self, slots: np.ndarray) -> np.ndarray:
+        """Returns float32[U, weights] of the rows of the last lookup."""
+        weights = np.empty((len(slots), self.config.weights), np.float32)
+        row_kernels.take(self._rows, slots, 0, weights)
+        return weights
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns int64[U], the positions of the keys' rows in `rows`; -1 for a key without a row."""
+        """Returns int64[U], the positions of the keys; -1 for a key without a row."""
         self._rows = self._store.pull(self.config.name, keys, missing="zeros")
         missing = np.flatnonzero(self._rows[:, 0] == 0)
         missing = missing[~self._rows[missing].any(axis=1)]  # A trained row has weights or a state other than 0.

@@ -10,7 +10,7 @@ from numba import types
 from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_kernels import AHEAD, kernel, prefetch, prefetch_row
 from ctr_trainer.embedding.memory.growable_array import GrowableArray
-from ctr_trainer.embedding.store.row_codec import RowCodec
+from ctr_trainer.embedding.table.row_form import RowForm
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT, first_not_finite
 from ctr_trainer.embedding.table.row_space import RowWatcher, WatchedTable
 from ctr_trainer.embedding.table.table import Table
@@ -19,6 +19,7 @@ from ctr_trainer.system.messages.errors import UserError, diverged
 VERSIONS = types.Array(types.uint32, 1, "C", readonly=True)
 VERSIONS_OUT = types.Array(types.uint32, 1, "C")
 POSITIONS_OUT = types.Array(types.int64, 1, "C")
+_OPENED = ROWS_OUT, SLOTS  # Rows and places, see `RowForm.opened`.
 # The version of a key without a row: the key reads its initial row, which each worker can compute.
 ABSENT = 0
 # The version that a caller sends to get the row in any case.
@@ -47,9 +48,12 @@ def differing_versions(
     return count
 
 
-@kernel(types.int64(ROWS_OUT, VERSIONS_OUT, SLOTS, VERSIONS, MESSAGE_ROWS, types.uint32, POSITIONS_OUT, ROWS_OUT))
+@kernel(
+    types.int64(ROWS_OUT, SLOTS, VERSIONS_OUT, SLOTS, VERSIONS, MESSAGE_ROWS, types.uint32, POSITIONS_OUT, ROWS_OUT)
+)
 def merge_rows(
     rows: np.ndarray,
+    places: np.ndarray,
     current: np.ndarray,
     slots: np.ndarray,
     known: np.ndarray,
@@ -61,6 +65,7 @@ def merge_rows(
     """Adds `deltas` to the rows at `slots`, int64[U] without -1, and copies the rows whose version was not known[i].
 
     Args:
+      places: int64[U], the places of the rows at `slots` in `rows`.
       number: the new version of the rows.
       positions, newer: outputs: each i whose version was not known[i], and that row with its delta added.
 
@@ -70,15 +75,15 @@ def merge_rows(
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(current, slots[i + AHEAD])
-            prefetch_row(rows, slots[i + AHEAD])
-        slot = slots[i]
+            prefetch_row(rows, places[i + AHEAD])
+        slot, place = slots[i], places[i]
         if current[slot] == known[i]:
             for d in range(np.uint64(rows.shape[1])):
-                rows[slot, d] += deltas[i, d]
+                rows[place, d] += deltas[i, d]
         else:
             for d in range(np.uint64(rows.shape[1])):
-                value = rows[slot, d] + deltas[i, d]
-                rows[slot, d] = value
+                value = rows[place, d] + deltas[i, d]
+                rows[place, d] = value
                 newer[count, d] = value
             positions[count] = i
             count += 1
@@ -92,16 +97,22 @@ def check_versions(table: str, keys: np.ndarray, versions: np.ndarray) -> None:
         raise UserError(f"table {table}: versions {versions.dtype}{list(versions.shape)}, expected uint32[{len(keys)}]")
 
 
-def check_rows(table: Table, keys: np.ndarray, rows: np.ndarray) -> None:
-    """Raises UserError unless `rows`, or changes of rows, are one finite row per key, and no key is 0."""
-    name, width = table.config.name, table.config.width
-    if rows.dtype != np.float32 or rows.shape != (len(keys), width):
-        raise UserError(f"table {name}: rows {rows.dtype}{list(rows.shape)}, expected float32{[len(keys), width]}")
+def checked_rows(table: Table, keys: np.ndarray, stored: np.ndarray) -> np.ndarray:
+    """Returns float32[U, width] of rows, or changes of rows, in the table's form.
+
+    Raises UserError unless there is one finite row per key, and no key is 0.
+    """
+    name, form = table.config.name, table.config.form
+    shape = [len(keys), form.lanes]
+    if stored.dtype != np.float32 or list(stored.shape) != shape:
+        raise UserError(f"table {name}: rows {stored.dtype}{list(stored.shape)}, expected float32{shape}")
+    rows = form.decode(stored)
     if len(keys) and not keys.all():
         raise UserError(f"table {name}: a push to the key 0, which stands for no value and has no row; leave it out")
     bad = first_not_finite(rows)
     if bad >= 0:
         raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")
+    return rows
 
 
 def newer(table: Table, versions: Versions, keys: np.ndarray, known: np.ndarray | None) -> ChangedRows:
@@ -142,7 +153,8 @@ def merge_changes(
     rows = np.empty((len(slots), table.config.width), np.float32)
     table.before_change(slots)
     current = versions.reserve(len(table.keys))
-    changed = merge_rows(table.rows, current, slots, known, deltas, number, positions, rows)
+    with table.opened(slots) as (opened, places):
+        changed = merge_rows(opened, places, current, slots, known, deltas, number, positions, rows)
     answer = ChangedRows(np.full(count, number, np.uint32), positions[:changed], rows[:changed])
     return answer if there is None else _with_refused(answer, there, refused, table.initial_rows(keys[refused]))
 
@@ -163,16 +175,16 @@ class ChangedRows:
       versions: uint32[U], the version of each requested key at the time of the answer.
       positions: int64[n], ascending: the positions, in the requested keys, of the rows that the caller neither knows
         nor can compute.
-      rows: float32[n, width], the rows at these positions; a Store encodes them with the codec of the request.
+      rows: float32[n, width], the rows at these positions; a Store returns them in the table's form.
     """
 
     versions: np.ndarray
     positions: np.ndarray
     rows: np.ndarray
 
-    def encoded(self, codec: RowCodec) -> ChangedRows:
-        """Returns the same ChangedRows with rows encoded by a `RowCodec`."""
-        return dataclasses.replace(self, rows=codec.encode(self.rows))
+    def encoded(self, form: RowForm) -> ChangedRows:
+        """Returns the same ChangedRows with rows in a table's form; rounds them as the table has rounded them."""
+        return dataclasses.replace(self, rows=form.encode(self.rows))
 
 
 class Versions(RowWatcher):

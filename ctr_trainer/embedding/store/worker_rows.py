@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
-from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -97,12 +97,12 @@ class WorkerRows(abc.ABC):
     def lock_times(self) -> LockTimes:
         return LockTimes()
 
-    @property
     @abc.abstractmethod
-    def rows(self) -> np.ndarray:
-        """float32[n, width], in slot order; a view that is valid until the next lookup.
+    def take(self, slots: np.ndarray) -> np.ndarray:
+        """Returns float32[U, weights], the weights at the slots; zeros for -1.
 
-        Rows do not move, so reading them needs no lock. A read during a step of another worker sees the current values.
+        Rows do not move, so reading exact rows needs no lock. A read during a step of another worker sees the current
+        values.
         """
 
     @abc.abstractmethod
@@ -130,9 +130,7 @@ class WorkerRows(abc.ABC):
 
         A key without a row has its initial weights if `create`, as in training, else zeros.
         """
-        weights = np.empty((len(slots), self.config.weights), np.float32)
-        row_kernels.take(self.rows, slots, 0, weights)
-        return weights
+        return self.take(slots)
 
     def begin(self) -> None:
         """Prepares the rows; called before the first lookup, when the store has the initial rows of the training."""
@@ -148,6 +146,12 @@ class WorkerRows(abc.ABC):
         return False
 
 
+def take_weights(table: Table, slots: np.ndarray) -> np.ndarray:
+    """Returns `WorkerRows.take`; locks a table whose weights and their scale are not written at once."""
+    with contextlib.nullcontext() if table.config.form.is_exact else table.lock.shared():
+        return table.take(slots, table.config.weights)
+
+
 class TableRows(WorkerRows):
     """A `Table`'s own rows, which need no sync. Lookups and steps hold the table's lock, for threads and workers."""
 
@@ -156,9 +160,8 @@ class TableRows(WorkerRows):
         self._table = table
         self._history: StepHistory | None = None
 
-    @property
-    def rows(self) -> np.ndarray:
-        return self._table.rows
+    def take(self, slots: np.ndarray) -> np.ndarray:
+        return take_weights(self._table, slots)
 
     @property
     def lock_times(self) -> LockTimes:
@@ -220,7 +223,8 @@ class TableRows(WorkerRows):
         """Applies the steps that the rows at `slots` missed; `taken` is then their number of steps. Needs the lock."""
         assert self._history is not None
         self._table.before_change(slots)
-        self._history.catch_up(self.config, self._table.rows, slots, taken)
+        with self._table.opened(slots) as (rows, places):
+            self._history.catch_up(self.config, rows, places, taken)
 
     def _current(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
         """Returns the slots of `keys` that a lookup found, with -1 for each row that was evicted since."""

@@ -109,26 +109,20 @@ class InitialRows:
     """The initial rows of a table's new keys, a pure function of (config.seed, key)."""
 
     def __init__(self, config: TableConfig) -> None:
-        self._width, self._seed = config.width, np.uint64(config.seed % 2**64)
+        self._form, self._seed = config.form, np.uint64(config.seed % 2**64)
         self._dims = np.array(config.dims, np.int64)
         self._scales = np.array(config.init_scales, np.float32)
         self._state = OPTIMIZERS[config.optimizer.name].initial_state(config.dims, config.optimizer)
 
     def of(self, keys: np.ndarray) -> np.ndarray:
-        """Returns float32[U, width], the initial rows of `keys`, int64[U], contiguous."""
-        rows = np.empty((len(keys), self._width), np.float32)
-        self.fill(keys, rows)
-        return rows
+        """Returns float32[U, width], the initial rows of `keys`, int64[U], contiguous, as they are stored."""
+        return self._form.decode(self.stored(keys))
 
-    def first_weights(self, keys: np.ndarray) -> np.ndarray:
-        """Returns float32[U], the first weight of each initial row of `keys`, int64[U], contiguous."""
-        first = np.empty((len(keys), 1), np.float32)
-        row_kernels.initialize(first, keys, self._seed, np.ones(1, np.int64), self._scales[:1], self._state[:0])
-        return first[:, 0]
-
-    def fill(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Sets `rows`, float32[U, width], to the initial rows of `keys`, int64[U], contiguous."""
+    def stored(self, keys: np.ndarray) -> np.ndarray:
+        """Returns the initial rows of `keys`, int64[U], contiguous, in the table's form."""
+        rows = np.empty((len(keys), self._form.width), np.float32)
         row_kernels.initialize(rows, keys, self._seed, self._dims, self._scales, self._state)
+        return self._form.encode(rows)
 
 
 class WatchedTable(Protocol):

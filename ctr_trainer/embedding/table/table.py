@@ -1,6 +1,7 @@
 """A table of embedding rows that grows with new keys."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -22,8 +23,9 @@ _STEP_BLOCK = 2048
 class Table:
     """Rows of `config.width` float32 values, found by a 64-bit key.
 
-    The rows lie in one array in slot order, the order of their creation. A slot stays valid until its row is removed;
-    then a later new row reuses the slot. The key 0 stands for "no value": it has the slot -1 and never has a row.
+    The rows lie in one array, in the form `config.form`, in slot order, the order of their creation. A slot stays valid
+    until its row is removed; then a later new row reuses the slot. The key 0 stands for "no value": it has the slot -1
+    and never has a row.
 
     `config` limits the rows. `find_or_create` and `add` first count a key (`min_frequency`) and make room for its row
     (`max_rows`). `expire` removes rows that were not trained for too long (`ttl_steps`).
@@ -31,8 +33,8 @@ class Table:
     Several processes may each make a Table in the same `SharedMemory`. The limits then apply to all of them together.
 
     Caveat: a table is not thread-safe. If several threads or processes use it, each holds `lock` while it calls a
-    method. `keys` and `rows` are views that are valid until a row is created. Call `before_change` before writing to
-    `rows`.
+    method. `keys` and `stored` are views that are valid until a row is created. Call `before_change` before writing to
+    `stored`.
 
     Attributes:
       lock: the `RowLock` of the table. Only callers take it.
@@ -55,7 +57,8 @@ class Table:
         self.config, self._initial = config, InitialRows(config)
         self._memory = memory = memory or TableMemory()
         self.lock = memory.lock("table")
-        self._index, self._rows = Index(memory), memory.array("rows", np.float32, (config.width,))
+        self._form, self._index = config.form, Index(memory)
+        self._rows = memory.array("rows", np.float32, (self._form.lanes,))
         self._optimizer = OPTIMIZERS[config.optimizer.name]
         self._settings = self._optimizer.kernel_settings(config.optimizer)
         self._segments = self._optimizer.segments(config.dims)
@@ -74,13 +77,18 @@ class Table:
         return self._index.keys
 
     @property
-    def rows(self) -> np.ndarray:
-        """The rows, float32[n, width], in slot order."""
+    def stored(self) -> np.ndarray:
+        """The rows in their form, float32[n, lanes], in slot order."""
         return self._rows.array[: self._index.slots]
 
     @property
+    def rows(self) -> np.ndarray:
+        """The rows, float32[n, width], in slot order: `stored` itself if it is exact, else a copy."""
+        return self._form.decode(self.stored)
+
+    @property
     def nbytes(self) -> int:
-        return self._index.nbytes + self._index.slots * (self.config.width * 4 + 8 * self.config.evicts)
+        return self._index.nbytes + self._index.slots * (self._form.lanes * 4 + 8 * self.config.evicts)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns the slots of the keys, int64[U]; -1 for unknown keys and for the key 0."""
@@ -133,16 +141,18 @@ class Table:
         return rows
 
     def take(self, slots: np.ndarray, columns: int | None = None) -> np.ndarray:
-        """Returns float32[U, columns], a copy of the leading floats of the rows at the slots; zeros for -1."""
-        rows = np.empty((len(slots), columns or self.config.width), np.float32)
-        row_kernels.take(self._rows.array, slots, 0, rows)
-        return rows
+        """Returns float32[U, columns], a copy of the leading floats of the rows at the slots, see `RowForm.take`."""
+        return self._form.take(self._rows.array, slots, columns)
+
+    def opened(self, slots: np.ndarray) -> AbstractContextManager[tuple[np.ndarray, np.ndarray]]:
+        """Returns a context manager in which the rows at the slots may be changed, see `RowForm.opened`."""
+        return self._form.opened(self._rows.array, slots)
 
     def find_or_insert(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Sets the rows of `keys` to `rows`, float32[U, width], creating missing ones; returns the slots, int64[U]."""
         slots = self._make(as_int64(keys))
         self.before_change(slots)
-        row_kernels.put(self._rows.array, slots, np.require(rows, np.float32, ("C",)))
+        self._form.put(self._rows.array, slots, rows)
         return slots
 
     def restore(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -157,7 +167,8 @@ class Table:
         """Adds float32[U, width] deltas to rows, creating missing ones; returns their slots, -1 for no row."""
         slots = self.find_or_create(keys)
         self.before_change(slots)
-        row_kernels.add(self._rows.array, slots, as_float32(deltas))
+        with self.opened(slots) as (rows, places):
+            row_kernels.add(rows, places, as_float32(deltas))
         return slots
 
     def remove(self, keys: np.ndarray) -> int:
@@ -232,13 +243,14 @@ class Table:
                 raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
         slots, gradients = as_int64(slots), [as_float32(gradient) for gradient in gradients]
         self.before_change(slots)
-        rows, step = self._rows.array, self._optimizer.step
         for first in range(0, len(slots), _STEP_BLOCK):
             block = slice(first, first + _STEP_BLOCK)
-            row_kernels.fetch(rows, slots[block])
-            for gradient, (start, state) in zip(gradients, self._segments, strict=True):
-                part = gradient[block]
-                step(rows, slots[block][: len(part)], part, start, state, learning_rate, *self._settings)
+            row_kernels.fetch(self._rows.array, slots[block])
+            with self.opened(slots[block]) as (rows, places):
+                for gradient, (start, state) in zip(gradients, self._segments, strict=True):
+                    part = gradient[block]
+                    own = places[: len(part)]
+                    self._optimizer.step(rows, own, part, start, state, learning_rate, *self._settings)
 
     def clear(self) -> None:
         for watcher in self.watchers:
@@ -259,8 +271,8 @@ class Table:
             reused = free[len(free) - min(made, len(free)) :]
             first = slice(before, self._index.slots)
             if initialize:
-                self._initial.fill(self.keys[first], self._rows.array[first])
-                row_kernels.put(self._rows.array, reused, self.initial_rows(self.keys[reused]))
+                self._rows.array[first] = self._initial.stored(self.keys[first])
+                row_kernels.put(self._rows.array, reused, self._initial.stored(self.keys[reused]))
             new = np.concatenate([np.arange(before, self._index.slots), reused]) if self.watchers else reused
             for watcher in self.watchers:
                 watcher.created(new, self._index.slots)

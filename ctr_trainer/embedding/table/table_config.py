@@ -5,6 +5,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ctr_trainer.embedding.table.row_form import DTYPES, RowForm, row_form
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
 
@@ -19,8 +20,8 @@ class TableConfig:
     """The layout, the update rule and the limits of one table's rows.
 
     A row is `[weights of segment 0, weights of segment 1, ..., state of segment 0, state of segment 1, ...]`,
-    contiguous float32. The segments let one lookup serve an embedding and a linear weight: `dims=(16, 1)`.
-    `sparse_optimizers` lists the state that each optimizer keeps for a segment, in order.
+    contiguous float32; `form` is how it is stored. The segments let one lookup serve an embedding and a linear weight:
+    `dims=(16, 1)`. `sparse_optimizers` lists the state that each optimizer keeps for a segment, in order.
 
     Attributes:
       name: name of the table, unique in a job, for example `dim16`.
@@ -37,6 +38,7 @@ class TableConfig:
         the least frequently trained rows.
       ttl_steps: a row that was not trained for more than this number of global steps is evicted at the next sync; 0 for
         never.
+      row_dtype: how the weights are stored and sent, see `row_form`. A restore may change it.
 
     Caveat: a key without a row reads its initial row, and its updates are lost. A key that returns after its row was
     evicted is a new key.
@@ -53,6 +55,7 @@ class TableConfig:
     max_rows: int = 0
     eviction: str = "lru"
     ttl_steps: int = 0
+    row_dtype: str = "float32"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dims", tuple(self.dims))
@@ -64,6 +67,8 @@ class TableConfig:
                 f"table {self.name}: dims {self.dims} and init_scales {self.init_scales} do not fit: give each segment "
                 "a width of at least 1 and one scale"
             )
+        if self.row_dtype not in DTYPES:
+            raise ValueError(f"table {self.name}: row_dtype {self.row_dtype!r} is not one of {', '.join(DTYPES)}")
         if self.eviction not in EVICTIONS:
             raise ValueError(f"table {self.name}: eviction {self.eviction!r} is not one of {', '.join(EVICTIONS)}")
         if not 0 <= self.min_frequency <= MOST_FREQUENCY or self.max_rows < 0 or self.ttl_steps < 0:
@@ -142,6 +147,11 @@ class TableConfig:
     def width(self) -> int:
         """The number of floats of a row."""
         return self.weights + self.state
+
+    @property
+    def form(self) -> RowForm:
+        """The form in which rows are stored and sent."""
+        return row_form(self.dims, self.state, self.row_dtype)
 
 
 def _named(name: str, where: str) -> RowOptimizer:

@@ -19,7 +19,7 @@ _EIGHT_STEPPED = np.uint64(0x0101010101010101)
 
 _STATE = types.Array(types.uint8, 1, "C", readonly=True)
 _STATE_OUT = types.Array(types.uint8, 1, "C")
-_COPIES = ROWS_OUT, ROWS_OUT  # The rows and their bases.
+_COPIES = ROWS_OUT, ROWS_OUT, SLOTS  # The rows and their bases, and the places of the slots in both.
 _CHECKS = VERSIONS_OUT, VERSIONS_OUT  # The versions of the rows and their stamps.
 
 
@@ -82,10 +82,11 @@ def find_stepped(state: np.ndarray, slots: np.ndarray) -> int:
     return count
 
 
-@kernel(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS, ROWS, ROWS_OUT))
+@kernel(types.void(*_COPIES, _STATE_OUT, SLOTS, ROWS, ROWS, ROWS_OUT))
 def take_shares(
     rows: np.ndarray,
     base: np.ndarray,
+    places: np.ndarray,
     state: np.ndarray,
     slots: np.ndarray,
     bounds: np.ndarray,
@@ -98,15 +99,15 @@ def take_shares(
     `bounds`, float32[3, width], belong to `merging.Shares`, and `shares`, float32[2, U], are the result of `Shares.of`.
     """
     for i in range(slots.size):
-        slot, share, more = slots[i], shares[0, i], shares[1, i]
+        place, share, more = places[i], shares[0, i], shares[1, i]
         for d in range(np.uint64(rows.shape[1])):
-            before = base[slot, d]
+            before = base[place, d]
             part = min(max(share, bounds[0, d]), bounds[1, d]) + more * bounds[2, d]
-            delta = part * (rows[slot, d] - before)
+            delta = part * (rows[place, d] - before)
             deltas[i, d] = delta
-            base[slot, d] = before + delta
-            rows[slot, d] = before + delta
-        state[slot] = IN_FLIGHT
+            base[place, d] = before + delta
+            rows[place, d] = before + delta
+        state[slots[i]] = IN_FLIGHT
 
 
 @kernel(types.void(ROWS, _STATE_OUT, VERSIONS_OUT, SLOTS, types.uint32, ROWS_OUT))
@@ -127,6 +128,7 @@ def take_rows(
 def land(
     rows: np.ndarray,
     base: np.ndarray,
+    places: np.ndarray,
     state: np.ndarray,
     versions: np.ndarray,
     stamps: np.ndarray,
@@ -138,10 +140,10 @@ def land(
 ) -> None:
     """Ends the flight of `slots`: newer[k] becomes the base at slots[positions[k]], and later steps are added to it."""
     for k in range(positions.size):
-        slot = slots[positions[k]]
+        place = places[positions[k]]
         for d in range(np.uint64(rows.shape[1])):
-            rows[slot, d] = newer[k, d] + (rows[slot, d] - base[slot, d])
-            base[slot, d] = newer[k, d]
+            rows[place, d] = newer[k, d] + (rows[place, d] - base[place, d])
+            base[place, d] = newer[k, d]
     for i in range(slots.size):
         slot = slots[i]
         versions[slot] = new_versions[i]
@@ -153,6 +155,7 @@ def land(
 def accept(
     rows: np.ndarray,
     base: np.ndarray,
+    places: np.ndarray,
     state: np.ndarray,
     versions: np.ndarray,
     stamps: np.ndarray,
@@ -174,9 +177,10 @@ def accept(
         answered = k < positions.size and positions[k] == i
         if slot >= 0 and state[slot] & IN_FLIGHT == 0 and versions[slot] == known[i]:
             if answered:
+                place = places[i]
                 for d in range(np.uint64(rows.shape[1])):
-                    rows[slot, d] = newer[k, d] + (rows[slot, d] - base[slot, d])
-                    base[slot, d] = newer[k, d]
+                    rows[place, d] = newer[k, d] + (rows[place, d] - base[place, d])
+                    base[place, d] = newer[k, d]
                 versions[slot] = new_versions[i]
             stamps[slot] = max(stamps[slot], window)
         k += answered

@@ -1,13 +1,14 @@
 """Copies of a store's rows, and the state of each copy."""
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
 from ctr_trainer.embedding.memory.growable_array import GrowableArray, TableMemory, row_bytes
 from ctr_trainer.embedding.memory.memory_limits import memory_total
-from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.store.versions import ABSENT, ChangedRows
-from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import copied_row_kernels
@@ -43,13 +44,13 @@ class CopiedRows:
 
     A row is `STEPPED` from a step until its change is taken.
 
-    If only one group of workers changes the rows, and nothing is rounded, `shares` is None. A sync then sends whole
+    If only one group of workers changes the rows, `shares` is None. A sync then sends whole
     rows, which replace the rows of the store (`take_rows`). A copy is never older than the store's row, so the answer
     to a pull only adds rows that are still missing here.
 
     Otherwise a sync sends changes (`take`). A row then also has a version and a base, which take as much memory again:
     the base is the store's row that was last received, plus the changes that were sent since. A row without a change to
-    send equals its base, except for the rounding error of a codec. From the time when its change is taken until the
+    send equals its base. From the time when its change is taken until the
     change lands, a row is `IN_FLIGHT`; it may be `STEPPED` at the same time.
 
     This class is not thread-safe; `RowCopies` uses it under the table's lock. Slots are valid until `tidy`.
@@ -65,14 +66,15 @@ class CopiedRows:
     def __init__(self, config: TableConfig, shares: Shares | None, memory: TableMemory) -> None:
         self.table = Table(config.without_limits(), memory=memory)  # The store decides which keys have rows.
         # The rows that fit into memory. Without this bound each array would reserve address space for the whole memory.
-        most = memory_total() // row_bytes(np.float32, (config.width,))
+        self._form = config.form
+        most = memory_total() // row_bytes(np.float32, (self._form.lanes,))
         self._state = memory.array("state", np.uint8, most_rows=most)
         self._stamps = memory.array("stamps", np.uint32, most_rows=most)
         self._arrays = [self._state, self._stamps]  # With an element per row, 0 for a new row.
         self._has_base = shares is not None
         if shares is not None:
             self._shares, self._frequency = shares, RowFrequency(memory, most)
-            self._base: GrowableArray = memory.array("base", np.float32, (config.width,), most)
+            self._base: GrowableArray = memory.array("base", np.float32, (self._form.lanes,), most)
             self._versions = memory.array("versions", np.uint32, most_rows=most)
             self._shares_met = memory.array("shares_met", np.float32, most_rows=most)  # At the last `take`.
             self._arrays += [self._base, self._versions, self._shares_met, *self._frequency.arrays]
@@ -123,16 +125,20 @@ class CopiedRows:
                 self.table.find_or_create(keys[missing])
             self._begin(first, window)
         if self._has_base:
-            copied_row_kernels.accept(
-                *self._based(),
-                self._stamps.array,
-                self.table.find(keys),
-                known,
-                newer.versions,
-                newer.positions,
-                rows,
-                window,
-            )
+            slots = self.table.find(keys)
+            with self._opened(slots) as copies:
+                copied_row_kernels.accept(
+                    *copies,
+                    self._state.array,
+                    self._versions.array,
+                    self._stamps.array,
+                    slots,
+                    known,
+                    newer.versions,
+                    newer.positions,
+                    rows,
+                    window,
+                )
 
     def mark_stepped(self, slots: np.ndarray) -> None:
         """Marks the rows at `slots`, int64[U], as changed by an optimizer step."""
@@ -162,32 +168,28 @@ class CopiedRows:
         return slots[: copied_row_kernels.find_stepped(state, slots)]
 
     def take_rows(self, slots: np.ndarray, window: int, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Fills `keys` and `rows` with the rows at `slots`, for sending; they then count as checked in `window`."""
-        copied_row_kernels.take_rows(self.table.rows, self._state.array, self._stamps.array, slots, window, rows)
+        """Fills `keys` and stored `rows` with the rows at `slots`; they then count as checked in `window`."""
+        copied_row_kernels.take_rows(self.table.stored, self._state.array, self._stamps.array, slots, window, rows)
         np.take(self.table.keys, slots, out=keys)
 
-    def take(self, slots: np.ndarray, codec: RowCodec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Marks the rows at `slots` as in flight; returns (keys, versions, shares of their changes by `codec`).
+    def take(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Marks the rows at `slots` as in flight; returns (keys, versions, shares of their changes in their form).
 
-        The codec's rounding error of a change, divided by the share of this change, stays in the row and is sent with
-        the next change.
+        The rows and their bases then have the rounded changes, as the rows of the store will.
         """
         rates, steps = self._frequency.take(slots)
         share = self._shares.by_rates(rates)
         self._shares_met.array[slots] = share
-        shares, (rows, base, state, versions) = self._shares.of(share, steps), self._based()
-        if codec.is_exact:
-            changes = np.empty((len(slots), rows.shape[1]), np.float32)
-            copied_row_kernels.take_shares(rows, base, state, slots, self._shares.bounds, shares, changes)
-            return self.table.keys[slots], versions[slots], codec.encode(changes)
-        changes = rows[slots] - base[slots]
-        parts = self._shares.by_float(shares)
-        deltas = codec.encode(changes * parts)
-        sent = codec.decode(deltas)
-        row_kernels.add(base, slots, sent)
-        row_kernels.put(rows, slots, base[slots] + (changes - sent / parts))
-        state[slots] = copied_row_kernels.IN_FLIGHT
-        return self.table.keys[slots], versions[slots], deltas
+        shares, changes = self._shares.of(share, steps), np.empty((len(slots), self._form.width), np.float32)
+        with self._opened(slots) as (rows, base, places):
+            before = base if self._form.is_exact else base.copy()
+            copied_row_kernels.take_shares(
+                rows, base, places, self._state.array, slots, self._shares.bounds, shares, changes
+            )
+            deltas = self._form.encode(changes)
+            if not self._form.is_exact:
+                base[:] = rows[:] = before + self._form.decode(deltas)
+        return self.table.keys[slots], self._versions.array[slots], deltas
 
     def land(
         self, slots: np.ndarray, versions: np.ndarray, positions: np.ndarray, rows: np.ndarray, window: int
@@ -196,13 +198,9 @@ class CopiedRows:
 
         The rows at `slots` then have `versions`, uint32[U], and count as checked in `window`.
         """
-        copied_row_kernels.land(*self._based(), self._stamps.array, slots, versions, positions, rows, window)
-
-    def mark_unsent(self) -> None:
-        """Marks the rows that contain the rounding error of an earlier change, so that it is sent."""
-        if self._has_base:
-            unsent = (self.table.rows != self._base.array[: len(self)]).any(axis=1)
-            self._state.array[: len(self)][unsent] |= copied_row_kernels.STEPPED
+        state = self._state.array, self._versions.array, self._stamps.array
+        with self._opened(slots) as copies:
+            copied_row_kernels.land(*copies, *state, slots, versions, positions, rows, window)
 
     def tidy(self, window: int) -> bool:
         """Drops the rows that were not checked in the last eight windows, and renumbers the slots.
@@ -216,7 +214,6 @@ class CopiedRows:
         used = self._stamps.array[:count] + np.uint32(KEPT_WINDOWS) > window
         if 2 * np.count_nonzero(used) > count:
             return False
-        self.mark_unsent()
         kept = np.flatnonzero(used | (self._state.array[:count] > 0))
         keys, rows = self.table.keys[kept], self.table.take(kept)
         arrays = [(array, array.array[kept]) for array in self._arrays]
@@ -226,9 +223,11 @@ class CopiedRows:
             array.array[: len(kept)] = values
         return len(kept) < count
 
-    def _based(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns (rows, bases, states, versions) in slot order."""
-        return self.table.rows, self._base.array, self._state.array, self._versions.array
+    @contextlib.contextmanager
+    def _opened(self, slots: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yields (rows, bases, places of the slots in both), see `RowForm.opened`."""
+        with self.table.opened(slots) as (rows, places), self._form.opened(self._base.array, slots) as (base, _):
+            yield rows, base, places
 
     def _begin(self, first: int, window: int) -> None:
         """Initializes the state of each new row, from slot `first` on, checked in `window`."""
@@ -238,5 +237,5 @@ class CopiedRows:
             array.array[first:count] = 0
         self._stamps.array[first:count] = window
         if self._has_base:
-            self._base.array[first:count] = self.table.rows[first:]
+            self._base.array[first:count] = self.table.stored[first:]
             self._shares_met.array[first:count] = 1

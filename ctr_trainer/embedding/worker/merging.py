@@ -191,7 +191,7 @@ class Shares:
         """Returns float32[2, U]: the share before `bounds`, and the excess over 1/K of the share of slow averages.
 
         `share` is the result of `by_rates`, and `steps`, int[U], are the steps of each row in this window. 0 counts as
-        1, for example for a row that is sent only for the rounding error of float16.
+        1.
         """
         more = np.zeros_like(share)
         if self.bounds[2].any():
@@ -199,11 +199,6 @@ class Shares:
             # If the share is 1 / K, the fraction is 1.
             more[:] = ((1 - self._beta ** (share * workers * steps)) / (1 - self._beta**steps) - 1) / workers
         return np.stack([share, more])
-
-    def by_float(self, shares: np.ndarray) -> np.ndarray:
-        """Returns float32[U, width], the share of each float of each row, from the result of `of`."""
-        least, most, counts = self.bounds
-        return np.clip(shares[0][:, None], least, most) + shares[1][:, None] * counts
 
 
 def gradient_factor(optimizer: str, workers: int, scale: float, copies: int) -> float:

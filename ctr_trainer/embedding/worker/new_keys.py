@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
-from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.row_space import InitialRows
 from ctr_trainer.embedding.worker.lookup import Lookup
 
@@ -85,9 +84,8 @@ class NewKeys:
             return
         is_new = slots < 0
         if self._samples:
-            first = np.empty((len(slots), 1), np.float32)
-            row_kernels.take(rows.rows, slots, 0, first)
-            is_new |= first[:, 0] == InitialRows(rows.config).first_weights(lookup.unique)
+            initial = InitialRows(rows.config).of(lookup.unique)[:, : rows.config.weights]
+            is_new |= (rows.take(slots) == initial).all(axis=1)  # A small step may leave some rounded weights.
         self.add(features, lookup.count(is_new))
 
     def add(self, features: Iterable[str], counts: np.ndarray) -> None:

@@ -10,10 +10,9 @@ import numpy as np
 from ctr_trainer.embedding.memory.growable_array import LockTimes, TableMemory
 from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import ChangedRows
-from ctr_trainer.embedding.store.worker_rows import WorkerRows
+from ctr_trainer.embedding.store.worker_rows import WorkerRows, take_weights
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.copied_rows import KEPT_WINDOWS, CopiedRows, KeptMessage
 from ctr_trainer.embedding.worker.merging import Shares
@@ -52,7 +51,7 @@ class RowCopies(WorkerRows):
     worker, the syncer, sends the changes of all workers of the group, and receives the rows that other groups changed.
     Steps made during a sync are kept, and the next sync sends them. With several groups, a sync sends a share of each
     change, see `merging`. If there is only one group, it sends the changed rows themselves, which takes half the memory
-    and half the time, unless the table has limits or the codec rounds, see `CopiedRows`.
+    and half the time, unless the table has limits, see `CopiedRows`.
 
     A window is the time from the start of one sync to the start of the next. With several groups, a lookup checks each
     row that was neither updated nor checked in this window: it sends the version, and the store returns the row if its
@@ -64,8 +63,7 @@ class RowCopies(WorkerRows):
     the other, under a lock. With respect to other groups, after a sync has ended, a lookup returns rows that were up to
     date in the store at the start of this window or later. Within a window, a group does not see others' changes.
 
-    The `codec` encodes changes and rows. Its rounding error of a change stays in the row and is sent with the next
-    change of the row, before the row is dropped, or at a `flush`.
+    Changes and rows are sent in the table's form, see `row_form`.
 
     Threads: in each worker, one thread trains (`find_or_create`, `apply_gradients`, `begin_window`), another may call
     `pull_ahead`, and a third may call `sync_window`. They share the lock of the rows, which is never held during a
@@ -90,7 +88,6 @@ class RowCopies(WorkerRows):
         memory: TableMemory | None = None,
         lookup_latency: Latency | None = None,
         push_latency: Latency | None = None,
-        codec: RowCodec = PLAIN,
     ) -> None:
         """Opens the copies, and creates the table in the store if it does not exist.
 
@@ -99,12 +96,11 @@ class RowCopies(WorkerRows):
           memory: `SharedMemory` of this table for the workers of a host, whose owner must make its copies first; None
             for a worker's own memory.
           lookup_latency, push_latency: recorders shared with other tables; by default these copies have their own.
-          codec: encodes changes and rows.
         """
         memory = memory or TableMemory()
-        self.config, self._group, self._codec = config, group, codec
+        self.config, self._group, self._form = config, group, config.form
         self._has_others, self.is_synced_here = group.groups > 1, group.is_syncer
-        sends_rows = not self._has_others and codec.is_exact and not config.has_limits
+        sends_rows = not self._has_others and not config.has_limits
         self._sync_part = self._put_part if sends_rows else self._merge_part
         self._copies = CopiedRows(config, None if sends_rows else Shares(config, group.groups), memory)
         self._lock, self._numbers = self._copies.table.lock, memory.counts("copies", 2)
@@ -119,9 +115,8 @@ class RowCopies(WorkerRows):
     def __len__(self) -> int:
         return len(self._copies)
 
-    @property
-    def rows(self) -> np.ndarray:
-        return self._copies.table.rows
+    def take(self, slots: np.ndarray) -> np.ndarray:
+        return take_weights(self._copies.table, slots)
 
     @property
     def lock_times(self) -> LockTimes:
@@ -181,26 +176,22 @@ class RowCopies(WorkerRows):
                     self._tidy()
                 self._numbers[_WINDOW] += 1
 
-    def sync_window(self, codec: RowCodec | None = None) -> None:
-        """Sends the changes of this group and receives the rows that others changed; None for the group's codec."""
+    def sync_window(self) -> None:
+        """Sends the changes of this group and receives the rows that others changed."""
         if self.is_synced_here:
             with self._lock.alone():
                 self._copies.begin_window()
             slots = self._copies.stepped(self._message)
             for first in range(0, len(slots), self._request_rows):
-                self._sync_part(slots[first : first + self._request_rows], codec or self._codec)
+                self._sync_part(slots[first : first + self._request_rows])
 
     def flush(self) -> None:
-        """Syncs all changes bit by bit. Slots may change, so all workers of the group must wait for it."""
+        """Syncs all changes. Slots may change, so all workers of the group must wait for it."""
         if self.is_synced_here:
             if self._copies.nbytes > _MUCH * memory_total():
                 with self._lock.alone():
                     self._tidy()
-            self.begin_window()
-            if not self._codec.is_exact:
-                with self._lock.alone():
-                    self._copies.mark_unsent()
-            self.sync_window(PLAIN)
+            self.sync()
 
     def refresh(self) -> None:
         """Makes the second half of a strict sync, after which lookups return rows with the pushes of all workers."""
@@ -212,7 +203,7 @@ class RowCopies(WorkerRows):
             window = self._window
         for first in range(0, len(keys), self._request_rows):
             part = slice(first, first + self._request_rows)
-            self._pull(keys[part], known[part], window, create=True, codec=PLAIN)
+            self._pull(keys[part], known[part], window, create=True)
 
     def forget(self) -> None:
         """Makes the second half of a strict sync: drops all rows, as a training that resumes begins without any."""
@@ -247,21 +238,18 @@ class RowCopies(WorkerRows):
                 slots[missing] = self._copies.make(keys[missing], window)
         return slots
 
-    def _pull(
-        self, keys: np.ndarray, known: np.ndarray, window: int, create: bool, codec: RowCodec | None = None
-    ) -> None:
-        codec = codec or self._codec
+    def _pull(self, keys: np.ndarray, known: np.ndarray, window: int, create: bool) -> None:
         with self.lookup_latency.measure():
-            newer = self._store.pull_newer(self.config.name, keys, known, codec)
+            newer = self._store.pull_newer(self.config.name, keys, known)
         self._count(newer, keys.nbytes + known.nbytes)
-        rows = codec.decode(newer.rows)
+        rows = self._form.decode(newer.rows)
         with self._lock.alone():
             self._copies.accept(keys, known, newer, rows, window, create)
 
-    def _put_part(self, slots: np.ndarray, codec: RowCodec) -> None:
+    def _put_part(self, slots: np.ndarray) -> None:
         """Makes one request of a sync, which sends the rows at `slots`."""
         keys = self._message.column("keys", np.int64, len(slots))
-        rows = self._message.column("rows", np.float32, len(slots), self.config.width)
+        rows = self._message.column("rows", np.float32, len(slots), self._form.lanes)
         # The lock is shared: other workers' lookups continue; their steps wait.
         for block in _blocks(len(slots), self._lock.shared()):
             self._copies.take_rows(slots[block], self._window, keys[block], rows[block])
@@ -270,19 +258,18 @@ class RowCopies(WorkerRows):
             self._store.put(self.config.name, keys, rows, self._worker, self._sequence)
         self.bytes_synced += keys.nbytes + rows.nbytes
 
-    def _merge_part(self, slots: np.ndarray, codec: RowCodec) -> None:
+    def _merge_part(self, slots: np.ndarray) -> None:
         """Makes one request of a sync, which sends the changes of the rows at `slots` and takes the answer."""
         keys = self._message.column("keys", np.int64, len(slots))
         known = self._message.column("versions", np.uint32, len(slots))
-        dtype, columns = codec.schema(self.config.width)
-        deltas = self._message.column("deltas", dtype, len(slots), columns)
+        deltas = self._message.column("deltas", np.float32, len(slots), self._form.lanes)
         for block in _blocks(len(slots), self._lock.alone()):
-            keys[block], known[block], deltas[block] = self._copies.take(slots[block], codec)
+            keys[block], known[block], deltas[block] = self._copies.take(slots[block])
         self._sequence += 1
         with self.push_latency.measure():
-            newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known, codec)
+            newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known)
         self._count(newer, keys.nbytes + known.nbytes + deltas.nbytes)
-        rows = codec.decode(newer.rows)
+        rows = self._form.decode(newer.rows)
         for block in _blocks(len(slots), self._lock.alone()):
             first, last = np.searchsorted(newer.positions, (block.start, block.stop))
             positions = newer.positions[first:last] - block.start

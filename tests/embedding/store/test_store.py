@@ -6,7 +6,6 @@ import pytest
 
 from ctr_trainer.embedding.store import local_store
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
 
@@ -164,13 +163,17 @@ def test_a_bad_push_or_put_is_refused_and_harmless(store, op, keys, deltas, mess
     assert len(store.tables["t"]) == 1
 
 
-def test_deltas_that_are_not_as_the_codec_encodes_them_are_refused(store):
-    fp16, keys = CODECS["fp16"], np.array([1])
-    with pytest.raises(UserError, match=r"float16\[1, 3\], expected float32\[1, 2\]"):
-        store.sync("t", keys, fp16.encode(_ones(1)), "a", 1)
-    with pytest.raises(UserError, match=r"expected float32\[1, 2\]"):
-        store.sync("t", keys, _ones(1), "a", 1, codec=fp16)
-    assert len(store.tables["t"]) == 0
+@pytest.mark.parametrize("send", ["push", "put", "sync"])
+def test_rows_that_are_not_in_the_form_of_the_table_are_refused(store, send):
+    store.create_table(TableConfig("u", (8,), (0.0,), "sgd", row_dtype="int8"))
+    with pytest.raises(UserError, match=r"float32\[1, 8\], expected float32\[1, 3\]"):
+        getattr(store, send)("u", np.array([1]), np.ones((1, 8), np.float32), "a", 1)
+    form = store.config("u").form
+    with pytest.raises(UserError, match="the change of key 1 is not finite"):
+        getattr(store, send)("u", np.array([1]), form.encode(np.full((1, 8), np.nan, np.float32)), "a", 1)
+    assert len(store.tables["u"]) == 0
+    getattr(store, send)("u", np.array([1]), form.encode(np.ones((1, 8), np.float32)), "a", 1)
+    np.testing.assert_array_equal(store.pull("u", np.array([1])), np.ones((1, 8)))
 
 
 def test_an_unknown_table_and_versions_of_another_kind_are_refused(store):

@@ -40,7 +40,7 @@ def _rows(optimizer, l2, first=0, store=None):
 def _train(rows, batches, l2, first=0):
     for step, (keys, gradients) in enumerate(batches, start=first):
         slots = rows.find_or_create(keys)
-        weights = rows.rows[slots, : sum(DIMS)]
+        weights = rows.take(slots)
         parts = np.split(weights, np.cumsum(DIMS)[:-1], axis=1)
         regularized = [g + np.float32(l2) * w for g, w in zip(gradients, parts, strict=True)]
         rows.apply_gradients(keys, slots, regularized, _rate(step))
@@ -89,7 +89,7 @@ def test_every_row_equals_the_row_of_a_table_that_is_stepped_whole(optimizer, l2
     met = KEYS[rows.find(KEYS) >= 0]
     assert len(met) >= 20 and KEYS[29] in met
     behind = store.pull("t", met)[:, : sum(DIMS)]
-    caught_up = rows.rows[rows.find_or_create(KEYS[:5]), : sum(DIMS)]
+    caught_up = rows.take(rows.find_or_create(KEYS[:5]))
     np.testing.assert_allclose(caught_up, expected[:5], atol=1e-6, rtol=0)  # A lookup catches its rows up.
     rows.catch_up()
     found = store.pull("t", met)[:, : sum(DIMS)]
@@ -125,9 +125,9 @@ def test_more_missed_steps_than_are_made_up_for_leave_the_row_near_zero(monkeypa
     store, rows = _rows("dense_adam", 0.05)
     rows.follow_steps(history)
     slots = rows.find_or_create(KEYS)
-    assert np.abs(rows.rows[slots, : sum(DIMS)]).max() < 0.01
-    assert rows.rows[slots, -1].tolist() == [history.steps] * len(KEYS)
-    np.testing.assert_allclose(rows.rows[slots, -2], 1 - 0.999**history.steps, rtol=1e-4)
+    assert np.abs(rows.take(slots)).max() < 0.01
+    assert rows._table.rows[slots, -1].tolist() == [history.steps] * len(KEYS)
+    np.testing.assert_allclose(rows._table.rows[slots, -2], 1 - 0.999**history.steps, rtol=1e-4)
 
 
 def test_adam_without_l2_comes_to_rest_in_closed_form():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.store.worker_rows import TableRows
+from ctr_trainer.embedding.table.row_form import DTYPES
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import copied_rows, row_copies
@@ -33,7 +33,7 @@ def _keys(*keys):
 
 def _rows(cache, keys):
     slots = cache.find(keys)
-    return cache.rows[slots]
+    return cache.take(slots)
 
 
 def _step(cache, keys, gradient, learning_rate=1.0):
@@ -184,19 +184,19 @@ def test_rows_unused_for_eight_windows_leave_once_there_are_many(store, monkeypa
     assert len(cache) == 2
     everything = np.arange(1, 302)
     slots = cache.find_or_create(everything)
-    np.testing.assert_array_equal(cache.rows[slots], store.pull("t", everything))
+    np.testing.assert_array_equal(cache.take(slots), store.pull("t", everything))
 
 
-@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_two_workers_and_one_that_pulls_ahead_at_random_lose_no_step(store, codec):
-    """Gradients are whole numbers, and new rows zero, so that sums are exact in any order."""
-    config = TableConfig("u", (2,), (0.0,), "sgd")
-    workers = [_copies(store, name, config, codec=codec) for name in "ab"]
-    rng, expected = np.random.default_rng(0), np.zeros((41, 2))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_two_workers_and_one_that_pulls_ahead_at_random_lose_no_step(store, dtype):
+    """Gradients are whole numbers, and new rows zero, so that sums are exact in any order and form."""
+    config = TableConfig("u", (4,), (0.0,), "sgd", row_dtype=dtype)
+    workers = [_copies(store, name, config) for name in "ab"]
+    rng, expected = np.random.default_rng(0), np.zeros((41, 4))
     for step in range(300):
         worker = workers[rng.integers(2)]
         keys = rng.choice(np.arange(1, 41), 12, replace=False)
-        gradient = rng.integers(-3, 4, (12, 2)).astype(np.float32)
+        gradient = rng.integers(-3, 4, (12, 4)).astype(np.float32)
         since = worker.pull_ahead(keys) if step % 3 == 0 else None
         if step % 5 == 0:
             worker.sync()
@@ -244,26 +244,19 @@ def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
     np.testing.assert_array_equal(store.pull("u", np.arange(1, 2001)), expected[1:])
 
 
-def test_fp16_sends_rounding_errors_later_or_before_the_row_is_dropped(store, monkeypatch):
-    config = TableConfig("u", (2,), (0.0,), "sgd")
-    cache = RowCopies(store, config, "a", codec=CODECS["fp16"])  # Alone, it sends the whole change.
-    slots = cache.find_or_create(_keys(1))
-    cache.apply_gradients(_keys(1), slots, [np.float32([[-1.0, -1 / 3]])], 1.0)
-    cache.sync()
-    third = float(np.float16(1 / 3))
-    np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1, third]]))
-    np.testing.assert_array_equal(_rows(cache, _keys(1)), np.float32([[1, 1 / 3]]))
-    cache.apply_gradients(_keys(1), cache.find_or_create(_keys(1)), [np.float32([[0.0, 0.0]])], 1.0)
-    cache.sync()
-    np.testing.assert_allclose(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]), rtol=2**-22)
-    cache.flush()
-    np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]))
-    monkeypatch.setattr(copied_rows, "_TIDY_ROWS", 1)
-    cache.apply_gradients(_keys(2), cache.find_or_create(_keys(2)), [np.float32([[-1.0, -1 / 3]])], 1.0)
-    for _ in range(100):
-        cache.sync()
-    assert len(cache) == 0
-    np.testing.assert_array_equal(store.pull("u", _keys(2)), np.float32([[1, 1 / 3]]))
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_copies_equal_the_rounded_rows_of_the_store_to_the_bit(store, dtype, groups):
+    """A worker computes the row that the store will have, so the answer of a sync leaves it out."""
+    config = TableConfig("u", (4, 1), (0.01, 0.0), "adagrad", row_dtype=dtype)
+    one, keys, rng = RowCopies(store, config, "a", Group(groups=groups)), np.arange(1, 101), np.random.default_rng(0)
+    for _ in range(20):
+        gradients = [rng.normal(size=(100, dim)).astype(np.float32) for dim in (4, 1)]
+        one.apply_gradients(keys, one.find_or_create(keys), gradients, 0.05)
+        one.sync()
+        np.testing.assert_array_equal(one._copies.table.take(one.find(keys)), store.pull("u", keys))
+    assert one.rows_pulled == 0
+    assert store.tables["u"].stored.shape[1] == {"float32": 10, "float16": 8, "int8": 8}[dtype]
 
 
 def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(store):
@@ -272,7 +265,7 @@ def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(sto
     cache.sync()
     assert cache.find(_keys(1, 2)).tolist() == [0, -1]
     slots = cache.find_or_create(_keys(2, 5, 6))
-    np.testing.assert_array_equal(cache.rows[slots], store.pull("t", _keys(2, 5, 6)))
+    np.testing.assert_array_equal(cache.take(slots), store.pull("t", _keys(2, 5, 6)))
     assert store.stats()["tables"]["t"]["rows"] == 1 and cache.rows_pulled == 0  # The worker makes new rows itself.
 
 
@@ -284,7 +277,7 @@ def test_optimizer_state_is_merged_and_a_restarted_worker_is_heard(store):
     for worker in (a, b):
         worker.sync()
     # Accumulators 1 + 4 and 1 + 9 merge to 1 + 4 + 9; each worker stepped by its own.
-    np.testing.assert_allclose(b.rows, [[-2 / np.sqrt(5) - 3 / np.sqrt(10), 14]], rtol=1e-6)
+    np.testing.assert_allclose(b._copies.table.rows, [[-2 / np.sqrt(5) - 3 / np.sqrt(10), 14]], rtol=1e-6)
     for _ in range(2):
         cache = _copies(store, "rank0")
         _step(cache, _keys(1), 1.0)
