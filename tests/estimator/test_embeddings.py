@@ -143,17 +143,6 @@ def test_a_strict_step_sees_the_pushes_before_it_although_it_was_pulled_ahead(st
     np.testing.assert_array_equal(_train(a, prepared), np.ones((1, 2)))
 
 
-def test_two_workers_with_float16_have_the_same_rows_after_a_flush(store):
-    (a, _, table), (b, _, _) = (_worker(store, row_dtype="float16") for _ in range(2))
-    for _ in range(3):
-        for worker in (a, b):
-            _train(worker, _prepared(worker, table, 1, 2))
-            worker.syncs.sync()
-    for worker in (a, b):
-        worker.flush()
-    np.testing.assert_array_equal(store.pull(table, np.array([1, 2])), np.full((2, 2), 6))
-
-
 @pytest.mark.parametrize(("rank", "expected"), [(0, [3, 6]), (1, [2, 5]), (2, [1, 4, 7])])
 def test_the_syncs_of_the_ranks_are_spread_over_the_steps(monkeypatch, rank, expected):
     synced = []

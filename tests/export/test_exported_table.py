@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.embedding.table.row_form import DTYPES
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.exporters import LatestExporter
 from ctr_trainer.export import directory
@@ -23,10 +24,10 @@ tf1 = tf.compat.v1
 CONFIG = TableConfig("t", (2, 1), (0.0, 0.0))
 
 
-def _look_up(keys, asked):
-    """Returns the rows of `asked`, if the row of `keys[i]` is [i + 1, i + 1, i + 1]."""
-    table = ExportedTable(CONFIG, KeyIndex.of(keys))
-    rows = np.repeat(np.arange(len(keys) + 1, dtype=np.float32)[:, None], 3, 1)
+def _look_up(keys, asked, config=CONFIG, rows=None):
+    """Returns the rows of `asked`, if the row of `keys[i]` is [i + 1, i + 1, i + 1] or rows[i + 1]."""
+    table = ExportedTable(config, KeyIndex.of(keys))
+    rows = np.repeat(np.arange(len(keys) + 1, dtype=np.float32)[:, None], 3, 1) if rows is None else rows
     with tf.Graph().as_default(), tf1.Session() as session:
         found = table.look_up(tf.constant(asked))
         for name, values in {**table.index_values, "rows": rows}.items():
@@ -53,6 +54,16 @@ def test_each_key_finds_its_row_and_others_find_zeros(keys):
     expected = np.concatenate([np.arange(1, len(keys) + 1), np.zeros(len(unknown))])
     np.testing.assert_array_equal(found, np.repeat(expected[:, None], 3, 1))
     assert _look_up(SPREAD, SPREAD[:6].reshape(1, 2, 3)).shape == (1, 2, 3, 3)
+
+
+@pytest.mark.parametrize("dims", [(16, 1), (5, 1), (3,)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_each_form_are_decoded_in_the_graph_to_the_bit(dtype, dims):
+    config = TableConfig("t", dims, (0.0,) * len(dims), "sgd", row_dtype=dtype)
+    stored = config.form.encode(np.random.default_rng(0).normal(size=(5001, sum(dims))).astype(np.float32))
+    stored[0] = 0
+    np.testing.assert_array_equal(_look_up(SPREAD, SPREAD, config, stored), config.form.decode(stored[1:]))
+    assert not _look_up(SPREAD, np.array([0, 7]), config, stored).any()
 
 
 def test_lines_stay_narrow_and_full_as_a_table_of_spread_keys_grows():

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import Estimator, RunConfig
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import TYPICAL
@@ -57,7 +57,8 @@ def estimators(trained, tmp_path_factory):
     for name, model_fn in (("lr", lr.model_fn), ("history", small_served.model_fn)):
         settings = dict(batch_norm=True, negative_sampling=0.5)  # Both are other in an export than in training.
         params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=(8,), **settings)
-        found[name] = Estimator(model_fn, tmp_path_factory.mktemp(name) / "model", params, RunConfig(threads=1))
+        config = RunConfig(threads=1, embedding=EmbeddingConfig(row_dtype="int8" if name == "history" else "float32"))
+        found[name] = Estimator(model_fn, tmp_path_factory.mktemp(name) / "model", params, config)
         found[name].train(lambda: BatchReader(trained[1], 32, epochs=2))
     return found
 

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 NEXT = "--next"  # of workers/job.py
 ROWS = 1003  # divides by neither 2 nor 3, and no share by the batch size of 16
 STRICT = ("--epochs=3", "--evaluate")
-LOOSE = ("--row_copies=worker", "--sync_compression=fp16", "--service=shared")
+LOOSE = ("--row_copies=worker", "--row_dtype=int8", "--service=shared")
 LIMITED = ("auto", "shared")  # What keeps the rows of a table with limits.
 
 
@@ -116,7 +116,7 @@ def test_limits_count_for_all_workers_in_every_mode_and_no_example_is_lost(train
     saved = latest_checkpoint(trained / f"limited-{by}" / "model")
     keys = np.concatenate([keys for _, keys, _ in snapshot.iterate(saved.path, saved.tables)])
     assert 40 < len(np.unique(keys)) == len(keys) <= 50
-    assert len(np.load(trained / "--sync_compression=fp16" / "out" / "rows.npz")["keys"]) > 100
+    assert len(np.load(trained / "--row_dtype=int8" / "out" / "rows.npz")["keys"]) > 100
 
 
 def test_two_workers_begin_with_the_rows_and_variables_of_another_model(trained):

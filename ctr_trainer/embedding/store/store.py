@@ -159,9 +159,9 @@ class StoreReader(WorkerRows):
 
     def take(self, slots: np.ndarray) -> np.ndarray:
         """Returns float32[U, weights] of the rows of the last lookup."""
-        weights = np.empty((len(slots), self.config.weights), np.float32)
-        row_kernels.take(self._rows, slots, 0, weights)
-        return weights
+        rows = np.empty((len(slots), self.config.width), np.float32)
+        row_kernels.take(self._rows, slots, 0, rows)
+        return self.config.form.read(rows)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns int64[U], the positions of the keys; -1 for a key without a row."""

@@ -149,7 +149,7 @@ class WorkerRows(abc.ABC):
 def take_weights(table: Table, slots: np.ndarray) -> np.ndarray:
     """Returns `WorkerRows.take`; locks a table whose weights and their scale are not written at once."""
     with contextlib.nullcontext() if table.config.form.is_exact else table.lock.shared():
-        return table.take(slots, table.config.weights)
+        return table.take(slots, weights_only=True)
 
 
 class TableRows(WorkerRows):
@@ -187,7 +187,7 @@ class TableRows(WorkerRows):
         if create and self.config.has_limits:
             # Other workers may have evicted rows before or while they were read. Their keys went first.
             missing = np.flatnonzero(self._current(keys, slots) < 0)
-            weights[missing] = self._table.initial_rows(keys[missing])[:, : self.config.weights]
+            weights[missing] = self.config.form.read(self._table.initial_rows(keys[missing]))
         return weights
 
     def apply_gradients(

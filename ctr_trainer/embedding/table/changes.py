@@ -99,7 +99,7 @@ class Changes(RowWatcher):
         """Begins a snapshot of the current table: all rows if `full`, else the changed rows; see `Capture`."""
         self._take(table, full)
         removed = self._removed.take()
-        self._capture = Capture(table, self._taken, removed[:0] if full else removed, table.config.width, by_key)
+        self._capture = Capture(table, self._taken, removed[:0] if full else removed, by_key=by_key)
         return self._capture
 
     def end(self) -> None:
@@ -166,7 +166,7 @@ class PublishedRows(Changes):
         removed = np.unique(self._removed.take())
         # A key that was added again has changed, so this epoch or an earlier one contains its row.
         self._removed_taken = removed[table.find_and_count(removed)[0] < 0]
-        return Capture(table, self._taken, self._removed_taken, table.config.weights)
+        return Capture(table, self._taken, self._removed_taken, weights_only=True)
 
 
 class Capture:
@@ -180,15 +180,22 @@ class Capture:
     """
 
     def __init__(
-        self, table: WatchedTable, taken: Bits, removed: np.ndarray, columns: int, by_key: bool = False
+        self,
+        table: WatchedTable,
+        taken: Bits,
+        removed: np.ndarray,
+        *,
+        weights_only: bool = False,
+        by_key: bool = False,
     ) -> None:
-        """Reads the first `columns` floats of the rows `taken`, from which the table removes each removed row.
+        """Reads the rows `taken`, or only their weights; the table removes each removed row from `taken`.
 
         With `by_key`, the rows that do not change meanwhile come in the order of their keys. This takes 24 bytes of
         memory per row.
         """
         self.config, self.counts, self.removed = table.config, table.admission_counts(), removed
-        self._taken, self._columns, self._cursor = taken, columns, 0
+        self._taken, self._weights_only, self._cursor = taken, weights_only, 0
+        self._columns = table.config.weights if weights_only else table.config.width
         self._kept: list[Block] = []
         self._order: np.ndarray | None = None  # The slots that were not read yet, by key.
         if by_key:
@@ -227,4 +234,4 @@ class Capture:
                 return self._copy(table, slots)
 
     def _copy(self, table: WatchedTable, slots: np.ndarray) -> Block:
-        return table.keys[slots], table.take(slots, self._columns), table.use_of(slots)
+        return table.keys[slots], table.take(slots, self._weights_only), table.use_of(slots)

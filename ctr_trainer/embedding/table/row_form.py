@@ -12,15 +12,21 @@ optimizer state, which stays float32.
 A step is the smallest power of two that is at least the largest \\|w\\| / 127. A segment that would become no smaller,
 such as a linear weight, stays float32.
 
+If the optimizer keeps a float per weight, an int8 row also has 8 more bits of each weight, in the lowest bits of that
+float, of which 15 bits of fraction remain. Only optimizer steps see them: a model reads the int8 weights, while
+training, in an evaluation and in an export. Without these bits, the noise of the rounding of many small updates would
+add up in rows of frequent keys.
+
 Rounding is stochastic: the value in the middle between two numbers becomes either with probability 1/2, so that many
 small updates of a weight add up although each is smaller than a step. The random bits are a hash of the whole row
 before it is rounded, of weights and state, and of the position. So a stored row is a pure function of the row: the
 service, each host, a restart and a deterministic run round alike, and no generator has to be saved or shared. A number
 that a stored row represents stays as it is, because steps are powers of two: a weight without an update does not drift.
 
-Sources: Gupta et al., Deep Learning with Limited Numerical Precision, ICML 2015. FBGEMM's embeddings round rows of
-float16 and int8 stochastically too, by a generator per thread, and compute the steps from the largest and the smallest
-weight, so that each update rounds all weights of the row.
+Sources: Gupta et al., Deep Learning with Limited Numerical Precision, ICML 2015; the bits in the optimizer's state:
+Kalamkar et al., Optimizing Deep Learning Recommender Systems Training on CPU Cluster Architectures, SC 2020. FBGEMM's
+embeddings round rows of float16 and int8 stochastically too, by a generator per thread, and compute the steps from the
+largest and the smallest weight, so that each update rounds all weights of the row.
 """
 
 import contextlib
@@ -42,7 +48,12 @@ _LAYOUT = types.Array(types.int64, 2, "C", readonly=True)
 _COLUMN, _I32, _U32 = np.uint64, np.int32, np.uint32
 _SIZE, _SIGN, _INFINITY = _I32(0x7FFFFFFF), _I32(0x8000), _I32(0x7F800000)
 # Adding this to the bits of a largest weight raises their exponent if the weight is above 127 / 64 times a power of 2.
-_ABOVE_127, _SHIFT, _LEAST_STEP = _I32(0x1FFFF), _I32(6), _I32(1)
+_ABOVE_127, _SHIFT, _LEAST_STEP = _I32(0x1FFFF), _I32(6), _I32(16)
+_FINE = np.float32(256)  # Fine steps of a step, with the bits in the state: from 128 below a code to 127 above it.
+_LOW, _HALF_STEP = _I32(0xFF), _I32(128)
+# A largest weight of so many fine steps would have the next smaller step, and the codes of the row would change when
+# the row is stored again. So it is rounded to one more.
+_NEXT_STEP = _I32(127 * 128)
 # A float32 has 23 fraction bits and an exponent bias of 127; a float16 has 10 and 15. 2**-14 is its smallest normal
 # value, and its subnormal values are multiples of 2**-24.
 _REBIASED, _HALF_NORMAL = _I32((127 - 15) << 23), _I32((127 - 14) << 23)
@@ -93,7 +104,7 @@ def _from_half(half: np.uint16) -> np.float32:
 
 @kernel(types.void(MESSAGE_ROWS, SLOTS, _LAYOUT, ROWS_OUT))
 def _take(stored: np.ndarray, slots: np.ndarray, layout: np.ndarray, out: np.ndarray) -> None:
-    """Sets out[i] = the leading floats of the stored row slots[i], at least all weights; zeros for the slot -1."""
+    """Sets out[i] = the stored row slots[i], or only the weights that a model reads; zeros for the slot -1."""
     halves, codes = stored.reshape(-1).view(np.uint16), stored.reshape(-1).view(np.int8)
     for i in range(slots.size):
         if i + AHEAD < slots.size:
@@ -118,23 +129,40 @@ def _take(stored: np.ndarray, slots: np.ndarray, layout: np.ndarray, out: np.nda
                 for d in range(dim):
                     out[i, weight + d] = stored[slot, lane + d]
             weight, lane = weight + dim, lane + _COLUMN(layout[segment, 2])
+        if _COLUMN(out.shape[1]) == weight:
+            continue
         for d in range(_COLUMN(out.shape[1]) - weight):
             out[i, weight + d] = stored[slot, lane + d]
+        first = weight = _COLUMN(0)
+        for segment in range(layout.shape[0]):
+            dim, state = _COLUMN(layout[segment, 1]), _COLUMN(layout[segment, 3])
+            if state > _COLUMN(0):
+                step = stored[slot, first] / _FINE
+                for d in range(dim):
+                    bits = _bits(out[i, state + d])
+                    out[i, weight + d] += step * np.float32(_I32(_I32(bits & _LOW) - _HALF_STEP))
+                    out[i, state + d] = _float(_I32(bits & ~_LOW))
+            first, weight = first + _COLUMN(layout[segment, 2]), weight + dim
 
 
 @kernel(types.void(ROWS_OUT, SLOTS, _LAYOUT, ROWS))
 def _put(stored: np.ndarray, slots: np.ndarray, layout: np.ndarray, rows: np.ndarray) -> None:
     """Sets the stored row slots[i] to rows[i], rounded; the slot -1 is skipped."""
     halves, codes = stored.reshape(-1).view(np.uint16), stored.reshape(-1).view(np.int8)
+    weights = _COLUMN(layout[:, 1].sum())
     for i in range(slots.size):
         slot, row = slots[i], _U32(0)
         if slot < 0:
             continue
         for d in range(_COLUMN(rows.shape[1])):  # A sum of products with odd numbers.
             row = _U32(row + _U32(_U32(_bits(rows[i, d])) * _U32(_U32(_U32(d) * _U32(2)) * _U32(0x9E3779B1) + _U32(1))))
+        moved = _COLUMN(stored.shape[1]) - _COLUMN(rows.shape[1])  # From a state's float to its lane, modulo 2**64.
+        for d in range(weights, _COLUMN(rows.shape[1])):
+            stored[slot, moved + d] = rows[i, d]
         weight = lane = _COLUMN(0)
         for segment in range(layout.shape[0]):
             kind, dim, lanes = layout[segment, 0], _COLUMN(layout[segment, 1]), _COLUMN(layout[segment, 2])
+            state = _COLUMN(layout[segment, 3])
             start = _COLUMN(slot) * _COLUMN(stored.shape[1]) + lane
             if kind == INT8:
                 largest = _I32(0)
@@ -147,10 +175,25 @@ def _put(stored: np.ndarray, slots: np.ndarray, layout: np.ndarray, rows: np.nda
                 stored[slot, lane] = step
                 stored[slot, lane + lanes - _COLUMN(1)] = np.float32(0)  # The padding, too.
                 first = _COLUMN(4) * start + _COLUMN(4)
-                for d in range(dim):
-                    dither = np.float32(_I32(_random(row, weight + d) >> _U32(16))) * np.float32(2.0**-16)
-                    # 128 makes the sum positive, so that it is rounded down. It has 24 bits, so a code stays a code.
-                    codes[first + d] = np.int8(_I32(_I32(rows[i, weight + d] * steps + dither + np.float32(128)) - 128))
+                # 128 and 32768 make the sums positive, so that they are rounded down. They have 24 bits, so that a
+                # number of steps stays as it is.
+                if state == _COLUMN(0):
+                    for d in range(dim):
+                        dither = np.float32(_I32(_random(row, weight + d) >> _U32(16))) * np.float32(2.0**-16)
+                        number = rows[i, weight + d] * steps + dither + np.float32(128)
+                        codes[first + d] = np.int8(_I32(_I32(number) - _HALF_STEP))
+                else:
+                    for d in range(dim):
+                        random = _random(row, weight + d)
+                        dither = np.float32(_I32(random >> _U32(24))) * np.float32(2.0**-8)
+                        number = rows[i, weight + d] * steps * _FINE + dither + np.float32(32768)
+                        fine = _I32(_I32(number) - _I32(32768))
+                        if abs(fine) == _NEXT_STEP and _I32(_bits(rows[i, weight + d]) & _SIZE) == largest:
+                            fine = _I32(fine + _I32(1)) if fine > 0 else _I32(fine - _I32(1))
+                        fine = _I32(fine + _HALF_STEP)
+                        codes[first + d] = np.int8(_I32(fine >> _I32(8)))
+                        bits = _I32(_I32(_bits(rows[i, state + d]) + _I32(_I32(random) & _LOW)) & ~_LOW)
+                        stored[slot, moved + state + d] = _float(_I32(bits | _I32(fine & _LOW)))
             elif kind == FLOAT16:
                 stored[slot, lane + lanes - _COLUMN(1)] = np.float32(0)
                 for d in range(dim):
@@ -159,31 +202,32 @@ def _put(stored: np.ndarray, slots: np.ndarray, layout: np.ndarray, rows: np.nda
                 for d in range(dim):
                     stored[slot, lane + d] = rows[i, weight + d]
             weight, lane = weight + dim, lane + lanes
-        for d in range(_COLUMN(rows.shape[1]) - weight):
-            stored[slot, lane + d] = rows[i, weight + d]
 
 
 class RowForm:
     """Stores rows of segments of `dims` weights and `state` floats by `dtype`, one of DTYPES.
 
+    `fine` has for each segment the first of its state's floats, one per weight; 0 if there are none.
+
     Attributes:
       segments: (kind, weights, lanes) of each segment; the kind is FLOAT32, FLOAT16 or INT8.
-      width: the number of floats of a row.
+      weights, width: the number of weights, and of floats, of a row.
       lanes: the number of float32 lanes of a stored row.
       weight_lanes: the number of leading lanes that have the weights.
       is_exact: whether a stored row is the row itself.
     """
 
-    def __init__(self, dims: Sequence[int], state: int, dtype: str) -> None:
+    def __init__(self, dims: Sequence[int], state: int, dtype: str, fine: Sequence[int] = ()) -> None:
         self.segments = tuple(_segment(dim, DTYPES[dtype]) for dim in dims)
-        self.width, self.weight_lanes = sum(dims) + state, sum(lanes for *_, lanes in self.segments)
-        self.lanes = self.weight_lanes + state
+        self.weights, self.weight_lanes = sum(dims), sum(lanes for *_, lanes in self.segments)
+        self.width, self.lanes = self.weights + state, self.weight_lanes + state
         self.is_exact = all(kind == FLOAT32 for kind, *_ in self.segments)
-        self._layout = np.array(self.segments, np.int64)
+        own = zip(self.segments, fine or [0] * len(dims), strict=True)
+        self._layout = np.array([(*each, at * (each[0] == INT8)) for each, at in own], np.int64)
 
-    def take(self, stored: np.ndarray, slots: np.ndarray, columns: int | None = None) -> np.ndarray:
-        """Returns float32[U, columns], the leading floats of the rows at the slots: at least all weights; 0 for -1."""
-        rows = np.empty((len(slots), columns or self.width), np.float32)
+    def take(self, stored: np.ndarray, slots: np.ndarray, weights_only: bool = False) -> np.ndarray:
+        """Returns float32[U, width], the rows at the slots, or [U, weights] as a model reads them; zeros for -1."""
+        rows = np.empty((len(slots), self.weights if weights_only else self.width), np.float32)
         if self.is_exact:
             row_kernels.take(stored, slots, 0, rows)
         else:
@@ -223,11 +267,15 @@ class RowForm:
         stored = np.require(stored, requirements=("C",))  # The kernels accept unaligned rows.
         return stored if self.is_exact else self.take(stored, np.arange(len(stored)))
 
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Returns float32[n, weights], what a model reads of rows, float32[n, width]."""
+        return rows[:, : self.weights] if self.is_exact else self.take(self.encode(rows), np.arange(len(rows)), True)
+
 
 @functools.cache
-def row_form(dims: tuple[int, ...], state: int, dtype: str) -> RowForm:
-    """Returns the `RowForm` of a table."""
-    return RowForm(dims, state, dtype)
+def row_form(dims: tuple[int, ...], state: int, dtype: str, fine: tuple[int, ...]) -> RowForm:
+    """Returns the `RowForm` of a table, with the arguments of its constructor."""
+    return RowForm(dims, state, dtype, fine)
 
 
 def _segment(dim: int, kind: int) -> tuple[int, int, int]:

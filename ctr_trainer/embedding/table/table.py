@@ -140,9 +140,9 @@ class Table:
             rows[unknown] = self.initial_rows(keys[unknown])
         return rows
 
-    def take(self, slots: np.ndarray, columns: int | None = None) -> np.ndarray:
-        """Returns float32[U, columns], a copy of the leading floats of the rows at the slots, see `RowForm.take`."""
-        return self._form.take(self._rows.array, slots, columns)
+    def take(self, slots: np.ndarray, weights_only: bool = False) -> np.ndarray:
+        """Returns a copy of the rows at the slots, see `RowForm.take`."""
+        return self._form.take(self._rows.array, slots, weights_only)
 
     def opened(self, slots: np.ndarray) -> AbstractContextManager[tuple[np.ndarray, np.ndarray]]:
         """Returns a context manager in which the rows at the slots may be changed, see `RowForm.opened`."""

@@ -148,10 +148,17 @@ class TableConfig:
         """The number of floats of a row."""
         return self.weights + self.state
 
-    @property
+    @functools.cached_property
     def form(self) -> RowForm:
         """The form in which rows are stored and sent."""
-        return row_form(self.dims, self.state, self.row_dtype)
+        optimizer = OPTIMIZERS[self.optimizer.name]
+        has_fine = optimizer.states and optimizer.states[0].each_weight
+        return row_form(
+            self.dims,
+            self.state,
+            self.row_dtype,
+            tuple(state for _, state in optimizer.segments(self.dims)) if has_fine else (),
+        )
 
 
 def _named(name: str, where: str) -> RowOptimizer:

@@ -84,7 +84,7 @@ class NewKeys:
             return
         is_new = slots < 0
         if self._samples:
-            initial = InitialRows(rows.config).of(lookup.unique)[:, : rows.config.weights]
+            initial = rows.config.form.read(InitialRows(rows.config).of(lookup.unique))
             is_new |= (rows.take(slots) == initial).all(axis=1)  # A small step may leave some rounded weights.
         self.add(features, lookup.count(is_new))
 

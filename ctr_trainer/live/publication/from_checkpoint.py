@@ -59,7 +59,9 @@ def _write_rows(checkpoint: Checkpoint, path: str, epoch: int, dtype: str, after
             if table not in files:
                 schema = packed_rows.schema(config, dtype, ROWS)
                 files[table] = stack.enter_context(arrow_file(directory, packed_rows.file_name(table, ROWS), schema))
-            files[table].write([key_array(keys), packed_rows.value_array(pack(rows, config, dtype, epoch))])
+            files[table].write(
+                [key_array(keys), packed_rows.value_array(pack(config.form.read(rows), config, dtype, epoch))]
+            )
             bar.update(len(keys))
         return [
             dict(file=packed_rows.file_name(table, ROWS), table=table, kind=ROWS, **file.finish())

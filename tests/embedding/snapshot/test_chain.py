@@ -18,7 +18,8 @@ from ctr_trainer.system.messages.errors import UserError
 
 CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "adagrad", seed=5)
 BOUNDED = dataclasses.replace(CONFIG, name="bounded", max_rows=8, eviction="lfu", ttl_steps=6)
-TABLES = (CONFIG, BOUNDED)
+SMALL = dataclasses.replace(CONFIG, name="small", dims=(6, 1), row_dtype="int8")
+TABLES = (CONFIG, BOUNDED, SMALL)
 
 _KEYS = st.lists(st.integers(1, 30), min_size=1, max_size=12, unique=True)
 _CHANGES = st.one_of(
@@ -70,10 +71,10 @@ class _Run:
         keys = np.array(argument)
         for name, table in self.store.tables.items():
             if change == "push":
-                deltas = np.full((len(keys), CONFIG.width), self.step, np.float32)
-                self.store.push(name, keys, deltas, "w", self.step)
+                deltas = np.full((len(keys), table.config.width), self.step, np.float32)
+                self.store.push(name, keys, table.config.form.encode(deltas), "w", self.step)
             elif change == "train":
-                gradients = [np.full((len(keys), dim), self.step, np.float32) for dim in CONFIG.dims]
+                gradients = [np.full((len(keys), dim), self.step, np.float32) for dim in table.config.dims]
                 table.apply_gradients(table.find_or_create(keys), gradients, 0.1)
             else:
                 table.remove(keys)

@@ -8,6 +8,7 @@ import pytest
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table import changes
+from ctr_trainer.embedding.table.row_form import DTYPES
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
 
@@ -33,6 +34,26 @@ def test_restore_brings_back_every_row_and_table(store, tmp_path):
     np.testing.assert_array_equal(other.tables["t"].rows, store.tables["t"].rows)
     assert other.tables["empty"].config.name == "empty"
     assert len(other.tables["empty"]) == 0
+
+
+@pytest.mark.parametrize("asked", DTYPES)
+@pytest.mark.parametrize("saved", DTYPES)
+def test_rows_are_saved_in_their_form_and_restored_into_any(tmp_path, saved, asked):
+    config = dataclasses.replace(CONFIG, dims=(8, 1), row_dtype=saved)
+    store, other, keys = LocalStore(), LocalStore(), np.arange(1, 101)
+    store.create_table(config)
+    deltas = np.random.default_rng(0).normal(size=(100, 18)).astype(np.float32)
+    store.push("t", keys[:60], config.form.encode(deltas[:60]), "w", 1)
+    files = store.save(tmp_path, 7)
+    store.push("t", keys[40:], config.form.encode(deltas[40:]), "w", 2)
+    files += store.save(tmp_path, 8, files[-1]["snapshot"])
+    other.create_table(dataclasses.replace(config, row_dtype=asked))
+    other.restore(tmp_path, files)
+    there, rows = store.tables["t"], other.tables["t"].take(other.tables["t"].find(keys))
+    expected = other.config("t").form.decode(other.config("t").form.encode(there.take(there.find(keys))))
+    np.testing.assert_array_equal(rows, expected)
+    of_file = next(snapshot.batches(tmp_path, files[0])).column("row").type
+    assert (of_file.list_size * 4 if saved == "float32" else of_file.byte_width) == 4 * config.form.lanes
 
 
 @pytest.mark.parametrize("rows", [3, 200_000])  # At the end of the file, and before.

@@ -45,8 +45,26 @@ def test_rows_change_by_less_than_a_step_and_then_no_more(dtype, dims):
         start += dim
     np.testing.assert_array_equal(decoded[:, start:], rows[:, start:])  # The state.
     np.testing.assert_array_equal(form.decode(form.encode(decoded)), decoded)
-    np.testing.assert_array_equal(form.take(form.encode(rows), np.array([-1, 7]), start)[1], decoded[7, :start])
+    read = form.take(form.encode(rows), np.array([-1, 7]), weights_only=True)
+    np.testing.assert_array_equal(read[1], decoded[7, :start])
     assert not form.take(form.encode(rows), np.array([-1])).any()
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "adam", "ftrl", "dense_adagrad"])
+def test_int8_rows_have_more_bits_in_the_state_and_are_stored_again_to_the_bit(optimizer):
+    config = TableConfig("t", (16, 1), (0.0, 0.0), optimizer, row_dtype="int8")
+    form, rows = config.form, _rows(100_000, config.width)
+    rows[:10, :17], rows[10:50_000, 0] = 0, 63.502 * 2.0**-3
+    rows[10:50_000, 1:17] *= 2.0**-5 / np.abs(rows[10:50_000, 1:17]).max(axis=1, keepdims=True)
+    stored = form.encode(rows)
+    decoded, read = form.decode(stored), form.read(rows)
+    steps = stored[:, :1].copy()
+    assert (np.abs(decoded - rows)[:, :16] <= steps / 256).all()
+    assert (np.abs(read - rows[:, :17])[:, :16] <= steps * (0.5 + 1 / 128)).all()
+    np.testing.assert_array_equal(read, form.take(stored, np.arange(len(rows)), weights_only=True))
+    assert (np.abs(decoded - rows)[:, 16:] <= np.abs(rows[:, 16:]) * 2.0**-15).all()
+    np.testing.assert_array_equal(form.encode(decoded).view(np.int32), stored.view(np.int32))
+    assert form.lanes == 6 + config.state
 
 
 @pytest.mark.parametrize("dtype", ROUNDED)

@@ -70,14 +70,14 @@ def train(name, deterministic=True, settings=None, **rows):
 
 def main():
     if service:
-        train("hosts", service=service)
+        train("hosts", service=service, row_dtype="int8")
         return
     train("as_they_come", deterministic=False)
     train("rows_of_host")
     train("averaged", settings={"dense_sync_steps": 7})
     train("micro_batches", settings={"accumulation_steps": 2})
-    train("own_rows", row_copies="worker")
-    train("shared", service="shared")
+    train("own_rows", row_copies="worker", row_dtype="int8")
+    train("shared", service="shared", row_dtype="int8")
     train("dense", service="shared", optimizer="dense_adagrad", l2=0.01)
 
 

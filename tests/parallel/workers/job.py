@@ -45,7 +45,7 @@ parser.add_argument("--service", default="auto")
 parser.add_argument("--service_timeout", type=float, default=30.0)
 parser.add_argument("--evaluate", action="store_true")
 parser.add_argument("--loose", action="store_true", help="sync beside the training, with lookups ahead")
-parser.add_argument("--sync_compression", default="none")
+parser.add_argument("--row_dtype", default="float32")
 parser.add_argument("--row_copies", default="host")
 parser.add_argument("--warm_start", default="")
 parser.add_argument("--publish", default="")
@@ -101,7 +101,7 @@ def make_estimator(flags):
         learning_rate=0.5,
         sync_steps=5,
         service=flags.service,
-        sync_compression=flags.sync_compression,
+        row_dtype=flags.row_dtype,
         row_copies=flags.row_copies,
         service_timeout=flags.service_timeout,
     )
