@@ -8,8 +8,8 @@ A value is little-endian and has no gaps. For a row of W weights in S segments:
 | `float16` | epoch uint32, weights float16[W] | 4 + 2 W | \\|w\\| / 2^11, at least 2^-25 |
 | `int8` | epoch uint32, scales float32[S], weights int8[W] | 4 + 4 S + W | half a scale |
 
-A scale is the largest \\|w\\| of its segment, divided by 127. A float16 weight is at most 65504. `float16` and `int8`
-weights are rounded to the nearest value, ties to even.
+A scale is the largest \\|w\\| of its segment, divided by 127; of int8 rows, the next power of two, which changes no
+weight. A float16 weight is at most 65504. `float16` and `int8` weights are rounded to the nearest value, ties to even.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ import pyarrow as pa
 from ctr_trainer.embedding.snapshot.snapshot import CONFIG, KEY, FileEntry, config_to_json, key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file, blocks_of
 from ctr_trainer.embedding.table.changes import Capture
+from ctr_trainer.embedding.table.row_form import INT8
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -141,6 +142,9 @@ def pack(rows: np.ndarray, config: TableConfig, dtype: str, epoch: int) -> np.nd
         for segment, (first, stop) in enumerate(_segments(config)):
             own = weights[:, first:stop]
             scales = np.abs(own).max(axis=1) / np.float32(_LARGEST[dtype])
+            if config.form.segments[segment][0] == INT8:  # A power of two keeps the trained int8 weights as they are.
+                fraction, power = np.frexp(scales)
+                scales = np.ldexp(np.float32(1), power - (fraction == 0.5))
             values["scales"][:, segment] = scales
             # A scale of 0 has only zeros; rounding may bring a quotient slightly above the largest number.
             steps = np.divide(own, scales[:, None], out=np.zeros_like(own), where=scales[:, None] > 0)

@@ -159,7 +159,7 @@ def test_by_key_the_order_of_creation_changes_no_byte_of_the_files(tmp_path):
         found.append(
             {each["file"]: (each["rows"], (tmp_path / str(number) / each["file"]).read_bytes()) for each in files}
         )
-    assert found[0] == found[1] and len(found[0]) == 6
+    assert found[0] == found[1] and len(found[0]) == 8
 
 
 @pytest.mark.parametrize("by_key", [False, True])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ctr_trainer.embedding.snapshot import packed_rows
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.row_form import DTYPES, RowForm
@@ -65,6 +66,8 @@ def test_int8_rows_have_more_bits_in_the_state_and_are_stored_again_to_the_bit(o
     assert (np.abs(decoded - rows)[:, 16:] <= np.abs(rows[:, 16:]) * 2.0**-15).all()
     np.testing.assert_array_equal(form.encode(decoded).view(np.int32), stored.view(np.int32))
     assert form.lanes == 6 + config.state
+    published, _ = packed_rows.unpack(packed_rows.pack(read, config, "int8", 1), config, "int8")
+    np.testing.assert_array_equal(published[:, :16], read[:, :16])
 
 
 @pytest.mark.parametrize("dtype", ROUNDED)
