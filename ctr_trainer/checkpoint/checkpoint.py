@@ -89,7 +89,7 @@ class Checkpoint(str):
 
     def table_configs(self) -> dict[str, TableConfig]:
         """Returns a dict of table name -> the `TableConfig` with which the table was trained."""
-        configs = [snapshot.read_config(self.path, entry) for entry in self.tables]
+        configs = [snapshot.read_config(self.path, entry) for entry in snapshot.rows_files(self.tables)]
         return {config.name: config for config in configs}
 
     def verify(self) -> None:

@@ -3,7 +3,8 @@
 Each checkpoint directory contains its whole chain. The checkpoints of a chain share its older files as hard links (in a
 remote store, each has copies), so removing one checkpoint never removes a file of another. However, a damaged file may
 damage every checkpoint of its chain. Therefore the newest checkpoint of the previous chain is kept too, and the best
-checkpoint has its own files: whichever file is damaged, one checkpoint does not need it.
+checkpoint has its own files: whichever file is damaged, one checkpoint does not need it. Rows on disk, see
+`snapshot.COLD`, are the exception: all checkpoints share their files.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ from typing import Any
 
 from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.checkpoint.checkpoint import Checkpoint, Entry
+from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -37,9 +39,10 @@ def extend(path: str, files: list[Entry], before: Checkpoint | None) -> list[Ent
     """
     if before is None or not files or files[0].get("since") is None:
         return files
-    for entry in before.tables:
+    chain = snapshot.rows_files(before.tables)  # The snapshot has all rows on disk.
+    for entry in chain:
         (path_of(path) / entry["file"]).share(path_of(before.path) / entry["file"])
-    return before.tables + files
+    return chain + files
 
 
 def remove_old(model_dir: str, keep: int) -> None:
@@ -102,7 +105,9 @@ def keep_best(model_dir: str, path: str) -> None:
             before |= {_identity(entry): path_of(other) for entry in (*found.tables, *found.dense)}
     for entry in (*checkpoint.tables, *checkpoint.dense):
         own = before.get(_identity(entry))
-        if own and checkpoints.describe_file(own, entry["file"]).items() <= entry.items():
+        if entry.get("kind") == snapshot.COLD:
+            (draft / entry["file"]).share(source / entry["file"])  # They are too large for a copy.
+        elif own and checkpoints.describe_file(own, entry["file"]).items() <= entry.items():
             (draft / entry["file"]).share(own / entry["file"])
         else:
             (draft / entry["file"]).copy_from(source / entry["file"])

@@ -17,6 +17,7 @@ from ctr_trainer.data import encode
 from ctr_trainer.data.source import Source
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
+from ctr_trainer.embedding.table import cold_rows
 from ctr_trainer.features import hashing
 from ctr_trainer.features.columns import TYPICAL, CrossFeature
 from ctr_trainer.system.files.paths import Path
@@ -62,7 +63,7 @@ def values_of(features: TrainedFeatures, pairs: Iterable[tuple[str, str]]) -> li
 def rows_of(checkpoint: Checkpoint, keys: Sequence[int]) -> dict[tuple[str, int], dict[str, Any]]:
     """Returns the rows of keys by (table, key); if the table evicts rows, with the last step of their training."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for entry in checkpoint.tables:  # A later file has newer rows.
+    for entry in snapshot.rows_files(checkpoint.tables):  # A later file has newer rows.
         table, kind = entry["table"], entry.get("kind", "full")
         config = snapshot.read_config(checkpoint.path, entry)
         for batch in snapshot.batches(checkpoint.path, entry) if kind != "counts" else ():
@@ -76,6 +77,17 @@ def rows_of(checkpoint: Checkpoint, keys: Sequence[int]) -> dict[tuple[str, int]
                 else:
                     row = snapshot.columns(config, batch.slice(at, 1))[1][0].tolist()
                     rows[place] = dict(file=entry["file"], weights=row[: config.weights], state=row[config.weights :])
+    for table, _, _, files in snapshot.cold_tables(checkpoint.path, checkpoint.tables):
+        config = checkpoint.table_configs()[table]
+        for key in keys:
+            packed = cold_rows.read_row(files, key, config.form.nbytes) if (table, key) not in rows else None
+            if packed is not None:
+                row = config.form.unpacked(packed[None])[0].tolist()
+                rows[table, key] = dict(
+                    file=str(next(iter(files.values())).name),
+                    weights=row[: config.weights],
+                    state=row[config.weights :],
+                )
     return rows
 
 
@@ -156,6 +168,9 @@ class Erasure:
         """Writes a file without the keys, and returns its entry; returns `entry` if the file does not have them."""
         kind = entry.get("kind", "full")
         if kind == "counts":  # Each of its numbers is of many keys.
+            return entry
+        if kind == snapshot.COLD:
+            self.not_reached.append(f"rows on disk, {path / entry['file']}: train a new model without table_memory")
             return entry
         gone = sum(int(np.isin(batch.column("key"), self.keys).sum()) for batch in snapshot.batches(path, entry))
         if not gone:

@@ -18,6 +18,7 @@ def run(flags: ServeFlags) -> None:
     """Serves."""
     from ctr_trainer.embedding.service.security import ServerSecurity
     from ctr_trainer.embedding.service.serving import serve
+    from ctr_trainer.embedding.table.cold_rows import disk_of
     from ctr_trainer.system.processes import child
 
     require(flags, "data_dir")
@@ -37,4 +38,5 @@ def run(flags: ServeFlags) -> None:
         exit_with_stdin=told is not None,
         metrics_port=flags.metrics_port if flags.metrics_port >= 0 else None,
         file_cores=set(parent.get("file_cores", ())) or None,
+        disk=disk_of(flags.disk, flags.data_dir),
     )

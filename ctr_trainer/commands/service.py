@@ -45,10 +45,14 @@ def run(action: str, flags: ServiceFlags) -> None:
 
 
 def _stats_table(stats: dict[str, Any]) -> str:
+    from ctr_trainer.embedding.table import cold_rows
+
     lines = [f"{'table':<12}{'rows':>14}{'MB':>10}{'created':>14}{'restored':>14}{'evicted':>12}"]
     for name, table in stats["tables"].items():
         figures = f"{table['rows']:>14,}{table['bytes'] / 1e6:>10,.1f}{table['created']:>14,}"
         lines.append(f"{name:<12}{figures}{table['restored']:>14,}{table['evicted']:>12,}")
+    on_disk = {name: table for name, table in stats["tables"].items() if cold_rows.STATS[0] in table}
+    lines += [cold_rows.status_line(name, table, {}) for name, table in on_disk.items()]
     lines += ["", f"{'shard':<24}{'operation':<20}{'count':>10}{'P50':>8}{'P95':>8}{'P99':>8}{'Max':>9}  (us)"]
     for address, shard in stats["services"].items():
         for operation, p in shard["latencies"].items():

@@ -71,6 +71,9 @@ def advise(
         if embedding.service == "auto" and on_one_host:
             flag, more = "--embedding_service=shared", ", and workers of one host need none"
         findings.append(Finding(shares["sync"], flag, why + more))
+    if embedding.disk.table_memory:
+        why = "lookups wait for rows on disk: a faster disk helps too, and more prefetched batches read earlier"
+        findings.append(Finding(shares["lookup"], "a larger --table_memory", why))
     if exchange is not None:
         # An exchange through shared memory is short: most of its time is the wait for the slowest worker of each step.
         flag = "--dense_sync_steps=30" if exchange.is_in_memory else "--overlap_allreduce or --dense_sync_steps=30"

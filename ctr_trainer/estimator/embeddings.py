@@ -194,6 +194,9 @@ class Embeddings:
             prepared = [
                 (batch, {name: inputs.lookup(batch) for name, inputs in self._inputs.items()}) for batch in group
             ]
+            for _, lookups in prepared:
+                for name, lookup in lookups.items():
+                    self.rows[name].fetch(lookup.unique)
             since: Mapping[str, int] = self._pull_ahead([lookups for _, lookups in prepared]) if ahead else {}
             for batch, lookups in prepared:
                 yield batch, {name: (lookup, since.get(name)) for name, lookup in lookups.items()}

@@ -18,6 +18,7 @@ from ctr_trainer.embedding.service.local_service import LocalServices, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.table.cold_rows import Disk, disk_of
 from ctr_trainer.estimator.built_model import TrainingJob
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.notices import Placement
@@ -48,13 +49,14 @@ def open_host_memory() -> Iterator[SharedMemory]:
 
 
 @contextlib.contextmanager
-def open_evaluation_store() -> Iterator[tuple[LocalStore, bool]]:
+def open_evaluation_store(disk: Disk | None) -> Iterator[tuple[LocalStore, bool]]:
     """Yields a store without tables, and whether this rank fills it. A collective.
 
     If a host has several ranks, they share the memory of the store, and one of them fills it.
     """
     if distributed.hosts() == distributed.size():
-        yield LocalStore(), True
+        with contextlib.closing(LocalStore(disk=disk)) as store:
+            yield store, True
         return
     with open_host_memory() as memory:
         yield LocalStore(memory), memory.is_own
@@ -95,8 +97,9 @@ def open_store(job: TrainingJob, steps_wait: bool) -> Iterator[Store]:
     config, model_dir, is_published = job.config.embedding, job.model_dir, bool(job.config.publish.to)
     is_named = config.service not in ("auto", "shared")
     with contextlib.ExitStack() as stack:
+        disk = disk_of(config.disk, model_dir)
         if not is_named and distributed.size() == 1:
-            yield LocalStore(is_published=is_published)
+            yield stack.enter_context(contextlib.closing(LocalStore(is_published=is_published, disk=disk)))
         elif not is_named and distributed.local_size() != distributed.size():
             raise config.refused(
                 "{service} is for workers on one host; start `python -m ctr_trainer serve` on a host that all of them "

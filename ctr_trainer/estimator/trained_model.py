@@ -13,6 +13,7 @@ from ctr_trainer.checkpoint.checkpoint import Checkpoint, list_checkpoints, newe
 from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.embedding.service.local_service import LocalServices
+from ctr_trainer.embedding.table.cold_rows import disk_of
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.estimator import program
 from ctr_trainer.estimator.batch_feed import connect
@@ -303,7 +304,9 @@ class TrainedModel(NamedArguments):
             inputs = make_input(call_input_fn(input_fn, mode, params, self.config), self.model_dir)
             labels = inputs.labels if mode == ModeKeys.EVAL else None
             spec = self.model_fn(inputs.features, labels, mode, params)
-            store, fills = stack.enter_context(open_evaluation_store())
+            store, fills = stack.enter_context(
+                open_evaluation_store(disk_of(self.config.embedding.disk, self.model_dir))
+            )
             feed = connect(inputs, store, self.config, trained=model_directory.trained_tables(checkpoint))
             self.new_keys = feed.new_keys
             self.new_keys.in_training = checkpoint.model.get("new_keys", {})

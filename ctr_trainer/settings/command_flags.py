@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from ctr_trainer.settings.embedding_config import SecurityFiles
+from ctr_trainer.settings.embedding_config import DiskSettings, SecurityFiles
 from ctr_trainer.settings.setting import Settings, same_as, setting
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages import log_lines
@@ -73,6 +73,7 @@ class ServeFlags(Settings, title="Serve"):
     )
     port_file: str = setting("", "file that gets host:port once the service is ready", "path")
     log_format: str = setting("plain", "json: each line of the log is a JSON object", choices=log_lines.FORMATS)
+    disk: DiskSettings = DiskSettings()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,10 +1,21 @@
 """Where the embedding rows live, and how they are trained."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
 from ctr_trainer.settings.setting import Settings, one_of, setting
+
+_BYTES = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
+
+
+def parse_bytes(text: str) -> int | None:
+    """Returns the number of bytes in a text such as 500MB or 4GiB; None if it is not such a text."""
+    if not (found := _BYTES.fullmatch(text)):
+        return None
+    number, prefix, binary = found.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +31,25 @@ class SecurityFiles(Settings, title="Security of the embedding service"):
     service_cert: str = setting(
         "", "PEM file of this client's certificate and key, if the service requires them", "path", alike=False
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class DiskSettings(Settings, title="Embedding rows on disk"):
+    table_memory: str = setting(
+        "",
+        "memory for the rows of this process, or of all services that it starts, as 4GiB; rows that do not fit lie in "
+        "table_dir and return when they are used. By default, all rows are in memory",
+        "size",
+    )
+    table_dir: str = setting(
+        "", "directory of a local disk for the rows beyond table_memory; model_dir if it is local", "path", alike=False
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        if self.table_memory and not parse_bytes(self.table_memory):
+            yield "{table_memory}: expected a number of bytes, as 500MiB or 4GiB"
+        if self.table_dir and not self.table_memory:
+            yield "{table_dir} is for the rows beyond {table_memory:name}, which is not set"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +139,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "processes",
         minimum=1,
     )
+    disk: DiskSettings = DiskSettings()
     security: SecurityFiles = SecurityFiles()
 
     @property
@@ -123,6 +154,12 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
                 "{service_shards} is for services that the job starts itself, and {service} names those that run: "
                 "leave out {service_shards:name}, or use {service:name}=auto"
             )
+        if self.disk.table_memory and self.service == "shared":
+            yield "table_memory is of one process, and with {service} there are several: use {service:name}=auto"
+        elif self.disk.table_memory and self.service != "auto":
+            yield "the rows are in {service}: give table_memory to `serve`, which starts its shards"
+        elif self.disk.table_memory and self.row_optimizer.moves_all_rows:
+            yield "{optimizer} moves every row at every step, also those on disk: take the one without dense_"
         if self.row_optimizer.moves_all_rows and self.service not in ("auto", "shared"):
             yield (
                 "{optimizer} moves every row at every step, which the rows of {service} cannot: leave out "

@@ -27,6 +27,7 @@ GROUPS = [
 NEEDED = {
     "lr_schedule_params=unit": ["--lr_schedule_params=warmup_steps=1"],
     "min_np": ["--np=2"],
+    "table_dir": ["--table_memory=4GiB"],
 }  # By flag, what it is not accepted without.
 
 
@@ -44,7 +45,7 @@ def _other(kind, setting, default):
     if bool in _kinds(kind):
         return not default
     if number is None:
-        other = "2026-11-23T10:00:00Z" if setting.unit == "time" else "other"
+        other = {"time": "2026-11-23T10:00:00Z", "size": "4GiB"}.get(setting.unit, "other")
         return ("a", "b") if typing.get_origin(kind) is tuple else other
     low = max(each for each in (setting.minimum, setting.above, 0) if each is not None)
     high = min((each for each in (setting.maximum, setting.below) if each is not None), default=None)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import psutil
 
+from ctr_trainer.embedding.table.cold_rows import Disk, disk_of
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.files.staging import make_local_directory
 from ctr_trainer.system.files.temporary import temporary_directory
@@ -38,13 +39,15 @@ class LocalServices:
     that is a URL, in its `local_directory`.
     """
 
-    def __init__(self, count: int, data_dir: str | os.PathLike, timeout: float) -> None:
+    def __init__(self, count: int, data_dir: str | os.PathLike, timeout: float, disk: Disk | None = None) -> None:
+        """The services share the memory of `disk`."""
         self._count, self._data_dir, self._timeout = count, data_dir, timeout
+        self._disk = disk and Disk(disk.directory, disk.memory // count)
         self._starting: list[concurrent.futures.Future[LocalService]] = []
 
     @classmethod
     def of(cls, config: EmbeddingConfig, model_dir: str | os.PathLike) -> LocalServices:
-        return cls(config.service_shards, model_dir, config.service_timeout)
+        return cls(config.service_shards, model_dir, config.service_timeout, disk_of(config.disk, model_dir))
 
     def start(self, file_cores: set[int] | None = None) -> None:
         """Starts the services in the background if they are not starting; they write files on `file_cores`."""
@@ -57,7 +60,7 @@ class LocalServices:
 
     def _start(self, number: int, token: str, file_cores: set[int] | None) -> LocalService:
         log = os.path.join(make_local_directory(self._data_dir), f"service-{number}.log" if number else "service.log")
-        return LocalService(self._data_dir, log, self._timeout, token=token, file_cores=file_cores)
+        return LocalService(self._data_dir, log, self._timeout, token, file_cores, self._disk)
 
     @contextlib.contextmanager
     def running(
@@ -126,6 +129,7 @@ class LocalService(Child):
         timeout: float,
         token: str | None = None,
         file_cores: set[int] | None = None,
+        disk: Disk | None = None,
     ) -> None:
         """Starts the service, which appends its output to `log_file`, and waits until it answers.
 
@@ -134,6 +138,7 @@ class LocalService(Child):
           timeout: maximum idle seconds while the service starts. Time in which it works does not count.
           token: token of its clients; None for a random one.
           file_cores: the cores on which it writes files of rows; None for all cores of this process.
+          disk: the place of rows that do not fit into its memory.
 
         Raises Lost if the service was killed or did not answer in time, and UserError if it ended by itself; the
         message shows the end of its log.
@@ -143,6 +148,7 @@ class LocalService(Child):
             port_file = pathlib.Path(directory) / "address"
             told = {"sends_token": True, "file_cores": sorted(file_cores or ())}
             command, environment = self._command(data_dir, port_file), {_TUNABLES: _ONE_HEAP}
+            command += [f"--table_memory={disk.memory}", f"--table_dir={disk.directory}"] if disk else []
             super().__init__(command, log_file, environment=environment, told=told)
             assert self._process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # The service ended at once; its log shows why.

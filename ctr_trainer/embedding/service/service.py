@@ -20,6 +20,7 @@ from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.cold_rows import Disk
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.files.paths import path_of
@@ -53,6 +54,7 @@ class Service(flight.FlightServerBase):
         security: ServerSecurity = ServerSecurity(),  # noqa: B008
         leases: LeaseBook | None = None,
         file_cores: set[int] | None = None,
+        disk: Disk | None = None,
     ) -> None:
         """Listens on host:port; port 0 picks a free one.
 
@@ -60,10 +62,11 @@ class Service(flight.FlightServerBase):
           data_dir: the only directory to which snapshots are written and from which they are read.
           file_cores: the cores on which files of rows are written, at a lower priority than requests and workers; None
             for all. All workers of a step wait for a worker on whose core a checkpoint is written.
+          disk: the place of rows that do not fit into its memory.
         """
         self.incarnation = Incarnation()
         self._leases = leases or LeaseBook()
-        self._store, self._columns = LocalStore(), ReceivedColumns()
+        self._store, self._columns = LocalStore(disk=disk), ReceivedColumns()
         self.metrics = ServiceMetrics(self._store.stats)
         self._data_dir = path_of(data_dir).resolve()
         self._file_threads = concurrent.futures.ThreadPoolExecutor(
@@ -183,7 +186,8 @@ class Service(flight.FlightServerBase):
         }
 
     def leave_directory(self) -> None:
-        """Releases the lock on this shard's files in the data_dir."""
+        """Releases the lock on this shard's files in the data_dir, and removes its rows on disk."""
+        self._store.close()
         if self._directory_lock is not None:
             self._directory_lock.close()
 

@@ -13,6 +13,7 @@ from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
 from ctr_trainer.embedding.memory.memory_limits import MemoryWatch
 from ctr_trainer.embedding.service.security import ServerSecurity, split_address
 from ctr_trainer.embedding.service.service import Service
+from ctr_trainer.embedding.table.cold_rows import Disk
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.measuring.latency import UNIT
@@ -36,6 +37,7 @@ def serve(
     exit_with_stdin: bool = False,
     metrics_port: int | None = None,
     file_cores: set[int] | None = None,
+    disk: Disk | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT. Call it on the main thread.
 
@@ -48,7 +50,7 @@ def serve(
       port_file: file to which `host:port` is written, by rename, once the service answers.
       exit_with_stdin: whether to end when stdin closes, that is, when the parent process ends, instead of at a signal.
       metrics_port: port for Prometheus, on the host of `bind`; None for none.
-      file_cores: see `Service`.
+      file_cores, disk: see `Service`.
 
     Raises UserError if the address cannot be bound, or if it needs a token.
     """
@@ -62,7 +64,7 @@ def serve(
         path_of(data_dir).mkdir(parents=True, exist_ok=True)
         keep_freed_memory(_KEPT_BYTES)
         try:
-            service = Service(host, port, data_dir, security, file_cores=file_cores)
+            service = Service(host, port, data_dir, security, file_cores=file_cores, disk=disk)
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"cannot serve on {bind}: {error}; if the port is taken, name a free one") from None
         if metrics_port is not None:

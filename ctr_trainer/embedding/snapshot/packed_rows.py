@@ -108,11 +108,12 @@ def write(
             yield file
             entries.append(dict(file=name, table=config.name, kind=kind, **file.finish()))
 
-    blocks = blocks_of(capture, table)
+    in_memory = (block[:2] for block in blocks_of(capture, table))
+    blocks = itertools.chain(in_memory, table.read_cold(capture.left, weights_only=True))
     first = next(blocks, None)
     if first is not None:
         with writing(ROWS) as file:
-            for keys, rows, _ in itertools.chain([first], blocks):
+            for keys, rows in itertools.chain([first], blocks):
                 bad = first_not_finite(rows)
                 if bad >= 0:
                     what = f"table {config.name}, epoch {epoch} of the publication"

@@ -8,6 +8,9 @@ A snapshot is full, or a delta of the previous snapshot. For each table and shar
     use       NAME-SHARD-of-SHARDS[.STEP].use.arrow           if the table evicts rows: the last step and the number
                                                               of trainings of each of these rows
     counts    NAME-SHARD-of-SHARDS[.STEP].counts.arrow        if the table has a `min_frequency`: the counting filter
+    cold      NAME-SHARD-of-SHARDS.cold.FILE                  if rows lie on disk: each FILE of their database, linked
+
+Of a chain, only the newest `cold` files count. A row in a rows file is newer than one there.
 
 A chain is a full snapshot and the deltas after it, in order. Rows files have the columns `key` int64 and `row`:
 FixedSizeList<float32>[width], or FixedSizeBinary[4 lanes] for another `row_dtype`, see `row_form`. The metadata of
@@ -26,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.table import cold_rows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.paths import AnyPath, Path, bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -38,6 +42,7 @@ _MOST_WEIGHTS = 1 << 16
 KEY = pa.field("key", pa.int64(), nullable=False)
 _COUNTED = b"ctr_trainer.counted"
 _COUNTS = [pa.field(name, pa.uint8(), nullable=False) for name in ("first", "second")]
+COLD, _COLD_NAME = "cold", ".cold."
 _USE = [KEY, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_used", "frequency"))]
 
 
@@ -96,6 +101,8 @@ def check(path: AnyPath, entry: FileEntry) -> None:
         size = file.size()
         if size != entry["bytes"]:
             raise UserError(f"{file}: {size} bytes, not {entry['bytes']}: truncated or replaced; use another snapshot")
+        if entry.get("kind") == COLD:
+            return  # RocksDB checks each block when it reads it.
         _, crc32 = bytes_and_crc32(file)
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}; the snapshot needs this file") from None
@@ -115,6 +122,11 @@ def read(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, np.ndar
     yield config, np.empty(0, np.int64), np.empty((0, config.width), np.float32)
     for batch in batches(path, entry):
         yield config, *columns(config, batch)
+
+
+def rows_files(files: Sequence[FileEntry]) -> list[FileEntry]:
+    """Returns the entries of the Arrow files."""
+    return [entry for entry in files if entry.get("kind") != COLD]
 
 
 def read_config(path: AnyPath, entry: FileEntry) -> TableConfig:
@@ -163,6 +175,20 @@ def read_counts(path: AnyPath, entry: FileEntry) -> tuple[np.ndarray, int]:
         return np.stack(lines), int(reader.schema.metadata[_COUNTED])
 
 
+def write_cold(
+    path: Path, linked: cold_rows.LinkedRows, of_table: FileEntry, shard: int, shards: int
+) -> list[FileEntry]:
+    """Links the files of rows on disk into the directory of a snapshot; returns their entries."""
+    entries, place = [], f"{of_table['table']}-{shard:05d}-of-{shards:05d}"
+    common = {name: of_table[name] for name in ("table", "snapshot", "since")}
+    for file, size, crc32 in linked.files():
+        name = f"{place}{_COLD_NAME}{file.name}"
+        (path / name).share(file)
+        entries.append(dict(file=name, kind=COLD, **common, rows=0, bytes=size, crc32=crc32))
+    entries[0]["rows"] = linked.rows
+    return entries
+
+
 def check_chain(files: Sequence[FileEntry]) -> None:
     """Raises UserError unless `files` are one full snapshot and the deltas after it, in order."""
     before = None
@@ -183,16 +209,35 @@ def iterate(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableCo
     yield from merged(path, files)
 
 
-def merged(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
+def cold_tables(
+    path: AnyPath, files: Sequence[FileEntry]
+) -> Iterator[tuple[str, tuple[int, int], int, dict[str, Path]]]:
+    """Yields (table, (shard, shards), rows, file by its name in the database) of rows on disk in a chain."""
+    groups: dict[str, dict[str, FileEntry]] = {}
+    for entry in files:
+        if entry.get("kind") == COLD and entry.get("snapshot") == files[-1].get("snapshot"):
+            place, _, name = entry["file"].partition(_COLD_NAME)
+            groups.setdefault(place, {})[name] = entry
+    for place, entries in groups.items():
+        table, shard, _, shards = place.rsplit("-", 3)
+        own = {name: _file(path, entry) for name, entry in entries.items()}
+        yield table, (int(shard), int(shards)), sum(entry["rows"] for entry in entries.values()), own
+
+
+def merged(
+    path: AnyPath, files: Sequence[FileEntry], with_cold: bool = True
+) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a checked chain.
 
     Each key appears once, with its last row; removed keys do not appear. For this, an index of the keys in the deltas
-    is kept in memory. Each table appears at least once. `files` are the results of a store's `save` for a full
-    snapshot, then for each of its deltas.
+    is kept in memory, and of all keys in rows files if there are rows on disk. Each table appears at least once.
+    `files` are the results of a store's `save` for a full snapshot, then for each of its deltas.
     """
     newer: dict[str, Index] = {}
+    cold = list(cold_tables(path, files)) if with_cold else []
+    held, configs = {table: Index() for table, *_ in cold}, dict[str, TableConfig]()
     base = files[0].get("snapshot") if files else None
-    for entry in reversed(files):
+    for entry in reversed(rows_files(files)):
         kind, seen = entry.get("kind", "full"), newer.setdefault(entry["table"], Index())
         if kind == "removed":
             for batch in batches(path, entry):
@@ -205,6 +250,17 @@ def merged(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableCon
                 yield config, keys, rows
                 if entry.get("snapshot") != base:
                     seen.find_or_add(np.require(keys, requirements=("C", "A")))
+                if config.name in held:
+                    configs[config.name] = config
+                    held[config.name].find_or_add(np.require(keys, requirements=("C", "A")))
+    for table, (shard, _), expected, own in cold:
+        count = 0
+        for keys, packed in cold_rows.read_blocks(own, configs[table].form.nbytes):
+            new = held[table].find(keys) < 0
+            count += int(new.sum())
+            yield configs[table], keys[new], configs[table].form.unpacked(packed[new])
+        if count != expected:
+            raise UserError(f"{path}: table {table}, shard {shard}: {count} rows on disk, expected {expected}")
 
 
 def columns(config: TableConfig, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:

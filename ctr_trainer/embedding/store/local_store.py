@@ -24,7 +24,8 @@ from ctr_trainer.embedding.store.versions import (
     merge_changes,
     newer,
 )
-from ctr_trainer.embedding.table.changes import Changes
+from ctr_trainer.embedding.table.changes import Capture, Changes
+from ctr_trainer.embedding.table.cold_rows import Disk, LinkedRows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import LIMITS, TableConfig
 from ctr_trainer.system.files.paths import AnyPath, path_of
@@ -51,12 +52,16 @@ class LocalStore(Store):
     Args:
       memory: the memory of the tables, whose owner must make each table first; None for this process's own.
       is_published: whether to track the rows that the next epoch of a publication contains from the beginning.
+      disk: the place of rows that do not fit into its memory, which the tables share evenly; None to keep all rows in
+        memory. Such a store has no tables that evict rows.
 
     `tables`: the tables by name.
     """
 
-    def __init__(self, memory: SharedMemory | None = None, is_published: bool = False) -> None:
-        self._memory, self._is_published = memory, is_published
+    def __init__(
+        self, memory: SharedMemory | None = None, is_published: bool = False, disk: Disk | None = None
+    ) -> None:
+        self._memory, self._is_published, self._disk = memory, is_published, disk
         self.tables: dict[str, Table] = {}
         self._versions: dict[str, Versions] = {}
         self._place, self._creating = (0, 1), threading.Lock()
@@ -80,24 +85,24 @@ class LocalStore(Store):
         return self._table(name).config
 
     def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        with self._locked(table) as target:
+        with self._locked(table, keys) as target:
             return target.read(keys, missing)
 
     def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray) -> ChangedRows:
         check_versions(table, keys, versions)
-        with self._locked(table) as target:
+        with self._locked(table, keys) as target:
             answer = newer(target, self._versions[table], keys, versions)
         return answer.encoded(target.config.form)
 
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
-        with self._locked(table) as target:
+        with self._locked(table, keys) as target:
             deltas = checked_rows(target, keys, deltas)
             if self._is_new(table, worker, sequence):
                 self._versions[table].mark(target, target.add(keys, deltas))
                 self._sequences[table, worker] = sequence
 
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
-        with self._locked(table) as target:
+        with self._locked(table, keys) as target:
             if target.config.has_limits:
                 raise UserError(f"table {table}: a put to a table with limits; push changes")
             rows = checked_rows(target, keys, rows)
@@ -116,7 +121,7 @@ class LocalStore(Store):
     ) -> ChangedRows:
         if versions is not None:
             check_versions(table, keys, versions)
-        with self._locked(table) as target:
+        with self._locked(table, keys) as target:
             deltas = checked_rows(target, keys, deltas)
             if self._is_new(table, worker, sequence):
                 answer = merge_changes(target, self._versions[table], keys, deltas, versions)
@@ -159,22 +164,28 @@ class LocalStore(Store):
                 since = None
             # Until all files are written, no delta can follow this snapshot.
             self._last, identity = None, identity or uuid.uuid4().hex
-            captures = []
+            captures: list[tuple[Table, Capture, LinkedRows | None]] = []
+            links = contextlib.ExitStack()
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 for _, table in sorted(self.tables.items()):
                     with table.lock.alone():
-                        captures.append((table, _changes(table).begin(table, since is None, by_key)))
+                        capture = _changes(table).begin(table, since is None, by_key)
+                        cold = links.enter_context(table.cold.linked()) if table.cold else None
+                        captures.append((table, capture, cold))
                 yield since
                 files = []
-                for table, capture in captures:
+                for table, capture, cold in captures:
                     files += snapshot_writer.write(directory, capture, table, identity, since, step, *self._place)
+                    if cold is not None:
+                        files += snapshot.write_cold(directory, cold, files[-1], *self._place)
             except OSError as error:
                 raise UserError(
                     f"snapshot of step {step} in {directory}: {error.strerror} ({error.filename})"
                 ) from None
             finally:
-                for table, _ in captures:
+                links.close()
+                for table, *_ in captures:
                     with table.lock.alone():
                         _changes(table).end()
             self._last = identity
@@ -204,6 +215,7 @@ class LocalStore(Store):
             snapshot.check_chain(files)
             for entry in files:
                 snapshot.check(path, entry)
+            for entry in snapshot.rows_files(files):
                 config = snapshot.read_config(path, entry)
                 different = self._created(config).differs(config, but=(*LIMITS, "settings", "row_dtype"))
                 if different:
@@ -217,7 +229,7 @@ class LocalStore(Store):
                 for _, table in sorted(self.tables.items()):
                     with table.lock.alone():
                         table.clear()
-                self._fill(path, files)
+                self._fill(path, files, self._link(path, files))
             self._last = files[-1].get("snapshot") if files else None
 
     def stats(self) -> dict[str, Any]:
@@ -234,10 +246,20 @@ class LocalStore(Store):
                 keys, rows = keys[there], table.take(first + np.flatnonzero(there))
             yield keys, rows
             first += len(there)
+        yield from self.tables[name].read_cold(None)
+
+    def close(self) -> None:
+        """Removes the rows on disk."""
+        for table in self.tables.values():
+            if table.cold is not None:
+                table.cold.close()
 
     @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[Table]:
+    def _locked(self, name: str, keys: np.ndarray | None = None) -> Iterator[Table]:
+        """Yields a table under its lock. Rows of `keys` that are on disk are read before the lock is taken."""
         table = self._table(name)
+        if keys is not None:
+            table.fetch(keys)
         with table.lock.alone():
             yield table
 
@@ -256,19 +278,40 @@ class LocalStore(Store):
         with self._creating:
             if name not in self.tables:
                 memory = self._memory and self._memory.under(name)
-                table = Table(config, True, config.most_rows(*self._place), memory)
+                if self._disk and config.evicts:
+                    raise UserError(
+                        f"table {name}: table_memory sends rows to disk, and max_rows or ttl_steps in [[limits]] "
+                        "removes rows: leave out one of the two"
+                    )
+                table = Table(config, True, config.most_rows(*self._place), memory, self._disk)
                 if self._is_published:
                     table.keep_published()
                 self._versions[name] = Versions()
                 table.watchers.append(self._versions[name])
                 self.tables[name] = table
+                if self._disk:
+                    for each in self.tables.values():
+                        each.share_memory(self._disk.memory // len(self.tables))
             return self.tables[name].config
 
     def _is_new(self, table: str, worker: str, sequence: int) -> bool:
         return sequence > self._sequences.get((table, worker), -1)
 
-    def _fill(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
-        for config, keys, rows in snapshot.merged(path, files):
+    def _link(self, path: AnyPath, files: Sequence[FileEntry]) -> bool:
+        """Links the rows on disk of a snapshot; returns False if they are not the rows of this shard's disk."""
+        cold = list(snapshot.cold_tables(path, files))
+        forms = {entry["table"]: snapshot.read_config(path, entry).form for entry in snapshot.rows_files(files)}
+        is_own = all(place == self._place and self.config(name).form == forms[name] for name, place, _, _ in cold)
+        if not self._disk or not is_own:
+            return False
+        for name, _, rows, own in cold:
+            with self._locked(name) as table:
+                assert table.cold is not None
+                table.cold.restore(own, rows)
+        return True
+
+    def _fill(self, path: AnyPath, files: Sequence[FileEntry], is_linked: bool) -> None:
+        for config, keys, rows in snapshot.merged(path, files, with_cold=not is_linked):
             own = owned(keys, *self._place)
             with self._locked(config.name) as table:
                 self._versions[config.name].mark(table, table.restore(keys[own], rows[own]))

@@ -159,9 +159,10 @@ class StoreReader(WorkerRows):
 
     def take(self, slots: np.ndarray) -> np.ndarray:
         """Returns float32[U, weights] of the rows of the last lookup."""
-        rows = np.empty((len(slots), self.config.width), np.float32)
+        form = self.config.form
+        rows = np.empty((len(slots), form.weights if form.is_exact else form.width), np.float32)
         row_kernels.take(self._rows, slots, 0, rows)
-        return self.config.form.read(rows)
+        return form.read(rows)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns int64[U], the positions of the keys; -1 for a key without a row."""

@@ -220,6 +220,9 @@ class Versions(RowWatcher):
         """Resets the slots, int64[U], whose new rows no client has."""
         self.reserve(size)[slots] = ABSENT
 
+    def returned(self, slots: np.ndarray) -> None:
+        self._array.array[slots] = self.next()
+
     def reserve(self, count: int) -> np.ndarray:
         """Returns the versions by slot, uint32[>= count]; ABSENT for a slot that no push has changed."""
         self._array.reserve(count)

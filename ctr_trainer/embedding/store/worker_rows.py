@@ -140,6 +140,10 @@ class WorkerRows(abc.ABC):
         """Returns float32[U], the factor on L2 of each row at `slots`, see `merging`; None if all factors are 1."""
         return None
 
+    def fetch(self, keys: np.ndarray) -> None:
+        """Reads rows that lie on disk, outside the training thread, for a later lookup."""
+        return
+
     @property
     def asks(self) -> bool:
         """Whether the store may have rows that this worker lacks."""
@@ -167,8 +171,12 @@ class TableRows(WorkerRows):
     def lock_times(self) -> LockTimes:
         return self._table.lock.times
 
+    def fetch(self, keys: np.ndarray) -> None:
+        self._table.fetch(keys)
+
     def find(self, keys: np.ndarray) -> np.ndarray:
-        with self._table.lock.shared():
+        lock = self._table.lock
+        with lock.alone() if self._table.cold else lock.shared():
             return self._table.find(keys)
 
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
@@ -229,6 +237,8 @@ class TableRows(WorkerRows):
     def _current(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
         """Returns the slots of `keys` that a lookup found, with -1 for each row that was evicted since."""
         table_keys = self._table.keys
-        if not self.config.evicts or not len(table_keys):
+        if not (self.config.evicts or self._table.cold) or not len(table_keys):
             return slots
-        return np.where((slots >= 0) & (table_keys[slots] == keys), slots, -1)
+        current = np.where((slots >= 0) & (table_keys[slots] == keys), slots, -1)
+        # Another micro-batch may have sent rows to disk since.
+        return self._table.find(keys) if self._table.cold and (current != slots).any() else current

@@ -131,19 +131,36 @@ class PublishedRows(Changes):
     published epoch. If that is an earlier epoch than the last one taken, the new epoch repeats the rows and removals of
     the unpublished epoch. So nothing is lost if an epoch cannot be written, or if only some shards have written it.
 
+    Of rows that go to disk before they are published, the keys are kept, 8 bytes each, and an epoch reads the rows.
+
     Caveat: use it only under the table's lock. Several processes may announce changes, but only one may take epochs.
     """
 
     def __init__(self, memory: TableMemory) -> None:
         super().__init__(memory.under("published"))
-        self._removed_taken = np.empty(0, np.int64)
+        self._removed_taken, self._left_taken = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._left = list[np.ndarray]()  # The keys of rows that went to disk since the last epoch.
         self._epoch: int | None = None
         self._after: int | None = None
 
     def before_clear(self, table: WatchedTable) -> None:
         super().before_clear(table)
-        self._removed_taken = np.empty(0, np.int64)
+        self._removed_taken, self._left_taken = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._left.clear()
         self._epoch = self._after = None
+
+    def before_leaving(self, table: WatchedTable, slots: np.ndarray) -> None:
+        self._reserve(table)
+        # A row that the last epoch took may not be read yet.
+        self._left.append(table.keys[slots[self._changed.among(slots) | self._taken.among(slots)]])
+        for each in self._sets:
+            each.remove(slots)
+
+    def returned(self, slots: np.ndarray) -> None:
+        self._known.add(slots)
+
+    def removed_on_disk(self, keys: np.ndarray) -> None:
+        self._removed.add(keys)
 
     def begin_epoch(self, table: WatchedTable, epoch: int, after: int | None) -> Capture:
         """Begins epoch `epoch`; `after` is the last published epoch, or None to take all rows.
@@ -161,12 +178,15 @@ class PublishedRows(Changes):
             self._reserve(table)
             self._changed.update(self._taken)
             self._removed.add(self._removed_taken)
+            self._left.append(self._left_taken)
         self._epoch, self._after = epoch, after
         self._take(table, full=after is None)
         removed = np.unique(self._removed.take())
         # A key that was added again has changed, so this epoch or an earlier one contains its row.
-        self._removed_taken = removed[table.find_and_count(removed)[0] < 0]
-        return Capture(table, self._taken, self._removed_taken, weights_only=True)
+        self._removed_taken = removed[~table.has(removed)]
+        self._left_taken, self._left = np.unique(np.concatenate([removed[:0], *self._left])), []
+        left = None if after is None else self._left_taken
+        return Capture(table, self._taken, self._removed_taken, weights_only=True, left=left)
 
 
 class Capture:
@@ -177,6 +197,7 @@ class Capture:
       counts: the result of `Admission.counts`; None if the table has no counting filter.
       removed: int64[n], the keys removed since the last snapshot or epoch; valid until the next one begins. The keys of
         an epoch are ascending, and no key is both in a block and in them.
+      left: int64[n], keys of an epoch whose rows are on disk, unless they have returned; None for all rows on disk.
     """
 
     def __init__(
@@ -187,6 +208,7 @@ class Capture:
         *,
         weights_only: bool = False,
         by_key: bool = False,
+        left: np.ndarray | None = None,
     ) -> None:
         """Reads the rows `taken`, or only their weights; the table removes each removed row from `taken`.
 
@@ -194,6 +216,7 @@ class Capture:
         memory per row.
         """
         self.config, self.counts, self.removed = table.config, table.admission_counts(), removed
+        self.left = left
         self._taken, self._weights_only, self._cursor = taken, weights_only, 0
         self._columns = table.config.weights if weights_only else table.config.width
         self._kept: list[Block] = []

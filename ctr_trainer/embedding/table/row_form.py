@@ -267,6 +267,15 @@ class RowForm:
         stored = np.require(stored, requirements=("C",))  # The kernels accept unaligned rows.
         return stored if self.is_exact else self.take(stored, np.arange(len(stored)))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a stored row."""
+        return 4 * self.lanes
+
+    def unpacked(self, stored: np.ndarray, weights_only: bool = False) -> np.ndarray:
+        """Returns what `take` does of the bytes of stored rows, uint8[n, nbytes]."""
+        return self.take(np.ascontiguousarray(stored).view(np.float32), np.arange(len(stored)), weights_only)
+
     def read(self, rows: np.ndarray) -> np.ndarray:
         """Returns float32[n, weights], what a model reads of rows, float32[n, width]."""
         return rows[:, : self.weights] if self.is_exact else self.take(self.encode(rows), np.arange(len(rows)), True)

@@ -19,6 +19,7 @@ _SLOTS_OUT = types.Array(types.int64, 1, "C")
 _SAMPLED, _LEAST_SAMPLE = 8, 1 << 13
 # The most slots that are searched for expired rows in one call, and the most expired rows that one call finds.
 _SCANNED, _EXPIRED = 1 << 22, 1 << 15
+_YOUNG = 100  # By `age`, rows that were trained within about so many steps differ by their frequency alone.
 _LINES = 2
 _WIDTH = 1 << 22
 # Counters since the start: rows created (without restored ones), restored from a snapshot, admitted by the counting
@@ -30,14 +31,16 @@ _NONE = np.empty(0, np.int64)
 class RowUsage(RowWatcher):
     """Keeps for each slot, in 8 bytes, the step at which its row was last trained and how often it was trained."""
 
-    def __init__(self, memory: TableMemory) -> None:
+    def __init__(self, memory: TableMemory, ticks: bool = False) -> None:
+        """With `ticks`, each training of rows moves the clock, else `Store.advance` does."""
+        self._ticks = ticks
         self._last, self._frequency = memory.array("last_used", np.uint32), memory.array("frequency", np.uint32)
         self._numbers = memory.counts("usage", 1)
         self._protected = Bits()  # Empty, except inside `lowest`.
 
     @property
     def step(self) -> int:
-        """The clock: the global step of the last `Store.advance`."""
+        """The clock: the global step of the last `Store.advance`, or the number of trainings of rows."""
         return int(self._numbers[0])
 
     @step.setter
@@ -52,6 +55,7 @@ class RowUsage(RowWatcher):
         self._frequency.array[slots] = 0
 
     def before_change(self, table: WatchedTable, slots: np.ndarray) -> None:
+        self._numbers[0] += self._ticks
         own = slots[slots >= 0]
         self._last.array[own] = self.step
         self._frequency.array[own] += 1
@@ -79,7 +83,9 @@ class RowUsage(RowWatcher):
         return slots[:count], stop
 
     def lowest(self, index: Index, count: int, eviction: str, protected: np.ndarray, origin: int) -> np.ndarray:
-        """Chooses `count` rows to evict by `lru` or `lfu` from a random sample of `_SAMPLED` times as many rows.
+        """Chooses `count` rows to evict by `eviction` from a random sample of `_SAMPLED` times as many rows.
+
+        `eviction` is `lru`, `lfu`, or `age`: the fewest trainings per step since the last one.
 
         The time to compare all rows would grow with the size of the table. An evicted row is in the lowest eighth of
         its sample, and so in about the lowest eighth of all rows. (Redis evicts from samples of 5.) The sample and the
@@ -103,6 +109,11 @@ class RowUsage(RowWatcher):
         count = min(count, len(slots))
         scores = np.empty(len(slots), np.uint64)
         _score(index.keys, of.array, slots, scores)
+        if eviction == "age":
+            last, frequency = self.get(slots)
+            rate = ((frequency + 1.0) / (self.step - last.astype(np.int64) + _YOUNG)).astype(np.float32)
+            scores &= np.uint64(0xFFFFFFFF)
+            scores |= rate.view(np.uint32).astype(np.uint64) << np.uint64(32)
         return slots[np.argpartition(scores, count - 1)[:count]] if count else slots[:0]
 
 
@@ -212,15 +223,15 @@ class RowLimits:
 
     Attributes:
       admission: `Admission`; None if every key is admitted.
-      usage: `RowUsage`; None if no rows are evicted.
+      usage: `RowUsage`; None if no rows are evicted, unless `uses`.
       may_refuse: whether a key may get no row.
     """
 
-    def __init__(self, config: TableConfig, most_rows: int | None, memory: TableMemory) -> None:
+    def __init__(self, config: TableConfig, most_rows: int | None, memory: TableMemory, uses: bool = False) -> None:
         self._config = config
         self._most_rows = config.max_rows if most_rows is None else most_rows
         self.admission = Admission(config.min_frequency, memory) if config.min_frequency > 1 else None
-        self.usage = RowUsage(memory) if config.evicts else None
+        self.usage = RowUsage(memory, ticks=uses) if config.evicts or uses else None
         self.may_refuse = bool(self.admission or self._most_rows)
 
     def admit(self, keys: np.ndarray, counters: Any) -> np.ndarray:

@@ -137,7 +137,7 @@ class WatchedTable(Protocol):
 
     def use_of(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None: ...
 
-    def find_and_count(self, keys: np.ndarray) -> tuple[np.ndarray, int]: ...
+    def has(self, keys: np.ndarray) -> np.ndarray: ...
 
     def admission_counts(self) -> tuple[np.ndarray, int] | None: ...
 
@@ -148,11 +148,21 @@ class RowWatcher:
     def created(self, slots: np.ndarray, size: int) -> None:
         """Records that the slots, int64[U], have new rows; the table now has `size` slots."""
 
+    def returned(self, slots: np.ndarray) -> None:
+        """Records that the rows that were just created at the slots, int64[U], have come back from disk."""
+
     def before_change(self, table: WatchedTable, slots: np.ndarray) -> None:
         """Records that the rows at `slots`, int64[U], are about to be trained or set; -1 is skipped."""
 
     def before_removal(self, table: WatchedTable, slots: np.ndarray) -> None:
         """Records that the rows at `slots`, int64[U], and their keys are about to be removed."""
+
+    def before_leaving(self, table: WatchedTable, slots: np.ndarray) -> None:
+        """Records that the rows at `slots`, int64[U], are about to go to disk."""
+        self.before_removal(table, slots)
+
+    def removed_on_disk(self, keys: np.ndarray) -> None:
+        """Records that the rows of keys, int64[U], on disk are removed."""
 
     def before_clear(self, table: WatchedTable) -> None:
         """Records that all rows are about to be removed."""

@@ -1,6 +1,7 @@
 """A table of embedding rows that grows with new keys."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -9,15 +10,21 @@ from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.memory.growable_array import TableMemory, as_float32, as_int64
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.changes import Changes, PublishedRows
+from ctr_trainer.embedding.table.cold_rows import INDEX_BYTES_PER_ROW, ColdRows, Disk
 from ctr_trainer.embedding.table.row_limits import RowLimits, row_counters
 from ctr_trainer.embedding.table.row_space import InitialRows, RowWatcher
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table_config import TableConfig
 
+_log = logging.getLogger(__name__)
 # The number of rows that are prefetched together before their segments are updated: few enough to stay in the core's
 # second-level cache. An Adagrad step of 8,600 rows of 17 weights in a table of 195,000 rows takes 0.18 ms, and 0.29 ms
 # without prefetching.
 _STEP_BLOCK = 2048
+# Bytes of memory per row besides its floats: its key, index, use, version and bits. When rows have to leave, so large
+# a share of all rows in memory leaves at once.
+_MORE_BYTES_OF_A_ROW, _LEAVING_SHARE = 32, 1 / 64
+_MORE_BYTES_ON_DISK = 16  # The key and the use; without rows that are out of date.
 
 
 class Table:
@@ -32,6 +39,9 @@ class Table:
 
     Several processes may each make a Table in the same `SharedMemory`. The limits then apply to all of them together.
 
+    With a `Disk`, the rows beyond `most_in_memory` lie there: the ones with the fewest trainings for their age. They
+    return to memory when they are looked up, with the same bits. So this table trains as a table in memory does.
+
     Caveat: a table is not thread-safe. If several threads or processes use it, each holds `lock` while it calls a
     method. `keys` and `stored` are views that are valid until a row is created. Call `before_change` before writing to
     `stored`.
@@ -41,6 +51,9 @@ class Table:
       changes: `Changes` since the last snapshot; None unless `tracked`.
       published: `PublishedRows`; None until `keep_published`.
       watchers: each `RowWatcher` of the rows.
+      cold: the `ColdRows`; None for a table in memory.
+      most_in_memory: the number of rows that `share_memory` lets stay in memory. A lookup of more rows at once exceeds
+        it.
     """
 
     def __init__(
@@ -49,6 +62,7 @@ class Table:
         tracked: bool = False,
         most_rows: int | None = None,
         memory: TableMemory | None = None,
+        disk: Disk | None = None,
     ) -> None:
         """Makes an empty table, or opens the table that the owner of shared memory has made there.
 
@@ -62,14 +76,29 @@ class Table:
         self._optimizer = OPTIMIZERS[config.optimizer.name]
         self._settings = self._optimizer.kernel_settings(config.optimizer)
         self._segments = self._optimizer.segments(config.dims)
-        self.limits = RowLimits(config, most_rows, memory)
+        self.limits = RowLimits(config, most_rows, memory, uses=disk is not None)
+        self.cold = ColdRows(disk, self._form.nbytes) if disk else None
+        self.most_in_memory = 0
         self.counters = row_counters(memory)
         self.changes = Changes(memory) if tracked else None
         self.published: PublishedRows | None = None
         self.watchers: list[RowWatcher] = [each for each in (self.changes, self.limits.usage) if each is not None]
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._index) + (self.cold.count if self.cold else 0)
+
+    def share_memory(self, nbytes: int) -> None:
+        """Sets the memory that the rows may use; the others go to disk when new rows come."""
+        self.most_in_memory = max(nbytes // (self._form.nbytes + _MORE_BYTES_OF_A_ROW), 1)
+        on_disk = self._form.nbytes + _MORE_BYTES_ON_DISK
+        _log.info(
+            "table %s: %d rows fit into %.1f MB of memory; a million more need %d MB of disk and %d MB of memory",
+            self.config.name,
+            self.most_in_memory,
+            nbytes / 1e6,
+            on_disk,
+            INDEX_BYTES_PER_ROW,
+        )
 
     @property
     def keys(self) -> np.ndarray:
@@ -91,12 +120,47 @@ class Table:
         return self._index.nbytes + self._index.slots * (self._form.lanes * 4 + 8 * self.config.evicts)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns the slots of the keys, int64[U]; -1 for unknown keys and for the key 0."""
+        """Returns the slots of the keys, int64[U]; -1 for unknown keys and for the key 0. Rows on disk return first."""
+        keys = as_int64(keys)
+        slots = self._index.find(keys)
+        self._return_from_disk(keys, slots)
+        return slots
+
+    def find_in_memory(self, keys: np.ndarray) -> np.ndarray:
+        """Returns the slots as `find` does, but leaves rows that are on disk there: their slots are -1."""
         return self._index.find(as_int64(keys))
 
+    def has(self, keys: np.ndarray) -> np.ndarray:
+        """Returns bool[U], whether each key has a row, in memory or on disk."""
+        has = self.find_in_memory(keys) >= 0
+        if self.cold is not None:
+            missing = np.flatnonzero(~has)
+            has[missing[self.cold.read(keys[missing])[0]]] = True
+        return has
+
+    def read_cold(self, keys: np.ndarray | None, weights_only: bool = False) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (keys int64[n], what `take` returns of their rows) on disk, of all of them or of int64[m] keys.
+
+        Takes the lock itself. The row of a key that returns to memory meanwhile may come too, as it was on disk.
+        """
+        if self.cold is None:
+            return
+        for some, packed in self.cold.read_blocks(keys):
+            with self.lock.shared():
+                there = self.find_in_memory(some) < 0
+            yield some[there], self._form.unpacked(packed[there], weights_only)
+
     def find_and_count(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
-        """Returns (the slots as `find` does, the number of unknown keys other than 0)."""
+        """Returns (the slots as `find` does, the number of other keys than 0 whose rows are not in memory)."""
         return self._index.find_and_count(as_int64(keys))
+
+    def fetch(self, keys: np.ndarray) -> None:
+        """Reads rows on disk, which a later call will need, into memory. Takes the lock itself."""
+        if self.cold is not None:
+            with self.lock.shared():
+                slots = self.find_in_memory(keys)
+            self.cold.looked_up += len(keys)
+            self.cold.fetch(keys[(slots < 0) & (keys != 0)])
 
     def find_or_create(self, keys: np.ndarray) -> np.ndarray:
         """Returns the slots of the keys, int64[U]; a missing row is created with its initial values.
@@ -111,6 +175,7 @@ class Table:
 
     def create_missing(self, keys: np.ndarray, slots: np.ndarray) -> None:
         """Creates a row for each keys[i] whose slots[i] is -1, as `find_or_create` does, and sets slots[i]."""
+        self._return_from_disk(keys, slots)
         missing = np.flatnonzero((slots < 0) & (keys != 0))
         unknown = keys[missing]
         if not len(unknown):
@@ -119,6 +184,7 @@ class Table:
         self._evict(self.limits.surplus(self._index, made, slots))
         made = made[: self.limits.room(self._index, len(made))]
         self.counters.refused += len(unknown) - len(made)
+        self._make_room(len(made), slots)
         found = self._make(made, initialize=True)
         slots[missing] = found if len(made) == len(unknown) else self._index.find(unknown)
 
@@ -150,15 +216,14 @@ class Table:
 
     def find_or_insert(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Sets the rows of `keys` to `rows`, float32[U, width], creating missing ones; returns the slots, int64[U]."""
-        slots = self._make(as_int64(keys))
-        self.before_change(slots)
-        self._form.put(self._rows.array, slots, rows)
-        return slots
+        if self.cold is not None:
+            self.find(keys)
+        return self._put(as_int64(keys), rows)
 
     def restore(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Inserts rows of a snapshot as `find_or_insert` does, but counts them as restored, not as created."""
+        """Inserts rows that are not there as `find_or_insert` does, but counts them as restored, not as created."""
         created = self.counters.created
-        slots = self.find_or_insert(keys, rows)
+        slots = self._put(as_int64(keys), rows)
         self.counters.restored += self.counters.created - created
         self.counters.created = created
         return slots
@@ -175,11 +240,18 @@ class Table:
         """Removes the rows of `keys`, int64[U], and returns their number; unknown keys are skipped."""
         keys = as_int64(keys)
         slots = self._index.find(keys)
-        slots = slots[slots >= 0]
+        there = slots >= 0
         for watcher in self.watchers:
-            watcher.before_removal(self, slots)
+            watcher.before_removal(self, slots[there])
         self._index.remove(keys)
-        return len(slots)
+        count = int(there.sum())
+        if self.cold is not None:
+            self.cold.forget(keys[there])
+            gone = self.cold.remove(keys[~there])
+            count += len(gone)
+            for watcher in self.watchers:
+                watcher.removed_on_disk(gone)
+        return count
 
     def advance(self, step: int) -> None:
         """Sets the clock of `lru` and `ttl_steps` to the global step `step`; `expire` evicts the expired rows."""
@@ -216,6 +288,7 @@ class Table:
             rows=len(self),
             bytes=self.nbytes,
             **dict(zip(self.counters.dtype.names, self.counters.tolist(), strict=True)),
+            **(self.cold.stats() if self.cold else {}),
         )
 
     def admission_counts(self) -> tuple[np.ndarray, int] | None:
@@ -229,7 +302,7 @@ class Table:
     def set_use(self, keys: np.ndarray, last_used: np.ndarray, frequency: np.ndarray) -> None:
         """Sets the values that `use_of` returns for the slots of `keys`; unknown keys are skipped."""
         if self.limits.usage is not None:
-            self.limits.usage.set(self.find(keys), last_used, frequency)
+            self.limits.usage.set(self._index.find(keys), last_used, frequency)
 
     def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         """Applies one optimizer step to each row at `slots`, distinct int64[U]; -1 is skipped.
@@ -257,6 +330,51 @@ class Table:
             watcher.before_clear(self)
         self._index.clear()
         self.limits.clear()
+        if self.cold is not None:
+            self.cold.clear()
+
+    def _put(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Sets the rows of keys that are in memory or nowhere; returns their slots."""
+        self._make_room(len(keys), self._index.find(keys))
+        slots = self._make(keys)
+        self.before_change(slots)
+        self._form.put(self._rows.array, slots, rows)
+        return slots
+
+    def _return_from_disk(self, keys: np.ndarray, slots: np.ndarray) -> None:
+        """Returns the rows on disk of those `keys` whose slots are -1 to memory, and sets their slots."""
+        if self.cold is None or not self.cold.count:
+            return
+        missing = np.flatnonzero((slots < 0) & (keys != 0))
+        places, rows, use = self.cold.take(keys[missing])
+        if not len(places):
+            return
+        self._make_room(len(places), slots)
+        created = self.counters.created
+        found = self._make(keys[missing[places]])
+        self.counters.created = created
+        row_kernels.put(self._rows.array, found, np.ascontiguousarray(rows).view(np.float32))
+        slots[missing[places]] = found
+        assert self.limits.usage is not None
+        self.limits.usage.set(found, np.full(len(found), self.limits.usage.step, np.uint32), use[1])
+        for watcher in self.watchers:
+            watcher.returned(found)
+
+    def _make_room(self, count: int, needed: np.ndarray) -> None:
+        """Writes rows to disk until `count` more fit into memory, but not the rows at the slots `needed`."""
+        excess = len(self._index) + count - self.most_in_memory
+        if self.cold is None or excess <= 0:
+            return
+        assert self.limits.usage is not None
+        excess = max(excess, int(self.most_in_memory * _LEAVING_SHARE))
+        slots = self.limits.usage.lowest(self._index, excess, "age", needed, excess)
+        keys = self.keys[slots]
+        rows = np.empty((len(slots), self._form.lanes), np.float32)
+        row_kernels.take(self._rows.array, slots, 0, rows)
+        self.cold.write(keys, rows.view(np.uint8), np.stack(self.limits.usage.get(slots)))
+        for watcher in self.watchers:
+            watcher.before_leaving(self, slots)
+        self._index.remove(keys)
 
     def _make(self, keys: np.ndarray, initialize: bool = False) -> np.ndarray:
         """Returns int64[U] slots and creates every missing row."""

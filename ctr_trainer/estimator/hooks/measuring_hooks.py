@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.embedding.service.service_metrics import PS_NAMES
 from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.table.cold_rows import STATS, status_line
 from ctr_trainer.estimator.hooks.ending_hooks import StepHook
 from ctr_trainer.estimator.run_length import EverySeconds, EverySteps
 from ctr_trainer.system.measuring.clock import Clock
@@ -129,7 +130,7 @@ class MachineHook(StepHook):
 
 
 class ServiceStatus:
-    """The `[RunStatus]` lines of an embedding service: the requests to all its shards since the previous lines.
+    """The `[RunStatus]` lines of a store since the previous ones: the requests to a service, and the rows on disk.
 
     Args:
       store: gives the figures of the shards.
@@ -138,21 +139,24 @@ class ServiceStatus:
 
     def __init__(self, store: Store, as_in_graph: bool = False) -> None:
         self._store, self._as_in_graph = store, as_in_graph
+        self._stats = store.stats()
         self._seen = self._histograms()
 
     def lines(self) -> list[str]:
-        """Returns one line about lookups and one about pushes. Sends one request to each shard."""
+        """Returns the lines about lookups, pushes and tables with rows on disk. Sends one request to each shard."""
+        earlier, self._stats = self._stats["tables"], self._store.stats()
         before, self._seen = self._seen.values(), self._histograms()
         now = self._seen.values()
         of, found = f"{len(now)} shard{'s' * (len(now) > 1)} of the service", []
         for name in PS_NAMES if now else ():
             latency = Latency.between(name, of, [each[name] for each in before], [each[name] for each in now])
             found.append(latency.status_line(self._as_in_graph))
-        return found
+        tables = self._stats["tables"].items()
+        return found + [status_line(name, table, earlier.get(name, {})) for name, table in tables if STATS[0] in table]
 
     def _histograms(self) -> dict[str, dict[str, str]]:
         """Returns a dict of shard's address -> dict of name -> histogram of durations since the shard started."""
-        services = self._store.stats().get("services", {})
+        services = self._stats.get("services", {})
         return {address: service["histograms"] for address, service in services.items()}
 
 

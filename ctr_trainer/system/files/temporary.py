@@ -13,21 +13,21 @@ from collections.abc import Iterator
 from ctr_trainer.system.messages.errors import UserError
 
 
-def private_path(name: str) -> str:
-    """Returns the path of a directory of this user in the directory for temporary files."""
-    return os.path.join(tempfile.gettempdir(), f"ctr_trainer-{os.getuid()}-{name}")
+def private_path(name: str, within: str | None = None) -> str:
+    """Returns the path of a directory of this user in `within`; None for the directory for temporary files."""
+    return os.path.join(within or tempfile.gettempdir(), f"ctr_trainer-{os.getuid()}-{name}")
 
 
 @contextlib.contextmanager
-def temporary_directory() -> Iterator[str]:
-    """Yields the path of a new directory. Removes it with all files at the end of the block.
+def temporary_directory(within: str | None = None) -> Iterator[str]:
+    """Yields the path of a new directory, in `within`. Removes it with all files at the end of the block.
 
     This process locks the directory as long as the block runs. If the process is killed, the kernel frees the lock, and
     the next process of this user that creates a directory removes this one.
 
     Raises UserError: the file system does not support locks.
     """
-    prefix = private_path("tmp-")
+    prefix = private_path("tmp-", within)
     for left in glob.glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError), _locked(left):
             shutil.rmtree(left, ignore_errors=True)
@@ -41,7 +41,10 @@ def temporary_directory() -> Iterator[str]:
                 continue  # Another process removes the directory, because it was not locked yet.
             except OSError as error:
                 os.rmdir(path)
-                raise UserError(f"{path} cannot be locked: {error.strerror}; set TMPDIR to a local directory") from None
+                setting = "table_dir" if within else "TMPDIR"
+                raise UserError(
+                    f"{path} cannot be locked: {error.strerror}; set {setting} to a local directory"
+                ) from None
         try:
             yield path
         finally:

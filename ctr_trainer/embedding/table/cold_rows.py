@@ -1,0 +1,381 @@
+"""The rows of a table that are not in memory, in a RocksDB database on a local disk."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import itertools
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ctr_trainer.settings.embedding_config import DiskSettings, parse_bytes
+from ctr_trainer.system.files.local_path import LocalPath
+from ctr_trainer.system.files.paths import Path, bytes_and_crc32
+from ctr_trainer.system.files.staging import make_local_directory
+from ctr_trainer.system.files.temporary import temporary_directory
+from ctr_trainer.system.messages.errors import UserError, reason
+
+# A disk answers many requests at once: so many threads read the rows of a batch, each at least so many rows. They do
+# not hold Python's lock while they wait.
+_READERS, _LEAST_READ = 16, 16
+_BLOCK_BYTES = 4096  # What a disk reads at once.
+_BITS_PER_KEY = 10  # Of the Bloom filters, with which 1% of the unknown keys cost a read.
+INDEX_BYTES_PER_ROW = 2  # Measured: 1.9 of the filter and the index of blocks, for rows of 156 bytes.
+# The share of the memory in which RocksDB collects rows before it writes a file, and its bounds in bytes.
+_BUFFER_SHARE, _LEAST_BUFFER, _MOST_BUFFER = 1 / 16, 1 << 16, 64 << 20
+_CACHED_BYTES = 8 << 20  # Of blocks that were read. A row that was read is in memory, so it is not read again soon.
+_MOST_FETCHED = 1 << 20  # Rows that were fetched and not taken.
+_BLOCK_ROWS = 1 << 15  # Rows that `read_blocks` yields at once.
+_ROWS_FILE = ".sst"  # The end of the names of RocksDB's files that never change.
+_ABSENT = b""
+# The figures of a table with rows on disk: the rows that are only there, their files, the memory of their index, and
+# the keys since the start that lookups asked the table for, that were sought on disk, and that were there.
+STATS = ("disk_rows", "disk_bytes", "disk_index_bytes", "looked_up", "disk_reads", "disk_found")
+
+
+@dataclasses.dataclass(frozen=True)
+class Disk:
+    """The place of the rows that do not fit into memory.
+
+    Attributes:
+      directory: a directory of a local disk. Each table makes a directory there, and the next process removes it if
+        this one is killed. Other files there are not touched.
+      memory: bytes of memory for the rows of all tables of this process.
+    """
+
+    directory: str
+    memory: int
+
+
+def status_line(name: str, now: Mapping[str, int], before: Mapping[str, int]) -> str:
+    """Returns a line on the rows of a table, from its `Store.stats` now and earlier."""
+    looked, sought, found = (now[key] - before.get(key, 0) for key in STATS[3:])
+    return (
+        f"[RunStatus]: {name} => rows in memory: {now['rows'] - now['disk_rows']:,}  on disk: {now['disk_rows']:,} "
+        f"({now['disk_bytes'] / 1e6:,.1f} MB, index {now['disk_index_bytes'] / 1e6:,.1f} MB)  looked up: {looked:,}  "
+        f"in memory: {1 - found / max(looked, 1):.1%}  reads: {sought:,}  found: {found:,}"
+    )
+
+
+def disk_of(config: DiskSettings, model_dir: str | os.PathLike) -> Disk | None:
+    """Returns the place of the rows that do not fit into memory; None if all of them have to."""
+    if not (memory := parse_bytes(config.table_memory)):
+        return None
+    return Disk(config.table_dir or os.path.join(make_local_directory(model_dir), "rows"), memory)
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkedRows:
+    """The files of a table's rows on disk at one moment, in `directory`; `rows` is the number of rows only there."""
+
+    directory: LocalPath
+    rows: int
+    _checked: dict[str, tuple[int, int]]
+
+    def files(self) -> Iterator[tuple[LocalPath, int, int]]:
+        """Yields (file, its bytes, their CRC-32). A file of rows is read once in the life of the table."""
+        for name in self.directory.files():
+            file = self.directory / name
+            if name not in self._checked or not name.endswith(_ROWS_FILE):
+                self._checked[name] = bytes_and_crc32(file)
+            yield file, *self._checked[name]
+
+
+class ColdRows:
+    """Rows by key on disk, with the last step and the frequency of their training, see `RowUsage`.
+
+    A row that a table took is out of date here until it is written or removed. So ask only for keys that the table does
+    not have. Nothing here outlives the process: a snapshot links the files, see `linked`.
+
+    Threads: any thread may call `fetch` while another thread uses the other methods.
+
+    Attributes:
+      count: the number of keys that are only here.
+      looked_up: the number of keys that lookups asked the table for since the start.
+      reads: the number of keys that were looked for on disk since the start.
+      found: the number of these keys that were there.
+    """
+
+    def __init__(self, disk: Disk, row_bytes: int) -> None:
+        """Makes an empty database in a new directory.
+
+        Raises UserError: the package rocksdict is missing, or the directory cannot be used.
+        """
+        self._row_bytes, self._memory, self._place = row_bytes, disk.memory, disk.directory
+        self._stack = contextlib.ExitStack()
+        try:
+            os.makedirs(disk.directory, exist_ok=True)
+            self._directory = LocalPath(self._stack.enter_context(temporary_directory(disk.directory)))
+        except OSError as error:
+            raise UserError(f"table_dir={disk.directory}: {error.strerror}; name a directory of a local disk") from None
+        self._readers = concurrent.futures.ThreadPoolExecutor(_READERS, "cold rows")
+        self._stack.callback(self._readers.shutdown)
+        self._guard, self._fetched = threading.Lock(), dict[int, bytes]()
+        self._written = list[set[int]]()  # For each running `fetch`, the keys that were written meanwhile.
+        self._checked, self._links = dict[str, tuple[int, int]](), 0
+        self.count = self.looked_up = self.reads = self.found = 0
+        self._open()
+
+    def fetch(self, keys: np.ndarray) -> None:
+        """Reads the rows of keys, int64[n], that `take` will ask for, so that it does not have to wait for the disk."""
+        written = set[int]()
+        with self._guard:
+            wanted = [key for key in keys.tolist() if key not in self._fetched] if self.count else []
+            self._written.append(written)
+        values = list[bytes]()
+        try:
+            values = self._read(wanted)
+        finally:
+            with self._guard:
+                self._written = [each for each in self._written if each is not written]
+                new = zip(wanted, values, strict=False)
+                self._fetched.update((key, value) for key, value in new if key not in written)
+                for key in list(itertools.islice(self._fetched, max(len(self._fetched) - _MOST_FETCHED, 0))):
+                    del self._fetched[key]
+
+    def take(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns (positions int64[n] of the keys that are here, rows uint8[n, row_bytes], use uint32[2, n]).
+
+        `keys` are distinct, int64[U]. The caller has these rows from now on.
+        """
+        positions, rows, use = self.read(keys)
+        self.count -= len(positions)
+        return positions, rows, use
+
+    def read(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns what `take` returns; the rows stay here."""
+        if not self.count:
+            return self._unpacked([])
+        asked = keys.tolist()
+        with self._guard:
+            values = [self._fetched.pop(key, None) for key in asked]
+        missing = [at for at, value in enumerate(values) if value is None]
+        for at, value in zip(missing, self._read([asked[at] for at in missing]), strict=True):
+            values[at] = value
+        return self._unpacked(values)
+
+    def write(self, keys: np.ndarray, rows: np.ndarray, use: np.ndarray) -> None:
+        """Writes rows, uint8[n, row_bytes], with their use, uint32[2, n]; from now on they are only here."""
+        packed = np.empty((len(keys), self._row_bytes + 8), np.uint8)
+        packed[:, : self._row_bytes] = rows
+        packed[:, self._row_bytes :] = np.ascontiguousarray(use.T).view(np.uint8)
+        data, names, width = packed.tobytes(), keys.tobytes(), packed.shape[1]
+        batch = self._rocksdict.WriteBatch(raw_mode=True)
+        put = batch.put
+        for at in range(len(keys)):
+            put(names[8 * at : 8 * at + 8], data[width * at : width * at + width])
+        self._change(batch, keys)
+        self.count += len(keys)
+
+    def remove(self, keys: np.ndarray) -> np.ndarray:
+        """Removes keys, int64[n], that the table does not have; returns those that were here."""
+        there = keys[self.read(keys)[0]]
+        self.forget(there)
+        self.count -= len(there)
+        return there
+
+    def forget(self, keys: np.ndarray) -> None:
+        """Removes what is here of rows that the caller has, int64[n] keys, and that it is about to remove."""
+        batch, names = self._rocksdict.WriteBatch(raw_mode=True), keys.tobytes()
+        for at in range(len(keys)):
+            batch.delete(names[8 * at : 8 * at + 8])
+        self._change(batch, keys)
+
+    def clear(self) -> None:
+        """Removes all rows."""
+        self.restore({}, 0)
+
+    @contextlib.contextmanager
+    def linked(self) -> Iterator[LinkedRows]:
+        """Yields links to the files of all rows in their present state; removes the links at the end of the block."""
+        self._links += 1
+        path = self._directory / f"snapshot-{self._links}"
+        with _told(self._place):
+            self._rocksdict.Checkpoint(self._db).create_checkpoint(str(path))
+        try:
+            yield LinkedRows(path, self.count, self._checked)
+        finally:
+            path.remove_all()
+
+    def restore(self, files: Mapping[str, Path], count: int) -> None:
+        """Replaces all rows by those of linked files, by their names in the database; `count` is their number.
+
+        Files on the same file system are linked, not read.
+        """
+        with self._guard:
+            self._fetched.clear()
+        self._db.close()
+        self._checked = {}
+        path = self._directory / "rows"
+        path.remove_all()
+        path.mkdir()
+        for name, file in files.items():
+            if name.endswith(_ROWS_FILE):
+                (path / name).share(file)
+            else:
+                (path / name).copy_from(file)  # RocksDB changes it.
+        self.count = count
+        self._open()
+
+    def read_blocks(self, keys: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (keys int64[n], rows uint8[n, row_bytes]), of int64[m] keys or of all, those out of date too."""
+        if keys is None:
+            yield from _blocks(self._db, self._row_bytes)
+            return
+        for at in range(0, len(keys), _BLOCK_ROWS):
+            asked = keys[at : at + _BLOCK_ROWS]
+            there, rows, _ = self._unpacked(self._read(asked.tolist()))
+            yield asked[there], rows
+
+    def stats(self) -> dict[str, int]:
+        """Returns the names and values of `STATS`."""
+        files, index = (
+            self._db.property_int_value(f"rocksdb.{name}") or 0
+            for name in ("live-sst-files-size", "estimate-table-readers-mem")
+        )
+        return dict(zip(STATS, (self.count, files, index, self.looked_up, self.reads, self.found), strict=True))
+
+    def close(self) -> None:
+        """Removes the rows."""
+        self._db.close()
+        self._stack.close()
+
+    def _open(self) -> None:
+        self._rocksdict = rocksdict()
+        buffer = int(min(max(self._memory * _BUFFER_SHARE, _LEAST_BUFFER), _MOST_BUFFER))
+        with _told(self._place):
+            self._db = self._rocksdict.Rdict(str(self._directory / "rows"), _options(self._rocksdict, buffer))
+            writing = self._rocksdict.WriteOptions()
+            writing.disable_wal = True  # After a kill, a training resumes from a checkpoint.
+            self._db.set_write_options(writing)
+
+    def _change(self, batch: Any, keys: np.ndarray) -> None:
+        with _told(self._place):
+            self._db.write(batch)
+        changed = keys.tolist()
+        with self._guard:  # After the write, so that a `fetch` that began before it keeps nothing old.
+            for each in self._written:
+                each.update(changed)
+            for key in changed:
+                self._fetched.pop(key, None)
+
+    def _read(self, keys: list[int]) -> list[bytes]:
+        """Returns the value of each key on disk, `_ABSENT` for a key that is not there."""
+        if not keys:
+            return []
+        names = np.array(keys, np.int64).tobytes()
+        size = max(-(-len(keys) // _READERS), _LEAST_READ)
+        parts = [
+            [names[8 * at : 8 * at + 8] for at in range(first, min(first + size, len(keys)))]
+            for first in range(0, len(keys), size)
+        ]
+        with _told(self._place):
+            values = [value or _ABSENT for part in self._readers.map(self._db.get, parts) for value in part]
+        self.reads += len(values)
+        self.found += sum(map(bool, values))
+        return values
+
+    def _unpacked(self, values: Sequence[bytes | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns (the positions of the values that are there, their rows, their use)."""
+        positions = np.flatnonzero(np.fromiter(map(bool, values), np.bool_, len(values)))
+        packed = np.frombuffer(b"".join(filter(None, values)), np.uint8).reshape(len(positions), self._row_bytes + 8)
+        use = np.ascontiguousarray(packed[:, self._row_bytes :]).view(np.uint32)
+        return positions, packed[:, : self._row_bytes], use.T
+
+
+def read_blocks(files: Mapping[str, Path], row_bytes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (keys int64[n], rows uint8[n, row_bytes]) of linked files, by their names in the database."""
+    with _opened(files) as database:
+        yield from _blocks(database, row_bytes)
+
+
+def read_row(files: Mapping[str, Path], key: int, row_bytes: int) -> np.ndarray | None:
+    """Returns uint8[row_bytes], the row of a key in linked files; None if it is not there."""
+    with _opened(files) as database:
+        value = database.get(np.int64(key).tobytes())
+    return None if value is None else np.frombuffer(value, np.uint8)[:row_bytes]
+
+
+@contextlib.contextmanager
+def _opened(files: Mapping[str, Path]) -> Iterator[Any]:
+    """Yields the database of linked files, which it does not change."""
+    module = rocksdict()
+    with temporary_directory() as directory:
+        for name, file in files.items():
+            if isinstance(file, LocalPath):
+                os.symlink(file.absolute(), os.path.join(directory, name))
+            else:
+                LocalPath(directory, name).copy_from(file)
+        place = next(iter(files.values())).parent
+        with _told(place, directory):
+            database = module.Rdict(directory, _options(module), access_type=module.AccessType.read_only())
+            with contextlib.closing(database):
+                yield database
+
+
+def rocksdict() -> ModuleType:
+    """Returns the package rocksdict; raises UserError if it is not installed."""
+    try:
+        import rocksdict as module
+    except ImportError:
+        raise UserError(
+            "rows on disk (table_memory) need the package rocksdict: pip install 'ctr_trainer[disk]'"
+        ) from None
+    return module
+
+
+def _blocks(database: Any, row_bytes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    at = database.iter()  # `items` would end at a damaged block as if it were the last one.
+    at.seek_to_first()
+    while at.valid():
+        names, values = list[bytes](), list[bytes]()
+        while at.valid() and len(names) < _BLOCK_ROWS:
+            names.append(at.key())
+            values.append(at.value())
+            at.next()
+        packed = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
+        yield np.frombuffer(b"".join(names), np.int64), packed[:, :row_bytes]
+    at.status()
+
+
+def _options(module: ModuleType, buffer: int = _LEAST_BUFFER) -> Any:
+    blocks = module.BlockBasedOptions()
+    blocks.set_bloom_filter(_BITS_PER_KEY, False)
+    blocks.set_block_size(_BLOCK_BYTES)
+    blocks.set_block_cache(module.Cache(_CACHED_BYTES))
+    blocks.set_format_version(5)
+    options = module.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(blocks)
+    options.set_compression_type(module.DBCompressionType.none())  # Weights do not compress.
+    options.set_compaction_style(module.DBCompactionStyle.universal())
+    options.set_write_buffer_size(buffer)
+    options.set_max_background_jobs(2)
+    options.set_use_direct_reads(True)  # The page cache would take the memory that the rows may have.
+    options.set_use_direct_io_for_flush_and_compaction(True)
+    options.set_keep_log_file_num(1)
+    return options
+
+
+@contextlib.contextmanager
+def _told(place: Any, opened_in: str = "") -> Iterator[None]:
+    """Turns an error of RocksDB into a UserError with a remedy. `opened_in` has links to the files of `place`."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:  # rocksdict has no class of its own.
+            raise
+        text = reason(error)
+        text = text.replace(f"{opened_in}/", f"{place}/*.cold.") if opened_in else text
+        cure = "restart to continue from the last checkpoint"
+        if "No space" in text:
+            cure = f"free some space there, or name another table_dir, then {cure}"
+        elif "Corruption" in text:
+            cure = f"the disk returned other bytes than were written: check it, then {cure}"
+        raise UserError(f"rows on disk in {place}: {text}; {cure}") from None

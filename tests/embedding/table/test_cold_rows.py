@@ -1,0 +1,188 @@
+"""A table whose rows lie on disk, except those that fit into its memory, against a table in memory."""
+
+import dataclasses
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.snapshot import packed_rows, snapshot
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.cold_rows import Disk
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.system.messages.errors import UserError
+
+pytest.importorskip("rocksdict", reason="rows on disk need the extra `disk`")
+CONFIG = TableConfig("dim2", (2, 1), (0.5, 0.0), "adagrad", seed=3)
+ROWS = 5000
+MEMORY = 500 * (4 * CONFIG.width + 32)  # Of 500 rows.
+
+
+def make(directory=None, config=CONFIG, memory=MEMORY):
+    store = LocalStore(disk=directory and Disk(str(directory), memory))
+    store.create_table(config)
+    return store
+
+
+def step(store, rng, size=200):
+    """Trains a batch of keys, of which low ones are more frequent."""
+    table = store.tables[CONFIG.name]
+    keys = np.unique((ROWS * rng.random(size) ** 3).astype(np.int64) + 1)
+    table.fetch(keys)
+    gradients = [rng.standard_normal((len(keys), dim)).astype(np.float32) for dim in table.config.dims]
+    with table.lock.alone():
+        table.apply_gradients(table.find_or_create(keys), gradients, 0.1)
+
+
+def rows_of(store):
+    keys = np.arange(ROWS + 10)
+    return store.pull(CONFIG.name, keys, missing="zeros")
+
+
+def saved(directory, files):
+    """Returns dict of key -> bytes of the row of a snapshot."""
+    return {
+        key: row.tobytes()
+        for _, keys, rows in snapshot.iterate(str(directory), files)
+        for key, row in zip(keys.tolist(), rows, strict=True)
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_rows_train_on_disk_to_the_bit_as_in_memory(tmp_path, dtype):
+    config = dataclasses.replace(CONFIG, dims=(16, 1), row_dtype=dtype)
+    memory = 500 * (config.form.nbytes + 32)
+    stores = make(None, config), make(tmp_path / "disk", config, memory)
+    for store in stores:
+        rng = np.random.default_rng(1)
+        for _ in range(150):
+            step(store, rng)
+    memory, disk = (store.tables[CONFIG.name] for store in stores)
+    assert len(disk) == len(memory) > 2000
+    assert len(disk.keys) - (disk.keys == 0).sum() <= 500
+    assert disk.stats()["created"] == memory.stats()["created"] == len(memory)
+    np.testing.assert_array_equal(rows_of(stores[1]), rows_of(stores[0]))
+    stores[1].close()
+    assert os.listdir(tmp_path / "disk") == []
+
+
+def test_a_chain_of_snapshots_has_the_rows_on_disk_and_is_restored(tmp_path):
+    stores = make(), make(tmp_path / "disk")
+    chains = [], []
+    for number in range(4):
+        for store, chain, name in zip(stores, chains, ("memory", "cold"), strict=True):
+            rng = np.random.default_rng(number)
+            for _ in range(40):
+                step(store, rng)
+            since = chain[-1]["snapshot"] if chain else None
+            chain[:] = [each for each in chain if each["kind"] != snapshot.COLD]
+            chain += store.save(tmp_path / name, number, since=since)
+    expected, found = saved(tmp_path / "memory", chains[0]), saved(tmp_path / "cold", chains[1])
+    assert expected == found
+    for directory, memory in (("again", MEMORY), ("smaller", MEMORY // 3), (None, 0)):
+        again = make(directory and tmp_path / directory, memory=memory)
+        again.restore(tmp_path / "cold", chains[1])
+        assert len(again.tables[CONFIG.name]) == len(expected)
+        for store in (again, stores[0]):
+            rng = np.random.default_rng(9)
+            for _ in range(20):
+                step(store, rng)
+        np.testing.assert_array_equal(rows_of(again), rows_of(stores[0]))
+        stores[0].restore(tmp_path / "memory", chains[0])
+        again.close()
+    other = make(tmp_path / "one of two")
+    other.take_place(1, 2)
+    other.restore(tmp_path / "cold", chains[1])
+    assert 0.4 * len(expected) < len(other.tables[CONFIG.name]) < 0.6 * len(expected)
+
+
+def test_a_removed_row_does_not_come_back(tmp_path):
+    store = make(tmp_path / "disk")
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        step(store, rng)
+    table = store.tables[CONFIG.name]
+    everywhere = np.arange(1, ROWS + 1)
+    with table.lock.alone():
+        before = len(table)
+        hot = np.unique(table.keys)[1:][:100]
+        cold = everywhere[(table.find_in_memory(everywhere) < 0) & rows_of_disk(table, everywhere)][:100]
+        table.find(cold[:50])  # These are in memory, and out of date on disk.
+        assert table.remove(np.concatenate([hot, cold])) == 200
+        assert len(table) == before - 200
+    gone = saved(tmp_path / "s", store.save(tmp_path / "s", 1)).keys() & set(np.concatenate([hot, cold]).tolist())
+    assert not gone
+    np.testing.assert_array_equal(store.pull(CONFIG.name, cold, missing="zeros"), 0)
+
+
+def rows_of_disk(table, keys):
+    here = np.zeros(len(keys), bool)
+    here[table.cold.read(keys)[0]] = True
+    return here
+
+
+def test_rows_fetched_while_they_are_written_are_read_again(tmp_path):
+    """A thread fetches all keys all the time, while another one trains rows, which go to disk and return."""
+    stores, ends = (make(), make(tmp_path / "disk", memory=MEMORY // 5)), threading.Event()
+    table = stores[1].tables[CONFIG.name]
+
+    def fetch():
+        while not ends.is_set():
+            table.fetch(np.arange(1, ROWS))
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    for store in stores[::-1]:
+        rng = np.random.default_rng(1)
+        for _ in range(300):
+            step(store, rng, 40)
+    ends.set()
+    thread.join()
+    np.testing.assert_array_equal(rows_of(stores[1]), rows_of(stores[0]))
+
+
+def published(directory, files):
+    """Returns (the weights by key, the removed keys) of an epoch."""
+    rows, removed = {}, set()
+    for entry in files:
+        path = directory / entry["file"]
+        if entry["kind"] == "rows":
+            for keys, values in packed_rows.read_rows(path, CONFIG, "float32"):
+                assert not rows.keys() & set(keys.tolist())
+                rows |= dict(
+                    zip(keys.tolist(), map(bytes, packed_rows.unpack(values, CONFIG, "float32")[0]), strict=True)
+                )
+        else:
+            removed |= {key for keys in packed_rows.read_removed(path, CONFIG, "float32") for key in keys.tolist()}
+    return rows, removed
+
+
+def test_epochs_have_the_changed_rows_that_went_to_disk(tmp_path):
+    """The second epoch is not published, so the third one repeats it; a removed key is on disk."""
+    stores, seen = (make(), make(tmp_path / "disk")), ({}, {})
+    for epoch, after in ((1, None), (2, 1), (3, 1), (4, 3)):
+        for number, (store, rows) in enumerate(zip(stores, seen, strict=True)):
+            rng = np.random.default_rng(epoch)
+            for _ in range(40):
+                step(store, rng)
+            if epoch == 3:
+                with store.tables[CONFIG.name].lock.alone():
+                    store.tables[CONFIG.name].remove(np.arange(1, ROWS, 7))
+            directory = tmp_path / f"{number}-{epoch}"
+            new, removed = published(directory, store.publish(directory, epoch, "float32", after))
+            if epoch != 2:
+                assert not new.keys() & removed
+                rows.update(new)
+                for key in removed:
+                    rows.pop(key, None)
+        assert seen[0] == seen[1]
+    assert len(seen[0]) == len(stores[0].tables[CONFIG.name])
+
+
+def test_what_cannot_be_on_disk_is_refused(tmp_path):
+    (tmp_path / "file").write_text("a user's")
+    with pytest.raises(UserError, match=r"table_dir=.*file: .* name a directory"):
+        make(tmp_path / "file")
+    with pytest.raises(UserError, match="max_rows or ttl_steps"):
+        make(tmp_path / "disk", TableConfig("t", (2,), (0.1,), max_rows=10))
