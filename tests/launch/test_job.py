@@ -14,7 +14,7 @@ import time
 import psutil
 import pytest
 
-from ctr_trainer.checkpoint.checkpoint import latest_checkpoint, list_checkpoints, unfinished
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint, list_checkpoints
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.ranks.notices import Notices
 from tests import small
@@ -30,6 +30,11 @@ ROWS = 4003
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return small.make(tmp_path_factory.mktemp("launch"), rows=ROWS)
+
+
+def _unfinished(model_dir):
+    steps = (model_dir / "checkpoints").glob("step-*")
+    return [step for step in steps if not (step / "manifest.json").exists()]
 
 
 class _Launched:
@@ -188,7 +193,7 @@ def test_nothing_is_left_of_a_launcher_that_is_stopped_or_killed(data, tmp_path,
         if how == signal.SIGTERM:
             _forge_notices(job.worker(1, 0).environ())
         if how == signal.SIGKILL:  # In the middle of a checkpoint.
-            launch.wait_until(lambda: unfinished(job.model_dir), "a checkpoint that is being written", 60, every=1e-3)
+            launch.wait_until(lambda: _unfinished(job.model_dir), "a checkpoint that is being written", 60, every=1e-3)
         job.process.send_signal(how)
         job.all_ended(90)
         status, output = job.finish()
