@@ -18,6 +18,7 @@ from ctr_trainer.data.source import Source
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.embedding.table import cold_rows
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.features import hashing
 from ctr_trainer.features.columns import TYPICAL, CrossFeature
 from ctr_trainer.system.files.paths import Path
@@ -63,9 +64,10 @@ def values_of(features: TrainedFeatures, pairs: Iterable[tuple[str, str]]) -> li
 def rows_of(checkpoint: Checkpoint, keys: Sequence[int]) -> dict[tuple[str, int], dict[str, Any]]:
     """Returns the rows of keys by (table, key); if the table evicts rows, with the last step of their training."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
+    configs: dict[str, TableConfig] = {}
     for entry in snapshot.rows_files(checkpoint.tables):  # A later file has newer rows.
         table, kind = entry["table"], entry.get("kind", "full")
-        config = snapshot.read_config(checkpoint.path, entry)
+        config = configs[table] = snapshot.read_config(checkpoint.path, entry)
         for batch in snapshot.batches(checkpoint.path, entry) if kind != "counts" else ():
             own = batch.column("key").to_numpy()
             for at in np.flatnonzero(np.isin(own, keys)).tolist():
@@ -78,16 +80,11 @@ def rows_of(checkpoint: Checkpoint, keys: Sequence[int]) -> dict[tuple[str, int]
                     row = snapshot.columns(config, batch.slice(at, 1))[1][0].tolist()
                     rows[place] = dict(file=entry["file"], weights=row[: config.weights], state=row[config.weights :])
     for table, _, _, files in snapshot.cold_tables(checkpoint.path, checkpoint.tables):
-        config = checkpoint.table_configs()[table]
-        for key in keys:
-            packed = cold_rows.read_row(files, key, config.form.nbytes) if (table, key) not in rows else None
-            if packed is not None:
-                row = config.form.unpacked(packed[None])[0].tolist()
-                rows[table, key] = dict(
-                    file=str(next(iter(files.values())).name),
-                    weights=row[: config.weights],
-                    state=row[config.weights :],
-                )
+        config, wanted = configs[table], [key for key in keys if (table, key) not in rows]
+        for key, packed in cold_rows.read_rows(files, wanted, config.form.nbytes).items():
+            row = config.form.unpacked(packed[None])[0].tolist()
+            file = next(iter(files.values())).name
+            rows[table, key] = dict(file=file, weights=row[: config.weights], state=row[config.weights :])
     return rows
 
 

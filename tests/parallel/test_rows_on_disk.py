@@ -4,10 +4,12 @@ import os
 import re
 import signal
 
+import numpy as np
 import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint import values
 from ctr_trainer.embedding.snapshot import snapshot
 from tests import small
 from tests.parallel import launch
@@ -66,6 +68,8 @@ def test_a_killed_training_resumes_to_the_bit_and_leaves_no_files(given, in_memo
     assert os.listdir(disk) == ["notes.txt"]
     newest = checkpoints.latest_checkpoint(str(model))
     assert sum(entry["rows"] for entry in newest.tables if entry["kind"] == snapshot.COLD) > 20
+    shown = values.rows_of(newest, [key for _, key in in_memory[0]])
+    assert {place: np.float32(row["weights"] + row["state"]).tobytes() for place, row in shown.items()} == in_memory[0]
 
 
 def test_workers_train_rows_of_shards_on_disk(given, tmp_path):

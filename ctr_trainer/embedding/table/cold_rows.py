@@ -21,8 +21,8 @@ from ctr_trainer.system.files.staging import make_local_directory
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError, reason
 
-# A disk answers many requests at once: so many threads read the rows of a batch, each at least so many rows. They do
-# not hold Python's lock while they wait.
+# A disk answers many requests concurrently, so _READERS threads read the rows of a batch, each at least _LEAST_READ. A
+# thread does not hold Python's lock while it waits.
 _READERS, _LEAST_READ = 16, 16
 _BLOCK_BYTES = 4096  # What a disk reads at once.
 _BITS_PER_KEY = 10  # Of the Bloom filters, with which 1% of the unknown keys cost a read.
@@ -226,7 +226,8 @@ class ColdRows:
     def read_blocks(self, keys: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (keys int64[n], rows uint8[n, row_bytes]), of int64[m] keys or of all, those out of date too."""
         if keys is None:
-            yield from _blocks(self._db, self._row_bytes)
+            with _told(self._place):
+                yield from _blocks(self._db, self._row_bytes)
             return
         for at in range(0, len(keys), _BLOCK_ROWS):
             asked = keys[at : at + _BLOCK_ROWS]
@@ -295,11 +296,11 @@ def read_blocks(files: Mapping[str, Path], row_bytes: int) -> Iterator[tuple[np.
         yield from _blocks(database, row_bytes)
 
 
-def read_row(files: Mapping[str, Path], key: int, row_bytes: int) -> np.ndarray | None:
-    """Returns uint8[row_bytes], the row of a key in linked files; None if it is not there."""
+def read_rows(files: Mapping[str, Path], keys: Sequence[int], row_bytes: int) -> dict[int, np.ndarray]:
+    """Returns uint8[row_bytes], the row, of each of the keys that are in linked files."""
     with _opened(files) as database:
-        value = database.get(np.int64(key).tobytes())
-    return None if value is None else np.frombuffer(value, np.uint8)[:row_bytes]
+        values = {key: database.get(np.int64(key).tobytes()) for key in keys}
+    return {key: np.frombuffer(value, np.uint8)[:row_bytes] for key, value in values.items() if value is not None}
 
 
 @contextlib.contextmanager

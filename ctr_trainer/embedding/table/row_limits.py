@@ -19,7 +19,7 @@ _SLOTS_OUT = types.Array(types.int64, 1, "C")
 _SAMPLED, _LEAST_SAMPLE = 8, 1 << 13
 # The most slots that are searched for expired rows in one call, and the most expired rows that one call finds.
 _SCANNED, _EXPIRED = 1 << 22, 1 << 15
-_YOUNG = 100  # By `age`, rows that were trained within about so many steps differ by their frequency alone.
+_YOUNG = 100  # Steps. By `age`, rows that were trained within fewer steps differ mostly by their frequency.
 _LINES = 2
 _WIDTH = 1 << 22
 # Counters since the start: rows created (without restored ones), restored from a snapshot, admitted by the counting

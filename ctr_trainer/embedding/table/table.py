@@ -117,7 +117,7 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        return self._index.nbytes + self._index.slots * (self._form.lanes * 4 + 8 * self.config.evicts)
+        return self._index.nbytes + self._index.slots * (self._form.nbytes + 8 * self.config.evicts)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns the slots of the keys, int64[U]; -1 for unknown keys and for the key 0. Rows on disk return first."""
@@ -369,9 +369,7 @@ class Table:
         excess = max(excess, int(self.most_in_memory * _LEAVING_SHARE))
         slots = self.limits.usage.lowest(self._index, excess, "age", needed, excess)
         keys = self.keys[slots]
-        rows = np.empty((len(slots), self._form.lanes), np.float32)
-        row_kernels.take(self._rows.array, slots, 0, rows)
-        self.cold.write(keys, rows.view(np.uint8), np.stack(self.limits.usage.get(slots)))
+        self.cold.write(keys, self.stored[slots].view(np.uint8), np.stack(self.limits.usage.get(slots)))
         for watcher in self.watchers:
             watcher.before_leaving(self, slots)
         self._index.remove(keys)
