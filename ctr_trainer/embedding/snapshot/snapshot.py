@@ -101,15 +101,14 @@ def check(path: AnyPath, entry: FileEntry) -> None:
         size = file.size()
         if size != entry["bytes"]:
             raise UserError(f"{file}: {size} bytes, not {entry['bytes']}: truncated or replaced; use another snapshot")
-        if entry.get("kind") == COLD:
+        if entry["file"].endswith(cold_rows.ROWS_FILE):
             return  # RocksDB checks each block when it reads it.
         _, crc32 = bytes_and_crc32(file)
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}; the snapshot needs this file") from None
     if crc32 != entry["crc32"]:
         raise UserError(f"{file}: checksum {crc32:08x}, expected {entry['crc32']:08x}: altered; use another snapshot")
-    rows = sum(map(len, batches(path, entry)))
-    if rows != entry["rows"]:
+    if entry.get("kind") != COLD and (rows := sum(map(len, batches(path, entry)))) != entry["rows"]:
         raise UserError(f"{file}: {rows} rows, expected {entry['rows']}; use another snapshot")
 
 
@@ -178,12 +177,18 @@ def read_counts(path: AnyPath, entry: FileEntry) -> tuple[np.ndarray, int]:
 def write_cold(
     path: Path, linked: cold_rows.LinkedRows, of_table: FileEntry, shard: int, shards: int
 ) -> list[FileEntry]:
-    """Links the files of rows on disk into the directory of a snapshot; returns their entries."""
+    """Links the files of rows on disk into the directory of a snapshot; returns their entries.
+
+    What the last snapshot has is linked to its files, because the disk of the rows may be another file system.
+    """
     entries, place = [], f"{of_table['table']}-{shard:05d}-of-{shards:05d}"
     common = {name: of_table[name] for name in ("table", "snapshot", "since")}
     for file, size, crc32 in linked.files():
         name = f"{place}{_COLD_NAME}{file.name}"
-        (path / name).share(file)
+        before = linked.saved.get(file.name, file)
+        (path / name).share(before if before.exists() else file)
+        if file.name.endswith(cold_rows.ROWS_FILE):
+            linked.saved[file.name] = path / name
         entries.append(dict(file=name, kind=COLD, **common, rows=0, bytes=size, crc32=crc32))
     entries[0]["rows"] = linked.rows
     return entries

@@ -229,8 +229,10 @@ class LocalStore(Store):
                 for _, table in sorted(self.tables.items()):
                     with table.lock.alone():
                         table.clear()
-                self._fill(path, files, self._link(path, files))
-            self._last = files[-1].get("snapshot") if files else None
+                is_linked = self._link(path, files)
+                self._fill(path, files, is_linked)
+            # Rows that were on disk there, and are in memory now, are in no file that a delta could follow.
+            self._last = files[-1].get("snapshot") if files and is_linked else None
 
     def stats(self) -> dict[str, Any]:
         nbytes = {name: table.nbytes + self._versions[name].nbytes for name, table in list(self.tables.items())}
@@ -298,16 +300,17 @@ class LocalStore(Store):
         return sequence > self._sequences.get((table, worker), -1)
 
     def _link(self, path: AnyPath, files: Sequence[FileEntry]) -> bool:
-        """Links the rows on disk of a snapshot; returns False if they are not the rows of this shard's disk."""
+        """Links the rows on disk of a snapshot; returns False if they are of other shards or of another form."""
         cold = list(snapshot.cold_tables(path, files))
         forms = {entry["table"]: snapshot.read_config(path, entry).form for entry in snapshot.rows_files(files)}
-        is_own = all(place == self._place and self.config(name).form == forms[name] for name, place, _, _ in cold)
-        if not self._disk or not is_own:
+        fits = all(of == self._place[1] and self.config(name).form == forms[name] for name, (_, of), _, _ in cold)
+        if cold and not (self._disk and fits):
             return False
-        for name, _, rows, own in cold:
-            with self._locked(name) as table:
-                assert table.cold is not None
-                table.cold.restore(own, rows)
+        for name, place, rows, own in cold:
+            if place == self._place:
+                with self._locked(name) as table:
+                    assert table.cold is not None
+                    table.cold.restore(own, rows)
         return True
 
     def _fill(self, path: AnyPath, files: Sequence[FileEntry], is_linked: bool) -> None:
@@ -326,7 +329,6 @@ class LocalStore(Store):
                         table.set_use(keys, *use)
         for _, table in sorted(self.tables.items()):
             with table.lock.alone():
-                _changes(table).restored(table)
                 table.trim()
 
     @contextlib.contextmanager

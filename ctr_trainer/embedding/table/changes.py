@@ -90,10 +90,10 @@ class Changes(RowWatcher):
         self._removed.clear()
         self._capture = None
 
-    def restored(self, table: WatchedTable) -> None:
-        """Records that the table is now equal to its last snapshot."""
-        self._take(table, full=False)
-        self._removed.clear()
+    def restored(self, slots: np.ndarray) -> None:
+        """Records that the last snapshot has the rows that were just put at `slots`, which may leave for the disk."""
+        self._changed.remove(slots)
+        self._known.add(slots)
 
     def begin(self, table: WatchedTable, full: bool, by_key: bool = False) -> Capture:
         """Begins a snapshot of the current table: all rows if `full`, else the changed rows; see `Capture`."""

@@ -32,7 +32,7 @@ _BUFFER_SHARE, _LEAST_BUFFER, _MOST_BUFFER = 1 / 16, 1 << 16, 64 << 20
 _CACHED_BYTES = 8 << 20  # Of blocks that were read. A row that was read is in memory, so it is not read again soon.
 _MOST_FETCHED = 1 << 20  # Rows that were fetched and not taken.
 _BLOCK_ROWS = 1 << 15  # Rows that `read_blocks` yields at once.
-_ROWS_FILE = ".sst"  # The end of the names of RocksDB's files that never change.
+ROWS_FILE = ".sst"  # The end of the names of RocksDB's files that never change.
 _ABSENT = b""
 # The figures of a table with rows on disk: the rows that are only there, their files, the memory of their index, and
 # the keys since the start that lookups asked the table for, that were sought on disk, and that were there.
@@ -72,17 +72,23 @@ def disk_of(config: DiskSettings, model_dir: str | os.PathLike) -> Disk | None:
 
 @dataclasses.dataclass(frozen=True)
 class LinkedRows:
-    """The files of a table's rows on disk at one moment, in `directory`; `rows` is the number of rows only there."""
+    """The files of a table's rows on disk at one moment, in `directory`.
+
+    Attributes:
+      rows: the number of rows that are only there.
+      saved: where the last snapshot has the files of rows, by their names.
+    """
 
     directory: LocalPath
     rows: int
+    saved: dict[str, Path]
     _checked: dict[str, tuple[int, int]]
 
     def files(self) -> Iterator[tuple[LocalPath, int, int]]:
         """Yields (file, its bytes, their CRC-32). A file of rows is read once in the life of the table."""
         for name in self.directory.files():
             file = self.directory / name
-            if name not in self._checked or not name.endswith(_ROWS_FILE):
+            if name not in self._checked or not name.endswith(ROWS_FILE):
                 self._checked[name] = bytes_and_crc32(file)
             yield file, *self._checked[name]
 
@@ -118,8 +124,9 @@ class ColdRows:
         self._stack.callback(self._readers.shutdown)
         self._guard, self._fetched = threading.Lock(), dict[int, bytes]()
         self._written = list[set[int]]()  # For each running `fetch`, the keys that were written meanwhile.
-        self._checked, self._links = dict[str, tuple[int, int]](), 0
+        self._checked, self._saved, self._links = dict[str, tuple[int, int]](), dict[str, Path](), 0
         self.count = self.looked_up = self.reads = self.found = 0
+        self._db: Any = None
         self._open()
 
     def fetch(self, keys: np.ndarray) -> None:
@@ -199,7 +206,7 @@ class ColdRows:
         with _told(self._place):
             self._rocksdict.Checkpoint(self._db).create_checkpoint(str(path))
         try:
-            yield LinkedRows(path, self.count, self._checked)
+            yield LinkedRows(path, self.count, self._saved, self._checked)
         finally:
             path.remove_all()
 
@@ -210,16 +217,17 @@ class ColdRows:
         """
         with self._guard:
             self._fetched.clear()
-        self._db.close()
-        self._checked = {}
+        self._close()
+        self._checked, self._saved = {}, {name: file for name, file in files.items() if name.endswith(ROWS_FILE)}
         path = self._directory / "rows"
         path.remove_all()
         path.mkdir()
-        for name, file in files.items():
-            if name.endswith(_ROWS_FILE):
-                (path / name).share(file)
-            else:
-                (path / name).copy_from(file)  # RocksDB changes it.
+        with _told(self._place):
+            for name, file in files.items():
+                if name in self._saved:
+                    (path / name).share(file)
+                else:
+                    (path / name).copy_from(file)  # RocksDB changes it.
         self.count = count
         self._open()
 
@@ -244,14 +252,20 @@ class ColdRows:
 
     def close(self) -> None:
         """Removes the rows."""
-        self._db.close()
+        self._close()
         self._stack.close()
+
+    def _close(self) -> None:
+        with contextlib.suppress(Exception):  # It first writes the rows to a file, for which the disk may be too full.
+            self._db.close()
+        self._db = None  # What is open would keep the files.
 
     def _open(self) -> None:
         self._rocksdict = rocksdict()
         buffer = int(min(max(self._memory * _BUFFER_SHARE, _LEAST_BUFFER), _MOST_BUFFER))
         with _told(self._place):
-            self._db = self._rocksdict.Rdict(str(self._directory / "rows"), _options(self._rocksdict, buffer))
+            options = _options(self._rocksdict, buffer, _is_direct(self._directory))
+            self._db = self._rocksdict.Rdict(str(self._directory / "rows"), options)
             writing = self._rocksdict.WriteOptions()
             writing.disable_wal = True  # After a kill, a training resumes from a checkpoint.
             self._db.set_write_options(writing)
@@ -345,7 +359,17 @@ def _blocks(database: Any, row_bytes: int) -> Iterator[tuple[np.ndarray, np.ndar
     at.status()
 
 
-def _options(module: ModuleType, buffer: int = _LEAST_BUFFER) -> Any:
+def _is_direct(directory: LocalPath) -> bool:
+    """Returns whether files of a directory can be read past the page cache, which some file systems refuse."""
+    file = directory / "direct"
+    file.write_bytes(b"")
+    with contextlib.suppress(OSError):
+        os.close(os.open(file, os.O_RDONLY | os.O_DIRECT))
+        return True
+    return False
+
+
+def _options(module: ModuleType, buffer: int = _LEAST_BUFFER, is_direct: bool = False) -> Any:
     blocks = module.BlockBasedOptions()
     blocks.set_bloom_filter(_BITS_PER_KEY, False)
     blocks.set_block_size(_BLOCK_BYTES)
@@ -358,8 +382,8 @@ def _options(module: ModuleType, buffer: int = _LEAST_BUFFER) -> Any:
     options.set_compaction_style(module.DBCompactionStyle.universal())
     options.set_write_buffer_size(buffer)
     options.set_max_background_jobs(2)
-    options.set_use_direct_reads(True)  # The page cache would take the memory that the rows may have.
-    options.set_use_direct_io_for_flush_and_compaction(True)
+    options.set_use_direct_reads(is_direct)  # The page cache would take the memory that the rows may have.
+    options.set_use_direct_io_for_flush_and_compaction(is_direct)
     options.set_keep_log_file_num(1)
     return options
 
@@ -370,13 +394,14 @@ def _told(place: Any, opened_in: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if type(error) is not Exception:  # rocksdict has no class of its own.
-            raise
+        if type(error) is not Exception and not isinstance(error, UserError | OSError):
+            raise  # rocksdict has no class of its own.
         text = reason(error)
         text = text.replace(f"{opened_in}/", f"{place}/*.cold.") if opened_in else text
         cure = "restart to continue from the last checkpoint"
         if "No space" in text:
             cure = f"free some space there, or name another table_dir, then {cure}"
         elif "Corruption" in text:
-            cure = f"the disk returned other bytes than were written: check it, then {cure}"
+            cure = f"the disk returned other bytes than were written: check it, then {cure}; if this happens again, "
+            cure += f"remove the checkpoints that have this file, as *.cold.NUMBER{ROWS_FILE}"
         raise UserError(f"rows on disk in {place}: {text}; {cure}") from None

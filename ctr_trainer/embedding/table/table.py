@@ -221,9 +221,11 @@ class Table:
         return self._put(as_int64(keys), rows)
 
     def restore(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Inserts rows that are not there as `find_or_insert` does, but counts them as restored, not as created."""
+        """Inserts rows of the last snapshot, which are not there, as `find_or_insert` does, and counts them apart."""
         created = self.counters.created
         slots = self._put(as_int64(keys), rows)
+        if self.changes is not None:
+            self.changes.restored(slots)
         self.counters.restored += self.counters.created - created
         self.counters.created = created
         return slots

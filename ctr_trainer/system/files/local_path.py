@@ -173,8 +173,11 @@ class LocalPath(pathlib.PosixPath):
 
     def share(self, source: Any) -> None:
         """Like `copy_from`, but creates a hard link instead of a copy if the file system supports it."""
+        if isinstance(source, LocalPath) and self.exists() and self.samefile(source):
+            return
+        self.unlink(missing_ok=True)  # Its other names keep its bytes.
         try:
-            os.link(source, self)
+            os.link(str(source), self)
         except OSError:
             self.copy_from(source)  # The file system does not support hard links.
 

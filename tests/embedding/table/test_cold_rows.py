@@ -2,11 +2,13 @@
 
 import dataclasses
 import os
+import shutil
 import threading
 
 import numpy as np
 import pytest
 
+from ctr_trainer.embedding.index.key_kernels import owned
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.cold_rows import Disk
@@ -89,12 +91,41 @@ def test_a_chain_of_snapshots_has_the_rows_on_disk_and_is_restored(tmp_path):
             for _ in range(20):
                 step(store, rng)
         np.testing.assert_array_equal(rows_of(again), rows_of(stores[0]))
+        place = shutil.copytree(tmp_path / "cold", tmp_path / f"{directory} saved")
+        files = again.save(place, 9, since=chains[1][-1]["snapshot"])
+        files = snapshot.rows_files(chains[1] if files[0]["since"] else []) + files
+        assert saved(place, files) == saved(tmp_path / "full", stores[0].save(tmp_path / "full", 9))
         stores[0].restore(tmp_path / "memory", chains[0])
         again.close()
-    other = make(tmp_path / "one of two")
-    other.take_place(1, 2)
-    other.restore(tmp_path / "cold", chains[1])
-    assert 0.4 * len(expected) < len(other.tables[CONFIG.name]) < 0.6 * len(expected)
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+def test_shards_link_their_own_rows_or_read_those_of_other_shards(tmp_path, shards):
+    def stores(number):
+        made = [make(tmp_path / f"disk{shard}") for shard in range(number)]
+        for shard, store in enumerate(made):
+            store.take_place(shard, number)
+        return made
+
+    def save(made, since=None):
+        """Returns the files of all shards, in one directory."""
+        place = tmp_path / "saved"
+        return [file for each in made for file in list(each.saving(place, 1, since, str(since)))[-1]]
+
+    two, keys = stores(2), np.arange(1, ROWS + 1)
+    for shard, store in enumerate(two):
+        store.push(
+            CONFIG.name, own := keys[owned(keys, shard, 2)], np.ones((len(own), CONFIG.width), np.float32), "w", 0
+        )
+    expected = saved(tmp_path / "saved", files := save(two))
+    again = stores(shards)
+    for store in again:
+        store.restore(tmp_path / "saved", files)
+        assert store.tables[CONFIG.name].cold.reads == 0
+    assert len(expected) == sum(len(store.tables[CONFIG.name]) for store in again) == ROWS
+    new = save(again, files[-1]["snapshot"])
+    assert saved(tmp_path / "saved", (snapshot.rows_files(files) if new[0]["since"] else []) + new) == expected
+    assert bool(new[0]["since"]) == (shards == 2)
 
 
 def test_a_removed_row_does_not_come_back(tmp_path):
