@@ -45,13 +45,6 @@ def figure(values: Iterable[float | None]) -> Figure | None:
     return Figure(known) if known else None
 
 
-def gain_percent(rate: Figure, before: Figure | None) -> Figure | None:
-    """Returns by how many percent a rate exceeds another one in each round; None without the other one."""
-    if before is None:
-        return None
-    return figure(100 * (own / other - 1) for own, other in zip(rate.values, before.values, strict=True))
-
-
 def machine() -> dict[str, Any]:
     """Describes this machine; `cores` are those that this process may use, `load` is the average of the last minute."""
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()

@@ -60,6 +60,7 @@ class Job:
       steps, warmup: number of measured steps, and of steps before them.
       core_shares: number of equal parts into which the cores of a machine are divided; each worker gets one part. 0
         means one part per worker.
+      towers: number of devices that one process drives.
       environment: (name, value) of additional environment variables.
     """
 
@@ -69,6 +70,7 @@ class Job:
     steps: int
     warmup: int
     core_shares: int = 0
+    towers: int = 1
     environment: tuple[tuple[str, str], ...] = ()
 
     def launcher(self) -> tuple[object, ...]:
@@ -83,7 +85,7 @@ class Job:
     def run_in(self, directory: pathlib.Path, *more: str) -> Ranks:
         """Runs the job with its model directory below `directory`."""
         flags = [*self.flags, *more, f"--model_dir={directory / 'model'}", f"--core_shares={self.core_shares}"]
-        flags += [f"--max_steps={self.warmup + self.steps}", "--epochs=0"]
+        flags += [f"--towers={self.towers}", f"--max_steps={self.warmup + self.steps}", "--epochs=0"]
         flags += [f"--profile_steps={max(self.warmup - 4, 1)},{self.warmup}"]  # The steps after these are measured.
         flags += ["--save_checkpoints_steps=0", "--summary_steps=0"]
         threads = str(max(usable_cores() // (self.core_shares or self.workers), 1))

@@ -17,7 +17,7 @@ import math
 import os
 import pathlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import figures
@@ -31,7 +31,6 @@ from ctr_trainer.embedding.service.local_service import LocalService
 from tests.hosts import machines
 from tests.hosts.machines import Machine
 
-Percents = dict[str, dict[str, Figure | None]]  # By place (ONE_MACHINE, or a speed such as `5 Gbit`) and way.
 ALONE, ONE_MACHINE = "one worker", "one machine"
 # The flags of the names of --ways.
 WAYS = {
@@ -127,7 +126,7 @@ def column(job: Job, rounds: Rounds, alone: Rounds | None, examples: int) -> dic
     `alone` has the results of one worker in each round; None if its job failed.
 
     Returns:
-      dict of some of the figures of `jobs.figures_of`, of `resident_bytes` by rank, and of
+      dict of some of the figures of `jobs.figures_of`, and of
         `total_seconds`: time that all workers together take for `examples`;
         `percent`: this time in percent of one worker's in the same round;
         `update_gradients_ms`: time per step for exchanging gradients and updating variables;
@@ -143,8 +142,7 @@ def column(job: Job, rounds: Rounds, alone: Rounds | None, examples: int) -> dic
 
     received, sent = gbits("received"), gbits("sent")
     update = [found["phases_ms"][name].values for name in _UPDATE if name in found["phases_ms"]]
-    memory = [ranks[0]["held"]["resident_bytes"]["ranks"] for ranks in rounds]
-    kept = ("job_seconds", "batch_ms", "phases_ms", "accounted", "service_resident_bytes", "gpu_bytes")
+    kept = ("job_seconds", "batch_ms", "phases_ms", "accounted", *(key for _, key, _, _ in MEMORY))
     return {
         "total_seconds": figure(examples / rate(ranks) for ranks in rounds),
         "percent": figure(100 * rate(one) / rate(ranks) for ranks, one in zip(rounds, alone or (), strict=bool(alone))),
@@ -153,21 +151,7 @@ def column(job: Job, rounds: Rounds, alone: Rounds | None, examples: int) -> dic
         "received_gbit": received,
         "sent_gbit": sent,
         "link_share": figure(max(both) / gbit for both in zip(received.values, sent.values, strict=True) if gbit),
-        "resident_bytes": [*map(figure, zip(*memory, strict=True))],
     }
-
-
-def tables(tower: str, columns: Mapping[str, Mapping[str, Any]], percents: Percents) -> list[str]:
-    """Returns the tables of a network: the figures of its jobs, and their times by place and way."""
-    largest = {
-        name: {**own, "resident_bytes": max(own["resident_bytes"], key=lambda each: each.median)}
-        for name, own in columns.items()
-    }
-    ways = dict.fromkeys(way for of in percents.values() for way in of)
-    shown = [(tower, "place", ""), *((way, way, ".0f") for way in ways)]
-    rows = [{"place": place, **of} for place, of in percents.items()]
-    title = ["", f"{tower}: time for equal data, in percent of one worker's", ""]
-    return ["", f"{tower}:", "", *table(largest, _ROWS), *title, *sides.markdown(shown, rows)]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -197,17 +181,13 @@ def main(arguments: list[str] | None = None) -> None:
             runs, failed = setup.measure([*every.values()], with_seeds=False)
     examples = setup.total_steps * setup.experiment.train.accumulation_steps * setup.experiment.data.batch_size
     columns: dict[str, dict[str, Any]] = {tower: {} for tower in towers}
-    percents: dict[str, Percents] = {tower: {} for tower in towers}
     for (tower, place, way), job in every.items():
         if job.name in runs:
             of_alone = runs.get(f"{tower} {ALONE}")
             columns[tower][f"{place} {way}".strip()] = column(job, runs[job.name], of_alone, examples)
-        if place != ALONE:
-            known = columns[tower].get(f"{place} {way}".strip(), {})
-            percents[tower].setdefault(place, {})[way or "plain"] = known.get("percent")
     text = [f"{setup.title(count)}; {count} machines with one core each"]
     for tower in towers:
-        text += tables(tower, columns[tower], percents[tower])
+        text += ["", f"{tower}:", "", *table(columns[tower], _ROWS)]
     results = {
         "experiment": setup.title(count),
         "machines": count,
@@ -215,7 +195,6 @@ def main(arguments: list[str] | None = None) -> None:
         "scale": flags.scale,
         "rounds": setup.rounds,
         "steps": setup.steps,
-        "time_percent": percents,
         "columns": columns,
     }
     figures.report("network", on, [*text, *[figures.ONE_ROUND] * (setup.rounds == 1)], results, failed)

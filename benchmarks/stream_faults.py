@@ -75,11 +75,6 @@ RECORDS: dict[str, Callable[[str], bytes]] = {
 }
 
 
-def services(model_dir: pathlib.Path) -> list[Any]:
-    """Returns the processes of the embedding service of a job."""
-    return kills.processes.of_job(model_dir, "ctr_trainer", "serve")
-
-
 class Faults:
     """Makes the faults happen.
 
@@ -101,9 +96,7 @@ class Faults:
             "large integers": self._append_integers,
             "a date in 50 years": self._append_future,
             "a killed worker": functools.partial(self._kill, kills.training_workers),
-            "a killed service": functools.partial(
-                self._kill, lambda found: kills.processes.of_job(found, "ctr_trainer", "serve")
-            ),
+            "a killed service": functools.partial(self._kill, kills.services),
             "a stopped broker": self._stop_broker,
             "pipelined requests": self._pipeline,
             "many connections": self._connect,

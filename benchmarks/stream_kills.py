@@ -112,6 +112,11 @@ def training_workers(model_dir: pathlib.Path) -> list[psutil.Process]:
     return [*{rank: process for (rank, _), process in latest_first}.values()]
 
 
+def services(model_dir: pathlib.Path) -> list[psutil.Process]:
+    """Returns the processes of the embedding service."""
+    return processes.of_job(model_dir, "ctr_trainer", "serve")
+
+
 def kill_at_random(
     model_dir: pathlib.Path, until: Until, proxy: CuttingProxy, servers: Servers, kills: int, kill_secs: float
 ) -> None:
@@ -123,7 +128,7 @@ def kill_at_random(
     draw, kinds, step = random.Random(0), list[str](), -1
     find: dict[str, Callable[[], list[psutil.Process]]] = {
         "worker": functools.partial(training_workers, model_dir),
-        "service": functools.partial(processes.of_job, model_dir, "ctr_trainer", "serve"),
+        "service": functools.partial(services, model_dir),
         "publisher": functools.partial(processes.of_job, model_dir, "ctr_trainer", "publish"),
     }
     for number in range(1, kills + 1):

@@ -1,4 +1,4 @@
-"""Any model of the package split into towers, for `methods.py`: parts of a batch, each computed on its own device."""
+"""A model split into towers, for the methods of `settings.py`: parts of a batch, each computed on its own device."""
 
 import dataclasses
 from collections.abc import Callable

@@ -40,10 +40,9 @@ def test_a_column_has_times_for_equal_data_phases_and_gigabits_of_its_interface(
     assert found["received_gbit"].values == pytest.approx((2.0,)) and found["sent_gbit"].values == pytest.approx((1.2,))
     assert found["update_gradients_ms"].values == pytest.approx((7.0,))
     assert found["link_share"].values == pytest.approx((0.8,))
-    assert [each.values for each in found["resident_bytes"]] == [(0.9e9,), (1.3e9,)]
-    text = "\n".join(network.tables("vgg16", {"2.5 Gbit plain": found}, {"2.5 Gbit": {"plain": found["percent"]}}))
+    text = "\n".join(network.table({"2.5 Gbit plain": found}, network._ROWS))
     assert "| percent of one worker's | 40 |" in text and "| receiving, Mbit/s | 2,000.00 |" in text
-    assert "| memory of a worker, MB | 1,300 |" in text and "| 2.5 Gbit | 40 |" in text
+    assert "| memory of a worker, MB | 1,300 |" in text
     here = network.column(Job("j", 2, (), 10, 5), ROUNDS, None, 1000)
     assert here["percent"] is here["link_share"] is None and here["received_gbit"].values == pytest.approx((72.0,))
 
@@ -97,8 +96,6 @@ def test_a_real_run_has_a_column_for_each_job(capsys):
     assert [*columns] == ["one worker", "one machine", slow]
     assert columns["one worker"]["percent"]["values"] == pytest.approx([100.0])
     for name, column in columns.items():
-        assert len(column["resident_bytes"]) == (1 if name == "one worker" else 2), name
         assert column["total_seconds"]["median"] > 0 and column["batch_ms"]["median"] > 0, name
         assert ("exchange" in column["phases_ms"]) == (name != "one worker"), name
     assert columns[slow]["received_gbit"]["median"] > 0 and 0 < columns[slow]["link_share"]["median"] < 1.1
-    assert columns[slow]["percent"] == found["time_percent"]["20000"]["1 Gbit"]["accumulation"]

@@ -1,11 +1,9 @@
-"""The tables of jobs: workers, methods, accumulation and settings, from the results that workers write."""
+"""The tables of jobs: workers and settings, from the results that workers write."""
 
 import json
 
-import accumulation
 import figures
 import jobs
-import methods
 import pytest
 import settings
 import sides
@@ -130,60 +128,42 @@ def test_a_wrong_flag_and_data_without_evaluation_are_refused(tmp_path):
         sides.call(["horovodrun"], {"PATH": str(tmp_path)})
 
 
-def test_time_saved_and_speed_up_compare_with_one_worker_of_the_same_round():
-    alone = [[rank(100.0, auc=0.7)], [rank(200.0, auc=0.8)]]
-    two = [[rank(80.0, auc=0.6), rank(80.0, auc=0.6)], [rank(150.0, auc=0.7), rank(150.0, auc=0.7)]]
-    found = methods.summarize(two, alone, 1600, Figure((80.0, 600.0)))
-    assert found["seconds"].values == pytest.approx((10.0, 1600 / 300))
-    assert found["seconds_with_evaluation"].values == pytest.approx((12.0, 2 + 1600 / 300))
-    assert found["speedup_percent"].values == pytest.approx((60.0, 50.0))
-    assert found["saved_percent"].values == pytest.approx((37.5, 100 / 3))
-    assert found["gain_percent"].values == pytest.approx((100.0, -50.0))
-    assert found["auc"].values == (0.6, 0.7)
-    without = methods.summarize(two, None, 1600)
-    assert without["saved_percent"] is without["gain_percent"] is None
-
-
 def test_the_methods_train_on_equal_examples_with_the_rates_of_their_devices():
     setup = Setup(("--batch_size=32", "--learning_rate=0.1"), 1, 60)
-    made = [method.job(setup) for method in methods.methods(setup)]
+    made = settings.methods(setup)
     assert [job.workers for job in made] == [1, 1, 2, 2]
     assert [job.steps + job.warmup for job in made] == [80, 40, 40, 8]
-    assert {"--batch_size=64", "--learning_rate=0.2", "--towers=2"} < {*made[1].flags}
+    assert {"--batch_size=64", "--learning_rate=0.2"} < {*made[1].flags} and made[1].towers == 2
     assert [job.core_shares for job in made] == [2, 1, 2, 2]
 
 
-def evaluated(auc, rates=(100.0,), evaluations=()):
+def evaluated(auc, rates=(100.0,), evaluations=(), **more):
     found = {"auc": auc, "logloss": 0.5, "copc": 1.1, "training_auc": 0.6, "training_accuracy": 0.8}
     found["evaluations"] = [
         {"step": 10 * (i + 1), "auc": each, "accuracy": 0.95 - 0.01 * i} for i, each in enumerate((*evaluations, auc))
     ]
-    return [rank(rate, **found) for rate in rates]
+    return [rank(rate, **more, **found) for rate in rates]
 
 
 def test_accumulation_makes_fewer_steps_with_evenly_spaced_evaluations():
-    made = accumulation.job(8, 2, Setup(("--batch_size=64",), 1, 200))
+    (made,) = settings.variants("accumulation_steps", Setup(("--batch_size=64",), 1, 200), 2, [1, 8])
     assert (made.workers, made.steps, made.warmup) == (2, 26, 2)
-    assert made.flags == ("--batch_size=64", "--accumulation_steps=8", "--eval_steps=6")
+    assert settings.evaluated(made).flags == ("--batch_size=64", "--accumulation_steps=8", "--eval_steps=6")
 
 
-def test_rows_of_accumulation_compare_with_the_row_above_and_with_one_batch():
-    every = {batches: Job(f"{batches}", 1, (), 8, 2) for batches in (1, 2, 4, 8)}
-    runs = {
-        "1": [evaluated(0.70, evaluations=(0.65, 0.72)), evaluated(0.71)],
-        "4": [evaluated(0.69, (150.0, 50.0)), evaluated(0.705, (60.0, 40.0))],
-        "8": [evaluated(0.73), evaluated(0.74)],
-    }
-    found = accumulation.table_rows(every, runs, batch_examples=100)
-    assert [(row["accumulation_steps"], row["examples"]) for row in found] == [(1, 1000), (4, 4000), (8, 8000)]
-    assert [row["best_so_far"] for row in found] == [True, False, True]
-    one, four, _ = found
-    assert one["best_auc"].values == (0.72, 0.71) and one["best_accuracy"].values == (0.95, 0.95)
-    assert four["seconds"].values == (20.0, 40.0) and four["seconds_with_evaluations"].values == (22.0, 42.0)
-    assert one["gain_percent"] is None and four["gain_percent"].values == pytest.approx((100.0, 0.0))
-    changes = accumulation.auc_changes(found)
-    assert changes[4].values == pytest.approx((-0.01, -0.005)) and [*changes] == [4, 8]
-    assert accumulation.auc_changes(found[1:]) == {}  # One batch a step has failed.
+def test_a_setting_has_its_examples_time_and_best_evaluation():
+    job = Job("4", 2, ("--batch_size=50", "--accumulation_steps=4"), 8, 2)
+    one = [evaluated(0.70, evaluations=(0.65, 0.72)), evaluated(0.71)]
+    four = [evaluated(0.69, (150.0, 50.0)), evaluated(0.705, (60.0, 40.0))]
+    found, of_one = settings.summarize(job, four, one), settings.summarize(job, one, None)
+    assert (found["batch_size"], found["optimizer_steps"], found["examples"]) == (400, 10, 4000)
+    assert found["seconds"].values == (20.0, 40.0) and found["seconds_with_evaluations"].values == (22.0, 42.0)
+    assert found["saved_percent"].values == (50.0, 0.0) and of_one["saved_percent"] is None
+    assert of_one["best_auc"].values == (0.72, 0.71) and of_one["best_accuracy"].values == (0.95, 0.95)
+    assert found["auc_change"].values == pytest.approx((-0.01, -0.005))
+    titles, _, *rows = settings.table({"1": of_one, "4": found, "8": of_one}, 1)
+    column = titles.split(" | ").index("best so far")
+    assert [row.split(" | ")[column].strip() for row in rows] == ["*", "", ""]
 
 
 def test_the_rate_of_a_worker_excludes_its_evaluations_and_labels_are_averaged():
@@ -231,20 +211,19 @@ def test_axes_vary_around_the_given_value_and_unknown_ones_are_refused(capsys):
 
 def test_a_setting_has_speed_auc_times_and_memory_against_the_same_round():
     seconds = {"read_sample": 0.001, "input_to_device": 0.004}
-    default = [[rank(90.0, auc=0.70), rank(10.0)], [rank(40.0, auc=0.72), rank(10.0)]]
-    rounds = [[rank(140.0, 0.01, seconds, auc=0.69, service=SERVICE), rank(10.0)], [rank(90.0, auc=0.73), rank(10.0)]]
-    found = settings.summarize(rounds, default)
+    phases = {"step_seconds": 0.01, "seconds": seconds}
+    default = [[*evaluated(0.70, (90.0,)), rank(10.0)], [*evaluated(0.72, (40.0,)), rank(10.0)]]
+    rounds = [[*evaluated(0.69, (140.0,), service=SERVICE, **phases), rank(10.0)]]
+    rounds += [[*evaluated(0.73, (90.0,)), rank(10.0)]]
+    job = Job("other", 2, (), 8, 2)
+    found, alone = settings.summarize(job, rounds, default), settings.summarize(job, default, None)
     assert (found["together"].values, found["speedup"].values) == ((150.0, 100.0), (1.5, 2.0))
     assert found["auc_change"].values == pytest.approx((-0.01, 0.01))
     assert found["read_sample_ms"].values == pytest.approx((0.5, 0.0))
-    assert settings.summarize(default, None)["speedup"] is None
+    assert alone["speedup"] is None
     several, one = ("\n".join(settings.table({"other": found}, rounds)) for rounds in (2, 1))
     assert "+0.0000 (-0.0100 to +0.0100)" in several and "AUC change" not in one
-    assert (
-        "| service, MB |" in one
-        and "| GPU, MB |" in one
-        and "service" not in settings.table({"d": settings.summarize(default, None)}, 1)[0]
-    )
+    assert "| service, MB |" in one and "| GPU, MB |" in one and "service" not in settings.table({"d": alone}, 1)[0]
 
 
 SMALL = ["--rounds=1", "--steps=30", "--", "--batch_size=64", "--hidden_units=8", "--threads=1"]
@@ -274,30 +253,21 @@ def test_a_real_run_of_each_size_has_the_phases_of_a_step(capsys, warm_python):
 
 
 @pytest.mark.integration
-def test_a_real_run_measures_every_method_on_equal_examples(capsys, warm_python):
-    methods.main(["--rows=3000", *SMALL])
+def test_a_real_run_measures_methods_and_accumulation_on_equal_examples(capsys, warm_python):
+    settings.main(["--workers=1", "--axes=methods,accumulation_steps", "--accumulation_steps=4", "--rows=3000", *SMALL])
     found = last_line(capsys)
     names = ["one worker", "one process, two towers", "two processes", "two processes, 5 batches a step"]
-    assert [*found["methods"]] == names and found["failed"] == {}
-    for row in found["methods"].values():
-        assert row["seconds_with_evaluation"]["median"] > row["seconds"]["median"] > 0 and 0 < row["auc"]["median"] < 1
-    one, towers, *_ = (row["learning_rate"]["median"] for row in found["methods"].values())
-    assert towers == pytest.approx(2 * one)
-    assert [*found["batch_sizes"].values()] == [64, 128, 128, 640]
-
-
-@pytest.mark.integration
-def test_a_real_run_of_accumulation_evaluates_five_times(capsys, warm_python):
-    accumulation.main(["--workers=1", "--accumulation_steps=0,4", "--rows=3000", *SMALL])
-    found = last_line(capsys)
-    assert found["failed"] == {} and found["workers"] == 1
-    one, four = found["equal"]["examples"]
-    assert [(row["optimizer_steps"], row["examples"]) for row in (one, four)] == [(40, 2560), (10, 2560)]
-    for row in (one, four):
+    rows = found["settings"]
+    assert [*rows] == ["default", "accumulation_steps=4", *names] and found["failed"] == {}
+    for row in rows.values():
+        assert row["seconds_with_evaluations"]["median"] > row["seconds"]["median"] > 0
+        assert row["examples"] == 2560 and 0 < row["training_auc"]["median"] < 1
         (evaluations,) = row["evaluations"]
-        assert [each["step"] for each in evaluations] == [row["optimizer_steps"] * n // 5 for n in (1, 2, 3, 4, 5)]
         assert row["auc"]["median"] == evaluations[-1]["auc"]
         assert row["best_auc"]["median"] == max(each["auc"] for each in evaluations)
-        assert 0 < row["training_auc"]["median"] < 1 and 0 < row["training_accuracy"]["median"] < 1
-    change = four["auc"]["median"] - one["auc"]["median"]
-    assert found["auc_change"]["4"]["examples"]["median"] == pytest.approx(change)
+    assert [each["step"] for each in rows["accumulation_steps=4"]["evaluations"][0]] == [2, 4, 6, 8, 10]
+    one, towers, *_ = (rows[name]["learning_rate"]["median"] for name in names)
+    assert towers == pytest.approx(2 * one)
+    assert [rows[name]["batch_size"] for name in names] == [64, 128, 128, 640]
+    expected = rows["two processes"]["together"]["median"] / rows["one worker"]["together"]["median"]
+    assert rows["two processes"]["speedup"]["median"] == pytest.approx(expected)
