@@ -1,6 +1,5 @@
 """Horovod, the options of sessions, and collectives on NumPy arrays and JSON values outside the training graph."""
 
-import contextlib
 import functools
 import importlib
 import json
@@ -133,16 +132,15 @@ class Collectives:
         self._hvd, self._watchdog, self._session_config = hvd, watchdog, session_config
         self._call = functools.cache(self._make_call)
 
-    def all_sum(self, array: np.ndarray, name: str, watched: bool = True) -> np.ndarray:
+    def all_sum(self, array: np.ndarray, name: str) -> np.ndarray:
         """Returns the sum of all ranks' arrays, on every rank. A collective.
 
         Args:
           array: with the same shape and dtype on every rank.
           name: for the watchdog's messages, the same on every rank.
-          watched: whether the watchdog monitors the wait; False in a thread whose caller monitors it.
         """
         array = np.asarray(array)
-        return array if self._hvd.size() == 1 else self._call("sum", array.dtype, name, watched)(array)
+        return array if self._hvd.size() == 1 else self._call("sum", array.dtype, name)(array)
 
     def all_gather(self, array: np.ndarray, name: str) -> np.ndarray:
         """Returns the concatenated arrays [n] of all ranks, which may have different n, on every rank. A collective."""
@@ -199,7 +197,7 @@ class Collectives:
             result = work(advanced)
         return self.broadcast_object({"result": result}, name)["result"]
 
-    def _make_call(self, kind: str, dtype: np.dtype, name: str, watched: bool = True) -> _Call:
+    def _make_call(self, kind: str, dtype: np.dtype, name: str) -> _Call:
         """Returns a function that runs one collective, in its own graph and session."""
         hvd, graph = self._hvd, tf.Graph()
         with graph.as_default(), tf.device("/cpu:0"):
@@ -210,14 +208,10 @@ class Collectives:
                 result = hvd.allgather(value, name=full_name)
             else:
                 result = hvd.broadcast(value, 0, name=full_name)
-        config = self._session_config()
-        # An unwatched collective runs concurrently with steps, and a step that waits for other ranks occupies
-        # TensorFlow's shared threads.
-        config.use_per_session_threads = not watched
-        session = tf1.Session(graph=graph, config=config)
+        session = tf1.Session(graph=graph, config=self._session_config())
 
         def exchange(array: np.ndarray) -> np.ndarray:
-            with self._watchdog().waiting(f"the other ranks in {name}") if watched else contextlib.nullcontext():
+            with self._watchdog().waiting(f"the other ranks in {name}"):
                 return session.run(result, {value: array})
 
         return exchange

@@ -19,7 +19,6 @@ from ctr_trainer.system.messages.errors import UserError, diverged
 VERSIONS = types.Array(types.uint32, 1, "C", readonly=True)
 VERSIONS_OUT = types.Array(types.uint32, 1, "C")
 POSITIONS_OUT = types.Array(types.int64, 1, "C")
-_OPENED = ROWS_OUT, SLOTS  # Rows and places, see `RowForm.opened`.
 # The version of a key without a row: the key reads its initial row, which each worker can compute.
 ABSENT = 0
 # The version that a caller sends to get the row in any case.

@@ -1,6 +1,6 @@
 """Copies of workers that each sync alone: SGD, of whose change each of two workers sends half."""
 
-import threading
+import concurrent.futures
 
 import numpy as np
 import pytest
@@ -212,17 +212,8 @@ def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
     cache, other = (_copies(store, name, config) for name in "ab")
     rng, expected = np.random.default_rng(0), np.zeros((2001, 2))
     batches = [rng.choice(np.arange(1, 2001), 500, replace=False) for _ in range(200)]
-    errors = []
-
-    def guarded(work):
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    ahead = threading.Thread(target=guarded, args=(lambda: [cache.pull_ahead(keys) for keys in batches],))
-    ahead.start()
-    sync = None
+    threads, sync = concurrent.futures.ThreadPoolExecutor(2), None
+    ahead = threads.submit(lambda: [cache.pull_ahead(keys) for keys in batches])
     for number, keys in enumerate(batches):
         cache.apply_gradients(keys, cache.find_or_create(keys), [np.full((500, 2), 2, np.float32)], 1.0)
         expected[keys] -= 1
@@ -232,14 +223,11 @@ def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
             other.sync()
         if number % 5 == 0:
             if sync:
-                sync.join(60)
+                sync.result(60)
             cache.begin_window()
-            sync = threading.Thread(target=guarded, args=(cache.sync_window,))
-            sync.start()
-    for thread in (sync, ahead):
-        thread.join(60)
-        assert not thread.is_alive()
-    assert errors == []
+            sync = threads.submit(cache.sync_window)
+    sync.result(60)
+    ahead.result(60)
     cache.flush()
     np.testing.assert_array_equal(store.pull("u", np.arange(1, 2001)), expected[1:])
 
