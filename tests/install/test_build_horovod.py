@@ -106,8 +106,17 @@ def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, 
     assert key.parent == tmp_path / ".cache" / "ctr_trainer" / "wheels"
 
 
+def test_what_older_compilers_included_by_themselves_is_included(tmp_path, monkeypatch):
+    monkeypatch.setattr(build_horovod, "_pip", lambda *args: None)
+    monkeypatch.setenv("CXXFLAGS", "-DERROR=std::logic_error")
+    flags = build_horovod._build_environment(tmp_path, "")["CXXFLAGS"].split()
+    (tmp_path / "types.cc").write_text('uint8_t byte; ERROR error("");\n')
+    subprocess.run(["c++", "-fsyntax-only", *flags, tmp_path / "types.cc"], check=True, timeout=60)
+
+
 def test_a_failed_compilation_names_its_first_error_and_its_log(tmp_path, monkeypatch):
-    output = ["[ 10%] Building", "mpi_ops.cc:7:1: error: no member named 'x'", *["Traceback"] * 99]
+    of_pip = ["Building wheel: finished with status 'error'", "  error: subprocess-exited-with-error"]
+    output = [*of_pip, "[ 10%] Building", "mpi_ops.cc:7:1: error: no member named 'x'", *["Traceback"] * 99]
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\n" + "".join(f'echo "{line}"\n' for line in output) + "exit 1\n")
     fake.chmod(0o755)

@@ -190,6 +190,8 @@ def _build_environment(tools: pathlib.Path, gpu_operations: str) -> dict[str, st
         HOROVOD_WITHOUT_MPI="1",
         HOROVOD_WITHOUT_PYTORCH="1",
         HOROVOD_WITHOUT_MXNET="1",
+        # For GCC 16, whose other headers no longer include these, and which refuses unused templates of flatbuffers.
+        CXXFLAGS=f"-include cstdint -include stdexcept -Wno-template-body {env.get('CXXFLAGS', '')}",
         # A compiler process needs up to 2 GiB for TensorFlow's headers.
         MAKEFLAGS=f"-j{max(1, min(hardware.usable_cores(), memory_gib // 2))}",
         TF_CPP_MIN_LOG_LEVEL="3",
@@ -208,7 +210,7 @@ def _compile(arguments: Sequence[object], env: Mapping[str, str], log: pathlib.P
             _pip("compiling Horovod", BUILD_TIMEOUT_S, "wheel", *arguments, env=env, show=show)
         except UserError as error:
             lines = log.read_text(encoding="utf-8").splitlines()
-            first = next((line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)), "none")
+            first = next((line for line in lines if re.search("(: |fatal |cmake )error", line, re.IGNORECASE)), "none")
             raise UserError(f"{error}\n  first error: {first.strip()}\n  all of its output: {log}") from error
 
 
