@@ -1,6 +1,6 @@
 # `make help` lists the targets. Settings, such as `make demo TF='tensorflow[and-cuda]' HOROVOD_GPU_OPERATIONS=NCCL`:
 #   PYTHON                  the interpreter that .venv is made with; default: python3, else python3.13 down to python3.10;
-#                           of test-python: its version, such as 3.13
+#                           of test-python and test-next: its version, such as 3.13
 #   TF                      the TensorFlow requirement; a different one than last time recreates .venv
 #   HOROVOD_GPU_OPERATIONS  NCCL builds Horovod for GPUs
 #   WORKERS                 how many workers the demo trains with
@@ -17,7 +17,7 @@ export TF PYTHON WORKERS
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-python docs lint format lock clean
+.PHONY: help install demo test test-fast test-next test-python docs lint format lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ test: install  ## the whole test suite, in three processes, and what was skipped
 
 test-fast: install  ## the tests of all but models, commands and what starts jobs and services, in three processes
 	@$(PYTEST) -m 'not integration and not slow' $(addprefix tests/,$(FAST)) $(ARGS)
+
+test-next:  ## the whole test suite with TensorFlow's newest pre-release, in a copy of the checkout below build/
+	@scripts/test_python.sh next
 
 test-python:  ## the whole test suite on another Python (PYTHON=3.13), in a copy of the checkout below build/
 	@scripts/test_python.sh

@@ -211,6 +211,21 @@ def test_another_python_gets_a_venv_of_its_own(machine):
     assert machine.install(PYTHON="python3.12")[2][0] == "venv"
 
 
+def test_the_suite_on_the_next_tensorflow_installs_what_was_released_since(machine):
+    machine.add({tool: shutil.which(tool) for tool in ("find", "git", "tar")})
+    (machine.bin / "make").write_text('#!/bin/sh\necho "$PIP_UPGRADE" "$@"\n')
+    (machine.bin / "make").chmod(0o755)
+    shutil.copy(ROOT / "scripts" / "test_python.sh", machine.checkout / "scripts")
+    stamp = machine.checkout / "build" / "python-3-next" / ".venv" / "installed"
+    stamp.parent.mkdir(parents=True)
+    stamp.touch()
+    command = ["/bin/sh", "-c", "git init --quiet && scripts/test_python.sh next"]
+    environment = {"PATH": str(machine.bin)}
+    done = subprocess.run(command, cwd=machine.checkout, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "1 -C build/python-3-next test PYTHON=python3 TF=tensorflow-cpu>=0.dev0 ARGS=\n"
+    assert not stamp.exists() and (stamp.parents[1] / "setup.py").exists()
+
+
 class Checkout(Machine):
     """A `Machine` that installs from wheels of its own by the Python that runs the tests."""
 
