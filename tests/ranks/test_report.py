@@ -14,7 +14,7 @@ from ctr_trainer.ranks.endings.report import TRACEBACKS
 from ctr_trainer.ranks.notices import ATTEMPT
 
 _RANK = """
-import signal, sys, threading, time
+import os, signal, sys, threading, time
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.endings.report import EndReport
@@ -48,7 +48,7 @@ class Training:
 
     def ask(self, number):
         if self.first.acquire(blocking=False):
-            print("asked", flush=True)
+            os.write(1, b"asked\\n")  # It may interrupt the `print` below.
 
 def train():
     words.signals.hand_to(Training(), float(sys.argv[3]))
