@@ -15,11 +15,6 @@ PARTS = {
         ("click_to_score_p50_secs", "click_to_score_p99_secs", "marked_records", "records_per_sec"),
         later("stream_loop"),
     ),
-    "candidates": Part(
-        "scores per second of requests with one context over those of expanded rows, see candidates.py",
-        ("candidates_speedup", "candidates_speedup_http", "candidates_speedup_flight"),
-        lambda flags: later("candidates")(),
-    ),
     "switches": Part(
         "the 99th percentile of answers while towers and rows arrive, over that without, see switches.py",
         (

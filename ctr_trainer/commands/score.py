@@ -1,4 +1,4 @@
-"""Serves predictions of a published model for raw values, over HTTP and Arrow Flight, until SIGTERM."""
+"""Serves predictions of a published model for raw values, over HTTP, until SIGTERM."""
 
 import tempfile
 
@@ -8,7 +8,7 @@ from ctr_trainer.settings.command_flags import ScoreFlags
 GROUPS = (ScoreFlags,)
 EXAMPLES = (
     "python -m ctr_trainer score --model=models/ctr/publication",
-    "python -m ctr_trainer score --model=s3://bucket/ctr --bind=127.0.0.1:8090 --flight_port=8081 --max_age_secs=600",
+    "python -m ctr_trainer score --model=s3://bucket/ctr --bind=127.0.0.1:8090 --max_age_secs=600",
     "python -m ctr_trainer score --model=/shared/ctr --bind=0.0.0.0:8080 --token_file=token --tls_cert=cert.pem "
     "--tls_key=key.pem",
 )
@@ -21,8 +21,8 @@ def run(flags: ScoreFlags) -> None:
 
     require(flags, "model")
     try:
-        import starlette  # noqa: F401, checked before the slow import of TensorFlow
-        import uvicorn  # noqa: F401
+        import httptools  # noqa: F401, checked before the slow import of TensorFlow
+        import orjson  # noqa: F401
     except ImportError as error:
         raise UserError(f"{error}: score needs the extra `score`: pip install 'ctr_trainer[score]'") from None
 

@@ -1,6 +1,7 @@
 """The raw values that a model reads: the columns of a request and the inputs of an exported graph."""
 
 import dataclasses
+import functools
 from collections.abc import Collection, Sequence
 
 from tensorflow.core.protobuf import saved_model_pb2
@@ -82,6 +83,21 @@ class RawInputs:
 
     columns: tuple[RawColumn, ...]
     ignored: frozenset[str]
+
+    @functools.cached_property
+    def known(self) -> frozenset[str]:
+        """The names that a request may contain."""
+        return self.ignored.union(column.name for column in self.columns)
+
+    @functools.cached_property
+    def varying(self) -> tuple[RawColumn, ...]:
+        """The columns with any number of values per example."""
+        return tuple(column for column in self.columns if column.is_list or column.splits)
+
+    @property
+    def fixed(self) -> int:
+        """The number of the other columns, each of which has one value per example."""
+        return len(self.columns) - len(self.varying)
 
     @classmethod
     def of(cls, spec: FeatureSpec, names: Collection[str]) -> "RawInputs":

@@ -24,7 +24,6 @@ _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 # Limits of a schema: bytes and number of its names and metadata, and depth. They count each reference to a part,
 # because a flatbuffer may refer to one part many times.
 _MOST_SCHEMA_BYTES, _MOST_FIELDS, _MOST_DEPTH = 1 << 20, 10_000, 8
-_CONTINUATION = b"\xff\xff\xff\xff"
 _FILE, _FILE_START = b"ARROW1", 8  # An IPC file has a stream after its first 8 bytes.
 _ERRORS = (pa.ArrowException, struct.error, ArithmeticError, LookupError, TypeError, ValueError, OSError)
 # Offsets of fields in the tables of Arrow's Message.fbs and Schema.fbs.
@@ -32,7 +31,7 @@ _HEADER_TYPE, _HEADER = 6, 8
 _SCHEMA_FIELDS, _SCHEMA_METADATA = 6, 8
 _FIELD_NAME, _FIELD_CHILDREN, _FIELD_METADATA = 4, 14, 16
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 4, 6, 8, 10
-_DICTIONARY_ID, _DICTIONARY_DATA, _DICTIONARY_IS_DELTA = 4, 6, 8
+_DICTIONARY_DATA = 6
 
 
 class BadArrow(UserError):
@@ -44,43 +43,17 @@ class TooMuchArrow(BadArrow):
 
 
 class ArrowMessages:
-    """Reads the messages of one stream: a schema, dictionaries and record batches.
+    """Reads whole streams, and checks equal schemas once.
 
     Args:
-      most_bytes: limit of the decompressed bytes of a batch, and of all dictionaries together.
-      most_values: limit of the values in all columns of a batch, and of all dictionaries together.
+      most_bytes: limit of the decompressed bytes of all batches and dictionaries of a stream.
+      most_values: limit of the values in them.
       limit: description of the limits for messages.
     """
 
     def __init__(self, most_bytes: int, most_values: int, limit: str) -> None:
         self._most_bytes, self._most_values, self._limit = most_bytes, most_values, limit
-        self._schema = self._checked = b""
-        self._dictionaries: dict[int, list[tuple[bytes, int, int]]] = {}
-
-    def read(self, header: bytes, body: bytes) -> pa.RecordBatch | None:
-        """Returns the batch of a message, a flatbuffer and its buffers; None for a schema or a dictionary.
-
-        Raises BadArrow: the message is malformed or too large.
-        """
-        try:
-            kind, table = _header(header)
-            if kind == _SCHEMA:
-                _check_schema(table)
-                self._schema, self._dictionaries = _framed(header, b""), {}
-                return None
-            if not self._schema:
-                raise ValueError("a batch came before its schema")
-            if kind == _DICTIONARY:
-                self._keep(table, header, body)
-                return None
-            self._check("a batch", *_sizes(table, body))
-            kept = [framed for parts in self._dictionaries.values() for framed, _, _ in parts]
-            with pa.ipc.open_stream(b"".join([self._schema, *kept, _framed(header, body)])) as stream:
-                batch = stream.read_next_batch()
-            self._check_contents(batch)
-            return batch
-        except _ERRORS as error:
-            raise BadArrow(f"the message is not a record batch of Arrow: {error}") from None
+        self._checked = b""
 
     def read_all(self, value: bytes) -> pa.Table:
         """Returns the batches of a whole IPC stream or file. The limits apply to all its batches and dictionaries.
@@ -108,16 +81,6 @@ class ArrowMessages:
         except _ERRORS as error:
             raise BadArrow(f"is not a valid Arrow IPC stream: {error}") from None
 
-    def _keep(self, table: flatbuffers.table.Table, header: bytes, body: bytes) -> None:
-        number = _number(table, _DICTIONARY_ID, "Int64")
-        before = self._dictionaries.get(number, []) if _number(table, _DICTIONARY_IS_DELTA, "Bool") else []
-        others = [part for each, parts in self._dictionaries.items() if each != number for part in parts]
-        count, size = _sizes(_data(table), body)
-        parts = [*before, (_framed(header, body), count, size)]
-        counts, sizes = zip(*((count, size) for _, count, size in [*others, *parts]), strict=True)
-        self._check("the dictionaries", sum(counts), sum(sizes))
-        self._dictionaries[number] = parts
-
     def _check(self, what: str, values: int, size: int) -> None:
         if size > self._most_bytes:
             raise TooMuchArrow(
@@ -127,7 +90,7 @@ class ArrowMessages:
         if values > 2 * self._most_values:
             raise TooMuchArrow(f"{what}: {values} values, over {self._most_values}, {self._limit}: send less at a time")
 
-    def _check_contents(self, rows: pa.Table | pa.RecordBatch) -> None:
+    def _check_contents(self, rows: pa.Table) -> None:
         """Refuses invalid contents, and columns whose values refer to the same long texts again and again."""
         rows.validate()
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
@@ -178,12 +141,6 @@ def _data(dictionary: flatbuffers.table.Table) -> flatbuffers.table.Table:
     if data is None:
         raise ValueError("a dictionary has no values")
     return data
-
-
-def _framed(header: bytes, body: bytes) -> bytes:
-    """Returns a message in the format of a stream: length, header padded to 8 bytes, body."""
-    padding = bytes(-len(header) % 8)
-    return b"".join([_CONTINUATION, struct.pack("<i", len(header) + len(padding)), header, padding, body])
 
 
 def _sizes(table: flatbuffers.table.Table, body: bytes | memoryview) -> tuple[int, int]:

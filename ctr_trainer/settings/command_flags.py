@@ -147,12 +147,8 @@ class ScoreFlags(Settings, title="Score"):
         "--token_file",
         "address",
     )
-    flight_port: int = setting(
-        -1,
-        "port of Arrow Flight, for large batches; 0 picks a free port, -1 serves none",
-        "port",
-        minimum=-1,
-        maximum=65535,
+    shared_port: bool = setting(
+        False, "whether several servers of one user may listen on the port; each connection goes to one of them"
     )
     refresh_secs: float = setting(1.0, "time between two looks for a newer record", "seconds", above=0.0, flag=None)
     start_timeout: float = setting(

@@ -57,7 +57,7 @@ def test_every_part_of_the_program_has_its_keys():
 
 
 def test_each_part_calls_what_measures_it_with_arguments_that_it_takes(monkeypatch, capsys):
-    modules = ("stream_loop", "candidates", "switches", "stream_kills", "stream_faults")
+    modules = ("stream_loop", "switches", "stream_kills", "stream_faults")
     for owner in map(importlib.import_module, modules):
         monkeypatch.setattr(owner, "measure", mock.create_autospec(owner.measure, return_value={owner.__name__: 1}))
     click_to_score.main([])

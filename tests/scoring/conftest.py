@@ -4,10 +4,11 @@ import json
 import threading
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.live.scoring.request_forms import ARROW
 from ctr_trainer.live.scoring.server import ScoreServer
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.command_flags import ScoreFlags, ScoreLimits
@@ -24,11 +25,13 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_SECONDS)
 
     def ask(self, path, body=None, headers=()):
-        """Sends a GET, or a POST of bytes or JSON; returns (status, JSON or text, headers)."""
+        """Sends a GET, or a POST of bytes or JSON; returns (status, JSON, table or text, headers)."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         self._connection.request("GET" if body is None else "POST", path, data, {**self._headers, **dict(headers)})
         response = self._connection.getresponse()
         content, kind = response.read(), response.headers["content-type"]
+        if kind == ARROW:
+            return response.status, pa.ipc.open_stream(content).read_all(), response.headers
         answer = json.loads(content) if kind == "application/json" else content.decode()
         return response.status, answer, response.headers
 
@@ -50,18 +53,16 @@ def probabilities(answer):
     return np.array([each["probabilities"] for each in answer["predictions"]], np.float32)
 
 
-def exchanged(server, batch, name=trained.NAME, context=None, options=None):
-    """Returns what a server answers by Arrow Flight to a batch, of one context if that is given."""
-    with flight.connect(f"grpc://127.0.0.1:{server.flight_port}") as client:
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(name))
-        with writer:
-            writer.begin(batch.schema, options=options)
-            if context is None:
-                writer.write_batch(batch)
-            else:
-                writer.write_with_metadata(batch, json.dumps({"context": context}).encode())
-            writer.done_writing()
-            return reader.read_chunk().data
+def exchanged(client, rows, name=trained.NAME, context=None, options=None):
+    """Returns the (status, answer, headers) to a table or batch of Arrow, of one context if that is given."""
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    if context is not None:
+        table = table.replace_schema_metadata({"context": json.dumps(context)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
+        stream.write_table(table)
+    body = sink.getvalue().to_pybytes()
+    return client.ask(f"/v1/models/{name}:predict", body, {"Content-Type": ARROW})
 
 
 @pytest.fixture(scope="session")
@@ -131,7 +132,7 @@ def until(is_so, what):
 
 @pytest.fixture(scope="module")
 def server(publication):
-    with running(publication, flight_port=0) as server:
+    with running(publication) as server:
         yield server
 
 

@@ -15,11 +15,10 @@ TIMEOUT_SECONDS = 120.0
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """The process of a scoring server, and its ports."""
+    """The process of a scoring server, and its port."""
 
     process: subprocess.Popen
     port: int
-    flight_port: int
 
     def resident_mb(self) -> float:
         """Returns the memory that the process has resident."""
@@ -37,7 +36,6 @@ def serving(url: str | pathlib.Path, log: pathlib.Path, *flags: str) -> Iterator
         "score",
         f"--model={url}",
         "--bind=127.0.0.1:0",
-        "--flight_port=0",
         *flags,
     ]
     with open(log, "w") as out:
@@ -48,8 +46,7 @@ def serving(url: str | pathlib.Path, log: pathlib.Path, *flags: str) -> Iterator
             if process.poll() is not None or time.monotonic() > deadline:
                 sys.exit(f"{' '.join(command)} does not serve:\n{text[-3000:]}")
             time.sleep(0.1)
-        port, flight_port = re.search(r"://\S+:(\d+),", text)[1], re.search(r"Flight on \S+:(\d+)", text)[1]
-        yield Server(process, int(port), int(flight_port))
+        yield Server(process, int(re.search(r"://\S+:(\d+),", text)[1]))
     finally:
         process.terminate()
         try:

@@ -1,7 +1,6 @@
 """The queue of a scoring server: which requests are scored together, and which are refused."""
 
 import concurrent.futures
-import contextlib
 import threading
 import types
 
@@ -91,16 +90,16 @@ def test_a_request_is_refused_once_the_open_ones_take_half_of_the_timeout(monkey
     monkeypatch.setattr(batcher_module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     batcher = Batcher(_scored, ScoreLimits(timeout_secs=1.0))
     for _ in range(3):
-        with batcher.answering(_examples(1)) as future:
-            future.result(_SECONDS)
-            now[0] += 0.1
+        batcher.note_open(_examples(1))
+        now[0] += 0.1
+        batcher.note_answered(_examples(1))
         now[0] += 100.0  # Time without open requests does not count.
-    with contextlib.ExitStack() as stack:
-        for _ in range(5):
-            batcher.refuse_late()
-            stack.enter_context(batcher.answering(_examples(1)))
-        stack.enter_context(batcher.answering(_examples(1)))
-        with pytest.raises(RequestRefused, match=r"the answer would take 1\.2 s, over 1 s \(timeout_secs\)"):
-            batcher.refuse_late()
+    for _ in range(6):
+        batcher.refuse_late()
+        batcher.note_open(_examples(1))
+    with pytest.raises(RequestRefused, match=r"the answer would take 1\.2 s, over 1 s \(timeout_secs\)"):
+        batcher.refuse_late()
+    for _ in range(6):
+        batcher.note_answered(_examples(1))
     batcher.refuse_late()
     batcher.close()

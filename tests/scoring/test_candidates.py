@@ -14,6 +14,7 @@ from ctr_trainer.features.columns import Label, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.live.scoring import answers, served_model
 from ctr_trainer.live.scoring.refusals import RequestRefused
+from ctr_trainer.live.scoring.request_forms import Form
 from tests.scoring import trained
 from tests.scoring.conftest import Client, exchanged, probabilities, running
 
@@ -34,7 +35,7 @@ def _expanded(context, candidates):
     return [{**context, **each} for each in candidates]
 
 
-def test_candidates_get_the_scores_of_the_expanded_rows(server, client, request_body, monkeypatch):
+def test_candidates_get_the_scores_of_the_expanded_rows(client, request_body, monkeypatch):
     context, candidates = request_body
     _, answer, _ = client.predict(instances=_expanded(context, candidates))
     expected = probabilities(answer)
@@ -45,7 +46,7 @@ def test_candidates_get_the_scores_of_the_expanded_rows(server, client, request_
     assert status == 200, answer
     np.testing.assert_allclose(probabilities(answer), expected, atol=1e-6, rtol=0)
     assert headers["X-Model-Epoch"] == "0"
-    found = exchanged(server, pa.RecordBatch.from_pylist(candidates), context=context)
+    _, found, _ = exchanged(client, pa.RecordBatch.from_pylist(candidates), context=context)
     np.testing.assert_allclose(found["probabilities"].to_numpy(), expected, atol=1e-6, rtol=0)
     assert looked_up == [(20, frozenset(_CONTEXT))] * 2
 
@@ -65,7 +66,7 @@ def test_any_feature_may_be_in_the_context_and_one_candidate_is_enough(client, s
         np.testing.assert_allclose(probabilities(answer), scores, atol=1e-6, rtol=0)
 
 
-def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request_body):
+def test_what_is_wrong_is_named_by_candidate_and_feature(client, request_body):
     context, candidates = request_body
 
     def with_last(**features):
@@ -91,8 +92,8 @@ def test_what_is_wrong_is_named_by_candidate_and_feature(server, client, request
         ({**context, "item": "i1"}, 'columns: column "item" is in the context as well'),
         ({**context, "age": "x"}, "context, column 'age': \"x\" is not a number"),
     ]:
-        with pytest.raises(pa.ArrowInvalid, match=message):
-            exchanged(server, batch, context=given)
+        status, answer, _ = exchanged(client, batch, context=given)
+        assert status == 400 and message in answer["error"], answer
 
 
 def test_a_table_read_only_for_its_sequence_needs_no_other_keys():
@@ -148,10 +149,10 @@ def test_the_digits_of_an_answer_give_the_same_float32():
     next_to = np.nextafter(np.float32(0.1), np.float32(1))
     values = np.array([0.1, next_to, 1.0, 0.0, 1e-30, np.float32(1) / 3, -2.5e10, 3e38], np.float32)
     for outputs in ({"p": values}, {"p": values, '100% "q"': -values}):
-        rows = json.loads(answers.predictions(outputs, of_rows=True))["predictions"]
+        rows = json.loads(answers.predictions(outputs, Form.ROWS))["predictions"]
         for name, expected in outputs.items():
             found = [row[name] if len(outputs) > 1 else row for row in rows]
             assert all(type(each) is float for each in found)
             np.testing.assert_array_equal(np.array(found, np.float32), expected)
     with pytest.raises(RequestRefused, match="not a finite number.*diverged"):
-        answers.predictions({"p": np.array([0.5, np.nan], np.float32)}, of_rows=True)
+        answers.predictions({"p": np.array([0.5, np.nan], np.float32)}, Form.ROWS)

@@ -11,11 +11,11 @@ import ssl
 import threading
 import time
 
-import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from ctr_trainer import cli
+from ctr_trainer.live.scoring.server import _listen
+from ctr_trainer.settings.command_flags import ScoreFlags
 from tests import certificates
 from tests.scoring import trained
 from tests.scoring.process import serving
@@ -39,16 +39,6 @@ def test_serves_over_tls_and_at_sigterm_answers_what_is_under_way(publication, s
         answer = json.loads(connection.getresponse().read())
         found = [each["probabilities"] for each in answer["predictions"]]
         assert found == pytest.approx(small_model.expected[0][:5].tolist(), abs=1e-6)
-        with flight.connect(
-            f"grpc+tls://127.0.0.1:{server.flight_port}", tls_root_certs=(pem / "ca.pem").read_bytes()
-        ) as client:
-            writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(trained.NAME))
-            batch = pa.RecordBatch.from_pylist(small_model.instances[:5])
-            with writer:
-                writer.begin(batch.schema)
-                writer.write_batch(batch)
-                assert reader.read_chunk().data["probabilities"].to_pylist() == pytest.approx(found, abs=1e-6)
-                writer.done_writing()
         # The head of a request, then the signal, then its body: the server answers it and only then ends.
         connection.putrequest("POST", f"/v1/models/{trained.NAME}:predict")
         connection.putheader("Content-Length", str(len(body)))
@@ -142,6 +132,9 @@ def test_a_publication_that_does_not_come_ends_the_command_by_its_name(tmp_path,
 def test_a_port_that_is_taken_and_an_open_door_are_refused(tmp_path, capsys, server):
     assert cli.main(["score", f"--model={tmp_path}", f"--bind=127.0.0.1:{server.port}"]) == 1
     assert f"--bind=127.0.0.1:{server.port}: Address already in use; name a free port" in capsys.readouterr().err
+    with _listen(ScoreFlags(bind="127.0.0.1:0", shared_port=True)) as first:
+        address = f"127.0.0.1:{first.getsockname()[1]}"
+        _listen(ScoreFlags(bind=address, shared_port=True)).close()
     assert cli.main(["score", f"--model={tmp_path}", "--bind=0.0.0.0:0"]) == 1
     assert "bind=0.0.0.0 lets other machines connect" in capsys.readouterr().err
     assert cli.main(["score", f"--model={tmp_path}", "--bind=127.0.0.1"]) == 1

@@ -2,17 +2,16 @@
 
 import concurrent.futures
 import contextlib
-import json
 import threading
 import time
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.live.publication.places import open_reader
+from ctr_trainer.live.scoring.request_forms import ARROW
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
 from tests.scoring.conftest import Client, Slow, exchanged, probabilities, running, until
@@ -43,32 +42,35 @@ def test_rows_columns_and_single_examples_get_predicts_numbers(client, small_mod
     assert 0 < float(headers["X-Model-Age-Seconds"]) < 3600 and "rows;dur=" in headers["Server-Timing"]
 
 
-def test_flight_gives_the_same_numbers_in_order(server, small_model):
+def test_arrow_gives_the_same_numbers_in_order(client, small_model):
     table = pa.table(_columns(small_model.instances))
     table = table.set_column(0, "user", table["user"].dictionary_encode())
-    with flight.connect(f"grpc://127.0.0.1:{server.flight_port}") as client:
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(trained.NAME))
-        found = []
-        with writer:
-            writer.begin(table.schema)
-            for batch in table.to_batches(max_chunksize=30):
-                writer.write_batch(batch)
-                answer = reader.read_chunk()
-                found.append(answer.data["probabilities"].to_numpy())
-                assert json.loads(answer.app_metadata.to_pybytes())["epoch"] == 0
-            writer.done_writing()
-    assert [len(each) for each in found] == [30, 30, 30, 10]
-    np.testing.assert_allclose(np.concatenate(found), small_model.expected[0], atol=1e-6, rtol=0)
+    two = pa.concat_tables([table[:30], table[30:]])
+    for rows, expected in ((two, small_model.expected[0]), (table[:30], small_model.expected[0][:30])):
+        status, answer, headers = exchanged(client, rows)
+        assert status == 200 and headers["X-Model-Epoch"] == "0"
+        np.testing.assert_allclose(answer["probabilities"].to_numpy(), expected, atol=1e-6, rtol=0)
 
 
-def test_flight_names_what_is_wrong_with_a_batch(server, small_model):
+def test_what_is_wrong_with_a_stream_of_arrow_is_named(client, small_model):
     batch = pa.table(_columns(small_model.instances[:2])).to_batches()[0]
-    with pytest.raises(pa.ArrowInvalid, match="column 'price': type string: expected a number"):
-        exchanged(server, batch.set_column(batch.schema.names.index("price"), "price", pa.array(["1", "2"])))
-    with pytest.raises(pa.ArrowInvalid, match="column 'user' is missing"):
-        exchanged(server, batch.drop_columns(["user"]))
-    with pytest.raises(pa.ArrowKeyError, match="no model 'other'; this server has 'small'"):
-        exchanged(server, batch, "other")
+    twice = batch.rename_columns(["user" if name == "item" else name for name in batch.schema.names])
+    for rows, name, status, message in (
+        (_with(batch, "price", pa.array(["1", "2"])), trained.NAME, 400, "'price': type string: expected a number"),
+        (_with(batch, "price", pa.array([1.0, 1e39])), trained.NAME, 400, "example 1, column 'price': \"inf\" is not"),
+        (batch.drop_columns(["user"]), trained.NAME, 400, "column 'user' is missing"),
+        (twice, trained.NAME, 400, "two columns of the body have the same name"),
+        (batch[:0], trained.NAME, 400, "0 examples: expected 1 to 1024"),
+        (batch, "other", 404, "no model 'other'; this server has 'small'"),
+    ):
+        found, answer, _ = exchanged(client, rows, name)
+        assert found == status and message in answer["error"], answer
+    status, answer, _ = client.ask(_PREDICT, b"ARROW1..", {"Content-Type": ARROW})
+    assert status == 400 and "the body is not a valid Arrow IPC stream" in answer["error"]
+
+
+def _with(batch, name, values):
+    return batch.set_column(batch.schema.names.index(name), name, values)
 
 
 @pytest.mark.parametrize(

@@ -1,44 +1,51 @@
-"""The JSON of answers: predictions and metadata, in TensorFlow Serving's REST form.
+"""The contents of answers: predictions and metadata, in TensorFlow Serving's REST form, or predictions as Arrow.
 
 Source: https://www.tensorflow.org/tfx/serving/api_rest
 """
 
 import base64
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import orjson
+import pyarrow as pa
 
 from ctr_trainer.export.raw_inputs import NUMBER
 from ctr_trainer.live.scoring.refusals import RequestRefused
-from ctr_trainer.live.scoring.request_forms import SIGNATURE
+from ctr_trainer.live.scoring.request_forms import SIGNATURE, Form
 from ctr_trainer.live.scoring.served_model import ServedModel
 
 
-def predictions(outputs: Mapping[str, np.ndarray], of_rows: bool) -> str:
-    """Returns the JSON of the predictions. As in TensorFlow Serving, a single output is written without its name.
+def predictions(outputs: Mapping[str, np.ndarray], form: Form) -> bytes:
+    """Returns predictions as JSON or Arrow. As in TensorFlow Serving, a single output in JSON has no name.
 
-    A float32 has at most 9 significant digits, from which a reader recovers the same float32.
+    A float32 has the fewest digits from which a reader recovers the same float32.
     """
     found: object
     values = {name: _values(array) for name, array in sorted(outputs.items())}
+    if form is Form.ARROW:
+        columns = {name: v if v.ndim == 1 else values[name] for name, v in sorted(outputs.items())}
+        batch, sink = pa.record_batch({name: pa.array(each) for name, each in columns.items()}), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        return sink.getvalue().to_pybytes()
     if len(values) == 1:
         (found,) = values.values()
-    elif of_rows:
+    elif form is Form.ROWS:
         found = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
     else:
         found = values
-    try:
-        return json.dumps({"predictions" if of_rows else "outputs": found}, allow_nan=False)
-    except ValueError:
-        raise RequestRefused("a prediction is not a finite number: the model has diverged", status=500) from None
+    return orjson.dumps({"predictions" if form is Form.ROWS else "outputs": found})
 
 
 def _values(array: np.ndarray) -> list[Any]:
-    if array.dtype == np.float32:
-        return np.vectorize(lambda value: float(f"{value:.9g}"), [object])(array).tolist()
-    return np.vectorize(_text, [object])(array).tolist() if array.dtype == object else array.tolist()
+    if array.dtype == object:
+        return np.vectorize(_text, [object])(array).tolist()
+    text = orjson.dumps(np.ascontiguousarray(array), option=orjson.OPT_SERIALIZE_NUMPY)
+    if array.dtype.kind == "f" and b"null" in text:
+        raise RequestRefused("a prediction is not a finite number: the model has diverged", status=500)
+    return orjson.loads(text)
 
 
 def _text(value: bytes) -> str | dict[str, str]:

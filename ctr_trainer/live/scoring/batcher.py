@@ -2,13 +2,12 @@
 
 import collections
 import concurrent.futures
-import contextlib
 import dataclasses
 import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from ctr_trainer.live.scoring.examples import Examples
 from ctr_trainer.live.scoring.refusals import RequestRefused
@@ -75,21 +74,17 @@ class Batcher:
                 status=429,
             )
 
-    @contextlib.contextmanager
-    def answering(self, examples: Examples) -> "Iterator[concurrent.futures.Future[Scored]]":
-        """Yields the future of `submit`. `refuse_late` counts the request as open until the block ends."""
-        count = examples.count + _EXAMPLES_A_REQUEST
-        with self._changed:
-            if not self._open_examples:
-                self._answered_at = time.monotonic()
-            self._open_examples += count
-        try:
-            yield self.submit(examples)
-        finally:
-            with self._changed:
-                now, self._open_examples = time.monotonic(), self._open_examples - count
-                self._seconds = _MEMORY * self._seconds + now - self._answered_at
-                self._answered, self._answered_at = _MEMORY * self._answered + count, now
+    def note_open(self, examples: Examples) -> None:
+        """Counts a request for `refuse_late` until `note_answered`. One thread calls these three."""
+        if not self._open_examples:
+            self._answered_at = time.monotonic()
+        self._open_examples += examples.count + _EXAMPLES_A_REQUEST
+
+    def note_answered(self, examples: Examples) -> None:
+        count, now = examples.count + _EXAMPLES_A_REQUEST, time.monotonic()
+        self._open_examples -= count
+        self._seconds = _MEMORY * self._seconds + now - self._answered_at
+        self._answered, self._answered_at = _MEMORY * self._answered + count, now
 
     def submit(self, examples: Examples) -> "concurrent.futures.Future[Scored]":
         """Adds the examples of a request. If the future is cancelled before its batch begins, nothing is scored.
@@ -153,7 +148,7 @@ class Batcher:
             joint_widths = tuple(map(max, pairs))
             if batch and (
                 joint_count > self._limits.max_batch_size
-                or joint_count * sum(joint_widths) > self._limits.max_values
+                or joint_count * (examples.inputs.fixed + sum(joint_widths)) > self._limits.max_values
                 or not examples.may_join(batch[0].examples)
             ):
                 break

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ctr_trainer.export.raw_inputs import DIGITS, NUMBER, RawColumn, RawInputs
+from ctr_trainer.export.raw_inputs import DIGITS, NUMBER, TEXT, RawColumn, RawInputs
 from ctr_trainer.live.scoring.refusals import RequestRefused, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
@@ -22,8 +21,8 @@ from ctr_trainer.settings.command_flags import ScoreLimits
 LIMIT = "a limit that grows with max_examples"
 _WEIGHT = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MOST = float(np.finfo(np.float32).max)
-# float32[B] of numbers, object[B] of bytes, or B lists of bytes.
-Column = np.ndarray | list[list[bytes]]
+# B numbers or None, B texts, or B lists of texts.
+Column = np.ndarray | list[Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +53,7 @@ class Examples:
             return parts[0]
         columns: dict[str, Column] = {}
         for raw in parts[0].inputs.columns:
-            values = [part.columns[raw.name] for part in parts]
-            columns[raw.name] = list(itertools.chain(*values)) if raw.is_list else np.concatenate(values)
+            columns[raw.name] = [*itertools.chain.from_iterable([part.columns[raw.name] for part in parts])]
         return cls(parts[0].inputs, sum(part.count for part in parts), columns)
 
     def may_join(self, other: "Examples") -> bool:
@@ -66,29 +64,28 @@ class Examples:
         """Returns the same examples, each with its own copy of the context's values."""
         columns = dict(self.columns)
         for name in self.context:
-            value = columns[name]
-            columns[name] = np.repeat(value, self.count) if isinstance(value, np.ndarray) else value * self.count
+            columns[name] = [*columns[name]] * self.count
         return dataclasses.replace(self, columns=columns, context=frozenset())
 
     @functools.cached_property
     def widths(self) -> tuple[int, ...]:
-        """The number of values per example of each column in `arrays`; for lists, the length of the longest list.
+        """The number of values per example of each column of `RawInputs.varying`: the length of the longest list.
 
         A text that the graph splits counts as its longest list.
         """
-        return tuple(_width(each, self.columns[each.name]) for each in self.inputs.columns)
+        return tuple(_width(each, self.columns[each.name]) for each in self.inputs.varying)
 
     @property
     def values(self) -> int:
         """The number of values in all arrays of `arrays`, with a value of the context counted once per example."""
-        return self.count * sum(self.widths)
+        return self.count * (self.inputs.fixed + sum(self.widths))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the inputs of an exported graph by column name: float32[B], string[B] or string[B, N].
 
         B is 1 for a column of the context.
         """
-        return {f.name: _array(self.columns[f.name]) for f in self.inputs.columns}
+        return {f.name: _array(f, self.columns[f.name]) for f in self.inputs.columns}
 
 
 def column_of(raw: RawColumn, values: Sequence[Any], most: int, where: str) -> Column:
@@ -102,18 +99,16 @@ def column_of(raw: RawColumn, values: Sequence[Any], most: int, where: str) -> C
     """
     if raw.kind == NUMBER:
         for place, value in enumerate(values):
-            if value is not None and (type(value) not in (float, int) or not _fits(value)):
+            is_number = type(value) in (float, int) and (-_MOST <= value <= _MOST or value != value)
+            if value is not None and not is_number:
                 raise _refusal(raw, value, where.format(place))
-        return np.array([math.nan if value is None else value for value in values], np.float32)
+        return [*values]
     if raw.is_list:
         return [_list(raw, value, most, where.format(place)) for place, value in enumerate(values)]
-    found = np.empty(len(values), object)
     try:
-        found[:] = list(map(str.encode, values))  # Nearly all columns contain only strings.
+        return [*map(str.encode, values)]  # Nearly all columns contain only strings.
     except (TypeError, UnicodeEncodeError):
-        for place, value in enumerate(values):
-            found[place] = _bytes(raw, value, value, where.format(place))
-    return found
+        return [_bytes(raw, value, value, where.format(place)) for place, value in enumerate(values)]
 
 
 def _width(raw: RawColumn, values: Column) -> int:
@@ -123,10 +118,14 @@ def _width(raw: RawColumn, values: Column) -> int:
     return 1 + sum(counts)
 
 
-def _array(column: Column) -> np.ndarray:
+def _array(raw: RawColumn, column: Column) -> np.ndarray:
     """Returns a column as an array. Lists become object[B, N] of bytes, padded with b"" at the end."""
-    if isinstance(column, np.ndarray):
-        return column
+    if raw.kind == NUMBER:
+        return np.array(column, np.float32)  # A None becomes NaN.
+    if not raw.is_list:
+        texts = np.empty(len(column), object)
+        texts[:] = column
+        return texts
     longest = max(map(len, column), default=0)
     out = np.full((len(column), longest), b"", object)
     for row, values in zip(out, column, strict=True):
@@ -134,17 +133,22 @@ def _array(column: Column) -> np.ndarray:
     return out
 
 
-def of_arrow(raw: RawColumn, column: pa.Array, limits: ScoreLimits, where: str) -> Column:
-    """Converts the Arrow array of a column, see `request_forms.of_flight`. For `where`, see `column_of`."""
+def arrow_column(raw: RawColumn, column: pa.Array, limits: ScoreLimits, where: str) -> Column:
+    """Converts the Arrow array of a column, see `request_forms.of_arrow`. For `where`, see `column_of`."""
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    kind = column.type
+    if raw.kind == TEXT and kind in (pa.string(), pa.binary()):
+        texts = column.view(pa.binary())
+        return (texts.fill_null(b"") if texts.null_count else texts).to_numpy(zero_copy_only=False)
     if raw.kind != NUMBER:
         try:
             return column_of(raw, column.to_pylist(), limits.max_list_length, where)
         except (ValueError, OverflowError) as error:  # A text that is not UTF-8, or a time that Python does not have.
             raise RequestRefused(f"column {raw.name!r}: {error}: expected {raw.expected}") from None
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
         raise RequestRefused(f"column {raw.name!r}: type {kind}: expected {raw.expected}")
-    values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):
+        values = column.to_numpy(zero_copy_only=False).astype(np.float32)
     if np.isinf(values).any():
         raise _refusal(raw, "inf", where.format(int(np.isinf(values).argmax())))
     return values

@@ -23,10 +23,10 @@ class ScoreMetrics:
         self._keys = self._counter("keys", "Distinct keys whose rows were read")
         self._refreshes = self._counter("refreshes", "Looks for a newer record", "outcome")
 
-    def note_request(self, transport: str, status: int, seconds: float) -> None:
+    def note_request(self, status: int, seconds: float) -> None:
         """Counts an answered request."""
-        self._requests.labels(transport, str(status)).inc()
-        self._request_seconds.labels(transport).observe(seconds)
+        self._requests.labels("http", str(status)).inc()
+        self._request_seconds.labels("http").observe(seconds)
 
     def note_batch(self, scored: Scored, examples: int, waited: float) -> None:
         """Counts a batch, whose first request waited so many seconds."""

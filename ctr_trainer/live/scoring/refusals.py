@@ -18,7 +18,6 @@ class RequestRefused(UserError):
 
     _HEADERS: ClassVar[dict[int, dict[str, str]]] = {
         401: {"WWW-Authenticate": "Bearer"},
-        408: {"Connection": "close"},
         **dict.fromkeys((429, 503, 504), {"Retry-After": "1"}),
     }
 

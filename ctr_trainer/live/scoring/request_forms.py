@@ -1,22 +1,32 @@
-"""The forms of a request: rows, columns, and one context with many candidates; over HTTP and Arrow Flight."""
+"""The forms of a request: rows, columns, and one context with many candidates; as JSON or as a stream of Arrow."""
 
+import enum
+import functools
 import json
+import operator
 from collections.abc import Collection, Iterable, Mapping
 
-import pyarrow as pa
+import orjson
 
 from ctr_trainer.export.raw_inputs import NUMBER, RawInputs
-from ctr_trainer.live.scoring.examples import LIMIT, Examples, column_of, of_arrow
+from ctr_trainer.live.arrow_messages import ArrowMessages, BadArrow, TooMuchArrow
+from ctr_trainer.live.scoring.examples import LIMIT, Column, Examples, arrow_column, column_of
 from ctr_trainer.live.scoring.refusals import RequestRefused, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
-SIGNATURE = "serving_default"
+SIGNATURE, ARROW = "serving_default", "application/vnd.apache.arrow.stream"
 _CONTEXT, _CANDIDATES, _CANDIDATE = "context", "candidates", "candidate"
 _FORMS = '{"instances": [...]}, {"inputs": {...}} or {"context": {...}, "candidates": [...]}'
 
 
-def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Examples, bool]:
-    """Returns the examples in the body of a prediction request, and whether the body consists of rows."""
+class Form(enum.Enum):
+    """The form of an answer."""
+
+    ROWS, COLUMNS, ARROW = "rows", "columns", "arrow"
+
+
+def of_json(inputs: RawInputs, body: bytearray, limits: ScoreLimits) -> tuple[Examples, Form]:
+    """Returns the examples in the body of a prediction request, and the form of its answer."""
     found = _parsed(body, limits, "the body")
     forms = ["instances" in found, "inputs" in found, _CONTEXT in found or _CANDIDATES in found]
     if forms.count(True) != 1:
@@ -24,10 +34,10 @@ def of_json(inputs: RawInputs, body: bytes, limits: ScoreLimits) -> tuple[Exampl
     if found.get("signature_name", SIGNATURE) != SIGNATURE:
         raise RequestRefused(f'"signature_name": the only signature is {SIGNATURE!r}')
     if "inputs" in found:
-        return _of_columns(inputs, found["inputs"], limits), False
+        return _of_columns(inputs, found["inputs"], limits), Form.COLUMNS
     if "instances" in found:
-        return of_rows(inputs, found["instances"], limits), True
-    return of_rows(inputs, found.get(_CANDIDATES), limits, _object(found.get(_CONTEXT, {}), '"context"')), True
+        return of_rows(inputs, found["instances"], limits), Form.ROWS
+    return of_rows(inputs, found.get(_CANDIDATES), limits, _object(found.get(_CONTEXT, {}), '"context"')), Form.ROWS
 
 
 def of_rows(inputs: RawInputs, rows: object, limits: ScoreLimits, context: Mapping | None = None) -> Examples:
@@ -47,7 +57,9 @@ def of_rows(inputs: RawInputs, rows: object, limits: ScoreLimits, context: Mappi
     _check_count(len(rows), limits, what)
     _check_names(inputs, shared, (_object(each, f"{what} {place}") for place, each in enumerate(rows)), where)
     own = [f for f in inputs.columns if f.name not in shared]
-    columns = {f.name: column_of(f, [each[f.name] for each in rows], limits.max_list_length, where) for f in own}
+    columns = dict[str, Column]()
+    for f in own:
+        columns[f.name] = column_of(f, [*map(operator.itemgetter(f.name), rows)], limits.max_list_length, where)
     return _examples(inputs, len(rows), shared, columns, limits)
 
 
@@ -72,28 +84,40 @@ def _of_columns(inputs: RawInputs, columns: object, limits: ScoreLimits) -> Exam
     return _examples(inputs, count, {}, made, limits)
 
 
-def of_flight(inputs: RawInputs, batch: pa.RecordBatch, metadata: bytes, limits: ScoreLimits) -> Examples:
-    """Returns the examples, or the candidates, in a RecordBatch with the columns of the examples.
+def of_arrow(inputs: RawInputs, body: bytearray, limits: ScoreLimits) -> tuple[Examples, Form]:
+    """Returns the examples, or the candidates, in an Arrow IPC stream with the columns of the examples.
 
     Numbers may have any numeric type. Texts are strings, binaries or integers, plain or dictionary-encoded, and lists
-    are lists of texts. A null is a missing value.
-
-    `metadata`: b"", or for candidates the JSON `{"context": {column: value}}`.
+    are lists of texts. A null is a missing value. The schema's metadata `context` is the JSON {column: value} of the
+    columns that all candidates share.
     """
+    try:
+        table = _messages(limits).read_all(bytes(body))
+    except BadArrow as error:
+        status = 413 if isinstance(error, TooMuchArrow) else 400
+        raise RequestRefused(f"the body {error}", status) from None
     context, what = dict[str, object](), "example"
-    if metadata:
-        found = _parsed(metadata, limits, "app_metadata")
-        if found.keys() != {_CONTEXT}:
-            raise RequestRefused('app_metadata is not {"context": {"column": value, ...}}')
-        context, what = _object(found[_CONTEXT], '"context"'), _CANDIDATE
-    _check_names(inputs, context, [dict.fromkeys(batch.schema.names)], "columns")
-    _check_count(len(batch), limits, what)
-    own = [f for f in inputs.columns if f.name not in context]
-    columns = {f.name: of_arrow(f, batch[f.name], limits, f"{what} {{}}") for f in own}
-    return _examples(inputs, len(batch), context, columns, limits)
+    if text := (table.schema.metadata or {}).get(_CONTEXT.encode()):
+        context, what = _parsed(text, limits, "the metadata `context` of the schema"), _CANDIDATE
+    names = table.schema.names
+    if len({*names}) < len(names):
+        raise RequestRefused("two columns of the body have the same name: give each column once")
+    _check_names(inputs, context, [dict.fromkeys(names)], "columns")
+    _check_count(len(table), limits, what)
+    batches = table.to_batches()
+    batch = batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]
+    own, arrays = [f for f in inputs.columns if f.name not in context], dict(zip(names, batch.columns, strict=True))
+    columns = {f.name: arrow_column(f, arrays[f.name], limits, f"{what} {{}}") for f in own}
+    return _examples(inputs, len(table), context, columns, limits), Form.ARROW
 
 
-def _parsed(body: bytes, limits: ScoreLimits, what: str) -> dict:
+@functools.lru_cache
+def _messages(limits: ScoreLimits) -> ArrowMessages:
+    """Returns a reader of one thread, which need not check the same schema twice."""
+    return ArrowMessages(limits.max_body_bytes, limits.max_values, LIMIT)
+
+
+def _parsed(body: bytes | bytearray, limits: ScoreLimits, what: str) -> dict:
     # Each value except the first follows a comma or a bracket. An empty object takes 30 times the memory of its text.
     most = 2 * limits.max_values
     if len(body) > most and sum(map(body.count, (b",", b"[", b"{"))) > most:
@@ -101,12 +125,19 @@ def _parsed(body: bytes, limits: ScoreLimits, what: str) -> dict:
             f"{what} has over {most} commas and brackets, {LIMIT}: send fewer examples at a time", status=413
         )
     try:
-        found = json.loads(body)
+        found = _loaded(body)
     except (ValueError, RecursionError) as error:
         raise RequestRefused(f"{what} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise RequestRefused(f"{what} is not a JSON object; expected {_FORMS}")
     return found
+
+
+def _loaded(body: bytes | bytearray) -> object:
+    try:
+        return orjson.loads(body)
+    except ValueError:
+        return json.loads(body)  # It also takes NaN, as Python's clients send.
 
 
 def _object(value: object, where: str) -> dict:
@@ -124,16 +155,16 @@ def _check_count(count: int, limits: ScoreLimits, what: str) -> None:
 def _check_names(inputs: RawInputs, context: Collection[str], rows: Iterable[Mapping], where: str) -> None:
     """Refuses an unknown column, and a row that lacks a column or repeats a column of the context."""
     _check_known(inputs, context, _CONTEXT)
-    right: object = None  # The names of the last row. In most requests, all rows have the same names.
+    right: object = None  # The names of the last row. In most requests, all rows have the same names in one order.
     for place, row in enumerate(rows):
-        names = row.keys()
+        names = [*row]
         if names == right:
             continue
         both = next((name for name in names if name in context), None)
         if both is not None:
             raise RequestRefused(f"{where.format(place)}: column {shown(both)} is in the context as well: give it once")
         _check_known(inputs, names, where.format(place))
-        missing = next((f for f in inputs.columns if f.name not in names and f.name not in context), None)
+        missing = next((f for f in inputs.columns if f.name not in row and f.name not in context), None)
         if missing is not None:
             raise RequestRefused(
                 f"{where.format(place)}: column {missing.name!r} is missing: expected {missing.expected}"
@@ -142,8 +173,7 @@ def _check_names(inputs: RawInputs, context: Collection[str], rows: Iterable[Map
 
 
 def _check_known(inputs: RawInputs, names: Collection[str], where: str) -> None:
-    known = {raw.name for raw in inputs.columns}
-    unknown = next((name for name in names if name not in known and name not in inputs.ignored), None)
+    unknown = next((name for name in names if name not in inputs.known), None)
     if unknown is not None:
         reads = ", ".join(raw.name for raw in inputs.columns) or "no column"
         raise RequestRefused(f"{where}: unknown column {shown(unknown)}; the model reads {reads}")
@@ -153,7 +183,7 @@ def _examples(
     inputs: RawInputs, count: int, context: Mapping[str, object], columns: dict, limits: ScoreLimits
 ) -> Examples:
     size = 0
-    shared = [f for f in inputs.columns if f.name in context]
+    shared = [f for f in inputs.columns if f.name in context] if context else []
     for f in shared:
         column = columns[f.name] = column_of(f, [context[f.name]], limits.max_list_length, _CONTEXT)
         if f.kind != NUMBER:

@@ -66,7 +66,7 @@ class Scored:
     def part(self, first: int, count: int) -> "Scored":
         """Returns the predictions of `count` examples, starting at number `first`."""
         outputs = {name: values[first : first + count] for name, values in self.outputs.items()}
-        return dataclasses.replace(self, outputs=outputs)
+        return Scored(outputs, self.freshness, self.seconds, self.distinct_keys)
 
 
 class ServedModel:

@@ -12,7 +12,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from ctr_trainer.embedding.service.security import ServerSecurity, split_address
 from ctr_trainer.live.publication.places import RowReader, open_reader
 from ctr_trainer.live.scoring.batcher import Batcher
-from ctr_trainer.live.scoring.flight_server import FlightScorer
 from ctr_trainer.live.scoring.http_app import HttpApp
 from ctr_trainer.live.scoring.http_server import HttpServer
 from ctr_trainer.live.scoring.live_model import LiveModel
@@ -30,8 +29,7 @@ class ScoreServer:
     `open_reader`: opens the publication; see `LiveModel`.
 
     Attributes:
-      host, port: the HTTP address.
-      flight_port: the port of Arrow Flight, or None.
+      host, port: the address.
 
     Raises UserError: a port is taken, a token or key file is missing, or other machines could connect without a token.
     """
@@ -48,11 +46,6 @@ class ScoreServer:
             stack.callback(live.close)
             self._batcher = Batcher(lambda examples: live.model.score(examples), flags.limits, metrics.note_batch)
             stack.callback(self._batcher.close)
-            self.flight_port: int | None = None
-            if flags.flight_port >= 0:
-                flight = FlightScorer(flags, live, self._batcher, metrics, security)
-                stack.callback(flight.stop, flags.stop_secs)
-                self.flight_port = flight.port
             self._http = HttpServer(HttpApp(flags, live, self._batcher, metrics, security.token), flags)
             self._closing = stack.pop_all()
         self.port = self._listening.getsockname()[1]
@@ -64,7 +57,7 @@ class ScoreServer:
         """
         with self._closing:
             self._live.start()
-            self._http.run(sockets=[self._listening])
+            self._http.run(self._listening)
         if self._live.failure is not None:
             raise self._live.failure
 
@@ -105,12 +98,9 @@ def serve(flags: ScoreFlags) -> None:
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     server = ScoreServer(flags, lambda: open_reader(flags.model, flags.redis, flags.cache_rows))
-    # While uvicorn runs, it has its own handlers; when it ends, it raises the signal again.
     with child.handling_signals(lambda *_: server.stop()):
         scheme = "https" if flags.tls_cert else "http"
         _log.info("scoring server on %s://%s:%d, try it there by hand", scheme, server.host, server.port)
-        if server.flight_port:
-            _log.info("Arrow Flight on %s:%d", server.host, server.flight_port)
         if flags.port_file:
             LocalPath(flags.port_file).write_text(f"{server.host}:{server.port}")
         server.run()
@@ -125,6 +115,7 @@ def _listen(flags: ScoreFlags) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, flags.shared_port)
         listening.bind((host.strip("[]"), port))
         listening.listen()
     except OSError as error:
