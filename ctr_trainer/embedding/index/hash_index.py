@@ -7,7 +7,8 @@ from ctr_trainer.embedding.memory.growable_array import TableMemory
 
 _FIRST_BUCKETS = 1024
 _MOST_BUCKETS = 1 << 32
-_HASHES = 1 << 32  # The number of values of a hash's high half; `sample` selects a range of them.
+_HASHES = 1 << 32  # The number of values of a hash's high half; `sample` selects ranges of them.
+_DRAWN_TOGETHER = 16  # About as many keys are in each of these ranges.
 # Each new key moves the entries of this number of old buckets. So all entries have moved after as many new keys as 1/24
 # of the number of old buckets. The moves for up to _KEYS_A_MOVE new keys are made together.
 _MOVED_A_KEY = 24
@@ -106,14 +107,16 @@ class Index:
     def sample(self, origin: int, share: float) -> np.ndarray:
         """Returns int64[n], the slots of a random sample of about the fraction `share` of the keys.
 
-        Which keys are drawn depends on the keys and `origin`, not on their slots.
+        Which keys are drawn depends on the keys and `origin`, not on their slots. They come from many small ranges of
+        hashes: if the keys of a sample are removed, all clusters of the index become shorter alike.
         """
-        width = min(int(share * _HASHES), _HASHES)
+        ranges = max(int(share * len(self)) // _DRAWN_TOGETHER, 1) if share < 1 else 1
+        width = int(min(share, 1) * _HASHES) // ranges
         start = int(key_kernels.mix(np.uint64(origin % 2**64))) % _HASHES
-        room = int(len(self) * width / _HASHES * 1.1) + 1000
+        room = int(len(self) * share * 1.1) + 1000
         while True:
             slots = np.empty(room, np.int64)
-            count = index_maintenance.sample(self._buckets, self._old, self._keys.array, start, width, slots)
+            count = index_maintenance.sample(self._buckets, self._old, self._keys.array, start, width, ranges, slots)
             if count <= room:
                 return slots[:count]
             room = count

@@ -101,14 +101,22 @@ def _sample(buckets: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots
     return count
 
 
-@kernel(types.int64(BUCKETS, BUCKETS, KEYS, types.uint64, types.uint64, KEYS_OUT))
-def sample(buckets: np.ndarray, old: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots: np.ndarray) -> int:
-    """Fills `slots` with the slots of the keys for which (high half of the hash - start) modulo 2**32 is below `width`.
+@kernel(types.int64(BUCKETS, BUCKETS, KEYS, types.uint64, types.uint64, types.uint64, KEYS_OUT))
+def sample(
+    buckets: np.ndarray, old: np.ndarray, keys: np.ndarray, start: Int, width: Int, ranges: Int, slots: np.ndarray
+) -> int:
+    """Fills `slots` with the slots of the keys of which the high half of the hash is in one of some ranges.
 
-    Returns the number of these keys, even if `slots` has room for fewer.
+    There are `ranges` of them, each of `width` hashes, at equal distances modulo 2**32; one begins at `start`. Returns
+    the number of these keys, even if `slots` has room for fewer.
     """
-    count = _sample(buckets, keys, start, width, slots, 0)
-    return _sample(old, keys, start, width, slots, count) if old.size else count
+    count, distance = 0, (_LOW + np.uint64(1)) // ranges
+    for _ in range(ranges):
+        count = _sample(buckets, keys, start, width, slots, count)
+        if old.size:
+            count = _sample(old, keys, start, width, slots, count)
+        start = (start + distance) & _LOW
+    return count
 
 
 @kernel()

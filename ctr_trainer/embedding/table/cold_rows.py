@@ -106,6 +106,7 @@ class ColdRows:
       looked_up: the number of keys that lookups asked the table for since the start.
       reads: the number of keys that were looked for on disk since the start.
       found: the number of these keys that were there.
+      written: the number of rows that were written since the start.
     """
 
     def __init__(self, disk: Disk, row_bytes: int) -> None:
@@ -125,7 +126,7 @@ class ColdRows:
         self._guard, self._fetched = threading.Lock(), dict[int, bytes]()
         self._written = list[set[int]]()  # For each running `fetch`, the keys that were written meanwhile.
         self._checked, self._saved, self._links = dict[str, tuple[int, int]](), dict[str, Path](), 0
-        self.count = self.looked_up = self.reads = self.found = 0
+        self.count = self.looked_up = self.reads = self.found = self.written = 0
         self._db: Any = None
         self._open()
 
@@ -179,6 +180,7 @@ class ColdRows:
             put(names[8 * at : 8 * at + 8], data[width * at : width * at + width])
         self._change(batch, keys)
         self.count += len(keys)
+        self.written += len(keys)
 
     def remove(self, keys: np.ndarray) -> np.ndarray:
         """Removes keys, int64[n], that the table does not have; returns those that were here."""

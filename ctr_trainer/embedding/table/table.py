@@ -369,7 +369,8 @@ class Table:
             return
         assert self.limits.usage is not None
         excess = max(excess, int(self.most_in_memory * _LEAVING_SHARE))
-        slots = self.limits.usage.lowest(self._index, excess, "age", needed, excess)
+        # Another sample each time: rows of the same one would leave again and again.
+        slots = self.limits.usage.lowest(self._index, excess, "age", needed, self.cold.written)
         keys = self.keys[slots]
         self.cold.write(keys, self.stored[slots].view(np.uint8), np.stack(self.limits.usage.get(slots)))
         for watcher in self.watchers:

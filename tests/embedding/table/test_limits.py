@@ -202,7 +202,7 @@ def test_ttl_evicts_rows_not_trained_for_longer(scanned, found, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [700, 200_000, 260_000])  # Within one region of buckets, and while they grow.
-def test_a_sample_of_the_index_is_the_keys_of_a_part_of_the_hashes(count):
+def test_a_sample_of_the_index_is_the_keys_of_some_ranges_of_hashes(count):
     keys = np.random.default_rng(count).integers(1, 2**62, count)
     index, other = Index(), Index()
     index.find_or_add(keys)
@@ -210,8 +210,11 @@ def test_a_sample_of_the_index_is_the_keys_of_a_part_of_the_hashes(count):
     for share in (0.0, 0.01, 0.4, 1.0):
         for origin in (-3, 7, 2**63 - 1):
             sample = index.keys[index.sample(origin, share)]
-            start = int(mix(np.uint64(origin % 2**64))) % 2**32
-            expected = [(int(mix(np.uint64(key))) // 2**32 - start) % 2**32 < share * 2**32 for key in keys[:700]]
+            ranges = max(int(share * count) // 16, 1) if share < 1 else 1
+            start, distance = int(mix(np.uint64(origin % 2**64))) % 2**32, 2**32 // ranges
+            after = [(int(mix(np.uint64(key))) // 2**32 - start) % 2**32 for key in keys[:700]]
+            width = int(share * 2**32) // ranges
+            expected = [here // distance < ranges and here % distance < width for here in after]
             np.testing.assert_array_equal(np.isin(keys[:700], sample), expected)
             np.testing.assert_array_equal(np.sort(sample), np.sort(other.keys[other.sample(origin, share)]))
             assert len(sample) == len(np.unique(sample)) == pytest.approx(share * count, abs=5 * count**0.5)
@@ -246,6 +249,14 @@ def test_room_is_made_also_where_nearly_all_rows_are_of_the_batch_at_hand():
     assert len(table) == 100_000
     assert (table.find(np.arange(1, 99_991)) >= 0).all()
     assert np.count_nonzero(table.find(np.arange(1_000_001, 1_000_021)) >= 0) == 10
+
+
+def test_evictions_leave_clusters_of_the_index_short():
+    table, rng = _table(max_rows=200_000, eviction="lfu"), np.random.default_rng(1)
+    for _ in range(300):
+        table.find_or_create(rng.integers(1, 2**62, 2000))
+    used = np.append(table._index._buckets != 0, False)
+    assert np.diff(np.flatnonzero(~used)).max() < 500
 
 
 @pytest.mark.slow
