@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
+from ctr_trainer.data.read_ahead import OrderedMap
 from ctr_trainer.data.row_order import progress
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -28,6 +28,8 @@ from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import PHASES, Clock
 from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
+
+_FETCHING = 3  # Batches whose rows are read from disk concurrently.
 
 
 class BatchInput(GraphInput):
@@ -129,7 +131,7 @@ class BatchFeed(Feed):
         reader, self._per_step = inputs.reader, step.accumulation_steps if step is not None else 1
         self._read_latency = Latency(PHASES["read"].operation)
         self._count: int | None = None  # Of the reader's own batches, once it has ended.
-        self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = read_ahead((), 0)
+        self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = OrderedMap((), ())
         self._rows_of: list[str] = []
         if (training := self._training) is not None and training.gradients:
             # The rate and the share belong to the whole step. Fetching them with an earlier micro-batch would exchange
@@ -150,7 +152,11 @@ class BatchFeed(Feed):
         done, per_epoch = self.epochs_after(0), self.inputs.batches_per_epoch
         self.new_keys.limit = float("inf") if done is None or per_epoch is None else (1 - done) * per_epoch
         self.embeddings.begin()
-        self._ahead = read_ahead(self.embeddings.prepare(self._whole_steps()), self._prefetch_batches)
+        # While a disk reads the rows of one batch, it gets the requests of the next ones.
+        threads = min(self._prefetch_batches, _FETCHING if self.embeddings.on_disk else 1)
+        prepared = self.embeddings.prepare(self._whole_steps())
+        fetches = [self.embeddings.fetch] * threads
+        self._ahead = OrderedMap(fetches, prepared, "prefetching", ahead=self._prefetch_batches + 1)
         self.examples = 0
 
     def begin_training(self, session: tf1.Session, step: int) -> None:

@@ -135,7 +135,7 @@ class Embeddings:
     - the steps during which that sync runs, fewer than N because the next sync waits for it; 0 if syncs are strict;
     - the batches by which the row was pulled ahead, at most 2 `prefetch_batches`; 0 if syncs are strict.
 
-    Threads: the training thread calls all methods, except that `prepare` may run in its own thread.
+    Threads: the training thread calls all methods, but `prepare` may run in its own thread, and `fetch` in several.
 
     Args:
       dense: the rows of a dense optimizer in a training.
@@ -143,6 +143,7 @@ class Embeddings:
       lookup_latency: OpsEmbeddingLookup: time of each request for rows or, without a service, each lookup in a table.
       push_latency: OpsPushGrad: time of each request that sends changes or, without a service, each update of a table.
 
+    `on_disk`: whether `fetch` may have to read.
     `latencies`: these latencies, that of the syncs, and OpsLocalLookup: time of each lookup in a copy of the service's
     rows that needs no request.
     """
@@ -165,6 +166,7 @@ class Embeddings:
         self._gradients, self.syncs, self._ahead, self.new_keys = gradients, syncs, ahead, new_keys
         self._lookup, self._local, self._push = lookup_latency, Latency("OpsLocalLookup"), push_latency
         self.latencies = [self._lookup, self._local, self._push, syncs.latency]
+        self.on_disk = any(each.on_disk for each in rows.values())
         self._evicts = distributed.is_chief() and any(each.config.evicts for each in rows.values())
 
     def begin(self) -> None:
@@ -194,12 +196,15 @@ class Embeddings:
             prepared = [
                 (batch, {name: inputs.lookup(batch) for name, inputs in self._inputs.items()}) for batch in group
             ]
-            for _, lookups in prepared:
-                for name, lookup in lookups.items():
-                    self.rows[name].fetch(lookup.unique)
             since: Mapping[str, int] = self._pull_ahead([lookups for _, lookups in prepared]) if ahead else {}
             for batch, lookups in prepared:
                 yield batch, {name: (lookup, since.get(name)) for name, lookup in lookups.items()}
+
+    def fetch(self, prepared: tuple[Batch, Lookups]) -> tuple[Batch, Lookups]:
+        """Reads rows on disk that a batch of `prepare` will look up, and returns the batch."""
+        for name, (lookup, _) in prepared[1].items():
+            self.rows[name].fetch(lookup.unique)
+        return prepared
 
     def look_up(self, lookups: Lookups, create: bool) -> tuple[dict[Any, np.ndarray], list[TableLookup]]:
         """Returns the feed_dict of the embedding inputs of a batch, and the lookup in each table.

@@ -145,6 +145,11 @@ class WorkerRows(abc.ABC):
         return
 
     @property
+    def on_disk(self) -> bool:
+        """Whether `fetch` may have to read."""
+        return False
+
+    @property
     def asks(self) -> bool:
         """Whether the store may have rows that this worker lacks."""
         return False
@@ -173,6 +178,10 @@ class TableRows(WorkerRows):
 
     def fetch(self, keys: np.ndarray) -> None:
         self._table.fetch(keys)
+
+    @property
+    def on_disk(self) -> bool:
+        return self._table.cold is not None
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         lock = self._table.lock

@@ -294,8 +294,9 @@ class ColdRows:
         ]
         with _told(self._place):
             values = [value or _ABSENT for part in self._readers.map(self._db.get, parts) for value in part]
-        self.reads += len(values)
-        self.found += sum(map(bool, values))
+        with self._guard:
+            self.reads += len(values)
+            self.found += sum(map(bool, values))
         return values
 
     def _unpacked(self, values: Sequence[bytes | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
