@@ -140,7 +140,8 @@ def _until_shown(appender: Appender, client: Client, seconds: float, log: pathli
     while waiting or now < began + seconds:
         marked = len(waiting) + len(found)
         if began + marked * MARK_SECONDS <= now < began + seconds:
-            row = {**like, "label": 1, "C1": f"marked {marked}"}
+            # Labels alternate, so that the score stays near 0.5, where it shows each change.
+            row = {**like, "label": marked % 2, "C1": f"marked {marked}"}
             appender.append(row)
             waiting.append((row, time.monotonic()))
         asked, waiting = waiting[:64], waiting[64:]

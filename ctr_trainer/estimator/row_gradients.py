@@ -163,8 +163,8 @@ def _merged(parts: Sequence[TableGradients]) -> TableGradients:
 class RowSync:
     """Syncs the copies of all tables concurrently every `sync_steps` steps, in the background or strictly.
 
-    The syncs of the ranks are spread over `sync_steps`, unless a sync is a collective. With a publication, a worker
-    also syncs when half of the seconds between two publications have passed, because a publication reads the service.
+    The syncs of the ranks are spread over `sync_steps`, unless a sync is a collective. A publication reads the service,
+    so rank 0 also syncs before each of its records, and the other groups when half of `publish.secs` has passed.
     A step waits only if the next sync is due and the previous one has not ended.
 
     A strict sync is a collective: all groups push at the same step, in rank order, and wait for each other, so that the
@@ -201,7 +201,7 @@ class RowSync:
         self.wait_ms: float | None = None
         self.steps, rank, size = config.embedding.sync_steps, distributed.rank(), distributed.size()
         self._offset = 0 if self.is_strict else rank * self.steps // size
-        by_clock = config.publish.to and not (self.is_strict or config.deterministic)
+        by_clock = config.publish.to and group.groups > 1 and not config.deterministic
         self._seconds = EverySeconds(config.publish.secs / 2) if by_clock else None
 
     def sync_if_due(self, step: int, clock: Clock) -> None:
@@ -214,6 +214,11 @@ class RowSync:
                 self.wait_ms = 1000 * clock.lasted()
             if self._seconds:
                 self._seconds.begin()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sync runs in the background. Any thread may ask."""
+        return self._background.is_busy
 
     def on_all(self, call: Callable[[str, RowCopies], _T]) -> dict[str, _T]:
         """Returns a dict of table name -> `call(name, copies)`. Waits for all calls before it raises an error."""

@@ -1,5 +1,6 @@
 """A publication in a real cluster: three primaries with a replica each, which are killed, and filled up."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import os
@@ -69,6 +70,20 @@ def test_epochs_are_delivered_and_read(url, tmp_path, dtype):
     assert_there(url, published)
 
 
+def test_a_commit_wakes_a_reader_that_waits_and_is_not_reported_twice(url, tmp_path):
+    published = Published(tmp_path)
+    with target_of(url) as target, contextlib.ExitStack() as stack:
+        deliver_all(tmp_path, target)
+        reader, ended = stack.enter_context(reading(url)), threading.Event()
+        reader.await_newer(0.01, ended)  # The commit of the base.
+        assert not reader.await_newer(0.01, ended)
+        published.epoch([2])
+        waiting = concurrent.futures.ThreadPoolExecutor(1).submit(reader.await_newer, 4.0, ended)
+        deliver_all(tmp_path, target)
+        assert waiting.result() and reader.refresh().epoch == 1
+        assert not reader.await_newer(0.01, ended)
+
+
 def test_a_reader_two_epochs_behind_learns_it_from_rows_and_removed_keys(url, tmp_path):
     published = Published(tmp_path)
     with target_of(url) as target:
@@ -117,7 +132,7 @@ def test_a_rollback_is_a_new_generation_and_the_rows_of_the_old_one_go(url, tmp_
         assert_there(url, rolled_back)
         target.tidy()
         assert_there(url, rolled_back)
-    assert sum(cluster.ask(port, "DBSIZE") for port in cluster.primaries()) == 45 + 3 + BUCKETS
+    assert sum(cluster.ask(port, "DBSIZE") for port in cluster.primaries()) == 45 + 4 + BUCKETS
 
 
 def test_a_second_publisher_is_refused_and_takes_over_from_a_suspended_one(url, tmp_path):

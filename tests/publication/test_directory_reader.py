@@ -1,5 +1,7 @@
+import concurrent.futures
 import contextlib
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -62,6 +64,21 @@ def test_rows_and_tower_of_newer_records_are_served_together_by_advance(tmp_path
     assert_serves(reader, published)
     assert reader.refresh() is None
     assert_serves(reader, published)
+
+
+def test_a_waiting_reader_notices_the_next_record_but_none_that_it_has_seen(tmp_path, reading):
+    published = Published(tmp_path)
+    reader, ended = reading(tmp_path), threading.Event()
+    assert not reader.await_newer(0.01, ended)
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(reader.await_newer, 60.0, ended)
+        published.epoch([2])
+        assert waiting.result()
+        reader.refresh()  # And no advance: the server refuses its tower.
+        assert not reader.await_newer(0.01, ended)
+        waiting = threads.submit(reader.await_newer, 60.0, ended)
+        ended.set()
+        assert not waiting.result()
 
 
 def test_a_damaged_file_is_not_read_again_at_each_look_and_a_later_base_is(tmp_path, reading, monkeypatch):

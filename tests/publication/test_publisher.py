@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import threading
 import time
 
 import numpy as np
@@ -97,7 +98,8 @@ def _push(store, first, stop, number):
     store.push("t", keys, np.ones((len(keys), 3), np.float32), "w", number)
 
 
-def _offer(publisher, step):
+def _offer(publisher, step, when_delivered=True):
+    _until(lambda: not when_delivered or publisher._offer is None and not publisher._waiting())
     publisher._offered = 0.0  # The next one is due.
     publisher.after_step(Session(step), step)
 
@@ -135,27 +137,36 @@ def test_each_record_names_its_tower_and_is_the_table(store, publish):
     )
 
 
-def test_two_records_wait_at_most_and_what_changes_gathers_in_one(store, publish, caplog):
+def test_a_delivery_begins_the_next_record_which_has_all_changes_meanwhile(store, publish, caplog):
     publisher, spool, _ = publish(delivers=False)
-    for step in (1, 2):
+    _published(publisher, spool, 1)
+    for step in range(2, 5):
         _push(store, step, step + 1, step)
-        _published(publisher, spool, step)
-    for step in range(3, 6):
-        _push(store, step, step + 1, step)
-        _offer(publisher, step)
-    time.sleep(0.3)  # What must not happen has no event.
-    assert spool.last.global_step == 2
+        _offer(publisher, step, when_delivered=False)
+    assert publisher._offer is None and spool.last.global_step == 1
     publisher._begun -= 100
     with caplog.at_level(logging.WARNING):
         _until(lambda: caplog.messages)
-    assert "there: 2 records wait to be delivered; the rows there are 10" in caplog.text
+    assert "there: a record waits to be delivered; the rows there are 10" in caplog.text
     write_status(spool.path, DeliveryStatus(spool.last.generation, 0))
-    _until(lambda: spool.last.global_step == 5)
-    assert (spool.last.epoch, spool.last.rows) == (2, 3)
+    assert _published(publisher, spool, 5).rows == 3
     figures = publisher.results()["publication"]
-    assert figures["age_secs"] > 0 and figures["waiting"] == 2 and "waiting: 2" in publisher.status_line()
-    write_status(spool.path, DeliveryStatus(spool.last.generation, 2))
+    assert figures["age_secs"] > 0 and figures["waiting"] == 1 and "waiting: 1" in publisher.status_line()
+    write_status(spool.path, DeliveryStatus(spool.last.generation, 1))
     _until(lambda: publisher.results()["publication"]["waiting"] == 0)
+
+
+def test_a_record_waits_until_the_rows_are_prepared(store, publish):
+    begun, ended = [], threading.Event()
+    publisher, spool, _ = publish(prepare=lambda: begun.append(True) or (lambda: not ended.is_set()))
+    publisher.begin(Session(1), 1)
+    _until(lambda: begun)
+    _push(store, 1, 4, 0)
+    time.sleep(0.1)  # What must not happen has no event.
+    assert spool.last is None
+    ended.set()
+    _until(lambda: spool.last is not None)
+    assert spool.last.rows == 3
 
 
 def test_the_tower_is_offered_when_the_time_is_over_and_in_the_end(publish):
@@ -198,7 +209,7 @@ def test_what_a_delivery_reports_is_said_once_and_a_lost_target_gets_all_rows(st
     publisher, spool, _ = publish(delivers=False, is_stopping=lambda: True, grace_secs=1.2)
     _push(store, 1, 4, 0)
     _published(publisher, spool, 1)
-    write_status(spool.path, DeliveryStatus(1, problem="another training publishes there"))
+    write_status(spool.path, DeliveryStatus(1, 0, problem="another training publishes there"))
     _until(lambda: caplog.messages)
     _published(publisher, spool, 2)
     assert caplog.text.count("there: not delivered: another training publishes there; the training continues") == 1
@@ -207,6 +218,7 @@ def test_what_a_delivery_reports_is_said_once_and_a_lost_target_gets_all_rows(st
     _until(lambda: spool.last is not None and spool.last.generation == 2)
     assert (spool.last.kind, spool.last.rows) == ("base", 3)
     _until(lambda: [path.name for path in spool.path.glob("generation-*")] == ["generation-0000000002"])
+    write_status(spool.path, DeliveryStatus(2, 0))
     publisher.finish(Session(9), 9)
     said = "the end of the training was not published to there within 0 s: step 9 is written, but not fully"
     assert said in caplog.text

@@ -1,6 +1,7 @@
 """A connection to a Redis or Valkey cluster, and the names of a publication's data there.
 
-    {NAME}fence, {NAME}generation, {NAME}state, {NAME}tower:GENERATION:VERSION       all in one slot
+    {NAME}fence, {NAME}generation, {NAME}state, {NAME}commits,                       all in one slot
+    {NAME}tower:GENERATION:VERSION
     {00a3}NAME:GENERATION:TABLE:KEY                                                  a row; KEY is 8 little-endian bytes
     {00a3}NAME:GENERATION:mark                                                       see `cluster_contents`
 
@@ -260,7 +261,7 @@ def mark_name(name: str, generation: int, bucket: int) -> bytes:
 
 
 def control_name(name: str, what: str) -> str:
-    """Returns the full name of `fence`, `generation`, `state` or a tower."""
+    """Returns the full name of `fence`, `generation`, `state`, `commits` or a tower."""
     return f"{{{name}}}{what}"
 
 

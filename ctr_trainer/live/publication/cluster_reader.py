@@ -13,7 +13,7 @@ import numpy as np
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.live.publication import cluster_contents, cluster_rows
 from ctr_trainer.live.publication.cluster import BUCKETS, CONTROL, Cluster, ClusterChanged
-from ctr_trainer.live.publication.cluster_contents import ClusterState, read_state
+from ctr_trainer.live.publication.cluster_contents import ClusterState, await_commit, read_state
 from ctr_trainer.live.publication.cluster_rows import REMOVED_SECONDS
 from ctr_trainer.live.publication.reading import RowsAhead, RowsLost
 from ctr_trainer.live.publication.records import Record
@@ -81,6 +81,7 @@ class ClusterReader:
         self.lookups = self.hits = 0
         self._ready: ClusterState | None = None
         self._lost = self._silent = ""
+        self._seen = b"0-0"
         try:
             state = self._look(None)
             if state is None:
@@ -91,6 +92,13 @@ class ClusterReader:
         except BaseException:
             self.close()
             raise
+
+    def await_newer(self, seconds: float, ended: threading.Event) -> bool:
+        try:
+            self._seen, is_newer = await_commit(self._cluster, self._seen, seconds)
+            return is_newer
+        except ClusterChanged:  # `refresh` reports it.
+            return not ended.wait(seconds)
 
     def refresh(self) -> Record | None:
         try:

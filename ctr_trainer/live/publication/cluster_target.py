@@ -45,6 +45,7 @@ if redis.call('GET', KEYS[2]) ~= ARGV[3] then return {{'', 0}} end
 redis.call('SET', KEYS[3], ARGV[4])
 redis.call('PERSIST', KEYS[4])
 if KEYS[5] ~= KEYS[4] then redis.call('EXPIRE', KEYS[5], ARGV[5]) end
+redis.call('XADD', KEYS[6], 'MAXLEN', 1, '*', 'generation', ARGV[3])
 return {{'', 1}}
 """
 
@@ -221,7 +222,8 @@ class ClusterTarget:
         name, record = self._cluster.name, state.record
         tower = cluster_contents.tower_name(self._cluster, record)
         before = self._state and cluster_contents.tower_name(self._cluster, self._state.record)
-        keys = [self._generation_name, control_name(name, "state"), tower, before or tower]
+        commits = control_name(name, "commits")
+        keys = [self._generation_name, control_name(name, "state"), tower, before or tower, commits]
         if not self._fenced(_COMMIT, keys, [record.generation, state.to_json(), self._grace]):
             if self._begun is None:
                 raise self._fenced_out()

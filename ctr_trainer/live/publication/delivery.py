@@ -15,7 +15,7 @@ from ctr_trainer.live.publication.places import Target
 from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Record
 from ctr_trainer.live.publication.spool import DeliveryStatus, NeedsBase, write_status
 from ctr_trainer.settings.training_configs import RedisFiles
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import Lost, UserError
 from ctr_trainer.system.processes.child import Child
@@ -68,6 +68,7 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
     if not is_cluster(to) and path_of(spool).absolute() == path_of(to).absolute():
         raise UserError(f"{to} is the spool of the training itself: name another place to publish to")
     seldom, tidied = log_lines.Seldom(_log, _REPEAT_SECONDS), time.monotonic()
+    following: Path | None = None  # The path of the record after the last one.
     tidying = Background(f"the removal of old records of {to}")
     with contextlib.closing(Delivery(spool, open_target)) as delivery:
         while not ended.is_set():
@@ -79,8 +80,9 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
                 ended.wait(_RETRY_SECONDS)
                 continue
             if record is not None:
+                following = records.record_path(spool, record.generation, EPOCH, record.epoch + 1)
                 _log.info(
-                    "delivered %s %d of step %d to %s: %d rows, %d removed, %.1f s; its rows are %.1f s old",
+                    "delivered %s %d of step %d to %s: %d rows, %d removed, %.2f s; its rows are %.2f s old",
                     record.kind,
                     record.epoch,
                     record.global_step,
@@ -94,7 +96,10 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
             if not tidying.is_busy and began > tidied + _TIDY_SECONDS:
                 tidying.start(delivery.tidy)
                 tidied = began
-            ended.wait(_LOOK_SECONDS)
+            if following is None:
+                ended.wait(_LOOK_SECONDS)
+            else:
+                records.await_record(following, _LOOK_SECONDS, ended)
         with contextlib.suppress(Lost):  # An unfinished compaction leaves files without a record.
             tidying.close(_CLOSE_SECONDS)
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -58,6 +59,9 @@ class DirectoryReader:
     def record(self) -> Record:
         return self._state.record
 
+    def await_newer(self, seconds: float, ended: threading.Event) -> bool:
+        return records.await_record(self._next, seconds, ended)
+
     def refresh(self) -> Record | None:
         self._settle()
         generation, names = self._current()
@@ -104,6 +108,7 @@ class DirectoryReader:
         generation, names = records.find_current(self._url)
         if not names:
             raise UserError(f"{self._url}: there is no publication: train with the setting publish")
+        self._next = records.record_path(self._url, generation, records.EPOCH, names[-1][1] + 1)
         return generation, names
 
     def _settle(self) -> None:

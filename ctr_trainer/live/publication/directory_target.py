@@ -1,6 +1,7 @@
 """Delivers a publication to a directory or a store."""
 
 import dataclasses
+import os
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -55,11 +56,11 @@ class DirectoryTarget:
         generation = records.next_generation(self._url) if begins else self._chain[-1].generation
         record = dataclasses.replace(record, generation=generation)
         target = records.generation_path(self._url, generation)
-        for entry in record.files:
-            _copy(directory / entry["file"], target / entry["file"])
-        for entry in record.dense_files:
-            _copy(directory / record.dense / entry["file"], target / record.dense / entry["file"])
-        for place in {(target / entry["file"]).parent for entry in record.files}:
+        files = [entry["file"] for entry in record.files]
+        files += [os.path.join(record.dense, entry["file"]) for entry in record.dense_files]
+        for file in files:
+            _copy(directory / file, target / file)
+        for place in {(target / file).parent for file in files}:
             place.sync()
         self._fence.check()
         records.write_record(self._url, record)
@@ -156,7 +157,6 @@ def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(source, LocalPath) and isinstance(target, LocalPath):
         target.unlink(missing_ok=True)  # A killed process may have left a shared file, which must not be overwritten.
-        target.share(source)
-        target.sync()
+        target.share(source)  # The spool's files are on the disk already.
     else:
         target.copy_from(source)

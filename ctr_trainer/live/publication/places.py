@@ -1,5 +1,6 @@
 """The interfaces of a publication's target and reader, and the functions that open them by URL."""
 
+import threading
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -52,9 +53,9 @@ class Target(Protocol):
 class RowReader(Protocol):
     """Reads the rows and the dense tower of one record of a publication.
 
-    While a record is served, `refresh` prepares a newer one. The server loads its tower, and calls `advance` while no
-    batch is under way, so that the rows and the tower always belong to the same record. One thread calls `refresh` and
-    `advance`. Other threads may call `read` concurrently.
+    While a record is served, `await_newer` waits for a newer one, and `refresh` prepares it. The server loads its
+    tower, and calls `advance` while no batch is under way, so that the rows and the tower always belong to the same
+    record. One thread calls these three. Other threads may call `read` concurrently.
 
     Attributes:
       record: the record that is served; its `tables` have the configurations of the tables.
@@ -70,6 +71,12 @@ class RowReader(Protocol):
 
     @property
     def unreadable(self) -> str: ...
+
+    def await_newer(self, seconds: float, ended: threading.Event) -> bool:
+        """Waits at most `seconds` for a record that `refresh` has not seen. Returns whether one may be there.
+
+        It does not notice a record in a store, nor a new generation in a directory: call `refresh` now and then, too.
+        """
 
     def refresh(self) -> Record | None:
         """Prepares the newest record and returns it; returns None if it is served already.

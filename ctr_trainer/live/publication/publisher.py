@@ -19,18 +19,19 @@ from ctr_trainer.system.messages.log_lines import Seldom
 _log = logging.getLogger(__name__)
 _LAST_SECONDS, _SHARE_OF_GRACE = 600.0, 3
 _LOOK_SECONDS, _CLOSE_SECONDS = 0.2, 2.0
-# The most records that wait for their delivery. Meanwhile, the tables' change bits collect later changes.
-_MOST_WAITING = 2
-_OLD_PERIODS, _OLD_SECONDS = 6, 30.0  # While records wait, delivered rows that are older than both are reported.
+_OLD_PERIODS, _OLD_SECONDS = 6, 30.0  # While a record waits, delivered rows that are older than both are reported.
+_PREPARING_SECONDS = 0.002
 _REPEAT_SECONDS = 60.0  # A problem is logged again after this time.
 
 
 class Publisher:
-    """Publishes rows and dense tower at the start of a training, every `config.secs` seconds, and at the end.
+    """Publishes rows and dense tower at the start of a training, after each delivery, and at the end.
 
-    The training thread offers the values of the tower's variables. A background thread writes the latest offer, with
-    the current rows, into the spool, once at most one earlier record waits for its delivery; no training step waits for
-    it. It does not publish an offer that is not finite. It logs errors and retries; an error never ends the training.
+    When the previous record is delivered, and at least `config.secs` seconds after the previous offer, the training
+    thread starts a sync of the rows and offers the values of the tower's variables. A background thread writes the
+    offer with the synced rows into the spool; no training step waits for it. Meanwhile, the tables' change bits collect
+    later changes. It does not publish an offer that is not finite. It logs errors and retries; an error never ends the
+    training.
 
     Staleness: if the workers average their dense variables only every few steps, the tower has the variables of rank 0.
 
@@ -42,7 +43,8 @@ class Publisher:
       clock: `Clock` of the training thread.
       is_stopping: f() -> whether a signal has asked the training to end.
       grace_secs: seconds that the end of the training may then take.
-      catch_up: f(), called before each offer, makes the rows of a dense optimizer catch up on missed steps.
+      prepare: f(), called before each offer, begins to bring the rows of the store up to date; returns f() -> whether
+        this still runs.
     """
 
     def __init__(
@@ -56,15 +58,15 @@ class Publisher:
         clock: Clock,
         is_stopping: Callable[[], bool] = lambda: False,
         grace_secs: float = 0.0,
-        catch_up: Callable[[], None] = lambda: None,
+        prepare: Callable[[], Callable[[], bool]] = lambda: lambda: False,
     ) -> None:
         self._config, self._spool, self._variables, self._write_tower = config, spool, variables, write_tower
-        self._delivery, self._clock, self._catch_up = delivery, clock, catch_up
+        self._delivery, self._clock, self._prepare = delivery, clock, prepare
         self._is_stopping, self._grace_secs = is_stopping, grace_secs
-        self._offer: tuple[int, Mapping[str, np.ndarray]] | None = None
+        self._offer: tuple[int, Mapping[str, np.ndarray], Callable[[], bool]] | None = None
         self._offered, self._retry_at = 0.0, 0.0
         self._lock = threading.Lock()
-        self._ending = threading.Event()
+        self._ending, self._is_offered = threading.Event(), threading.Event()
         self._times: dict[int, float] = {}  # When the rows of an epoch were taken.
         self._status: DeliveryStatus | None = None
         self._begun = time.time()
@@ -77,8 +79,9 @@ class Publisher:
         self._thread.start()
 
     def after_step(self, session: tf1.Session, step: int) -> None:
-        """Makes an offer if it is due."""
-        if time.monotonic() >= self._offered + self._config.secs:
+        """Makes an offer if it is due, so that what is published next is new."""
+        is_wanted = (self._offer is None or self._retry_at) and not self._waiting()
+        if is_wanted and time.monotonic() >= self._offered + self._config.secs:
             with self._clock.within("hooks"):
                 self._offer_values(session, step)
 
@@ -106,6 +109,7 @@ class Publisher:
     def close(self) -> None:
         """Ends the thread and the delivery, even if they are not finished. Also called after an error."""
         self._ending.set()
+        self._is_offered.set()
         self._spool.close()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)
@@ -146,14 +150,17 @@ class Publisher:
         return self._spool.last.epoch - (self._status.epoch if self._status else -1)
 
     def _offer_values(self, session: tf1.Session, step: int) -> None:
-        self._catch_up()
+        is_preparing = self._prepare()
         values = session.run(self._variables)
         with self._lock:
-            self._offer = step, values
+            self._offer = step, values, is_preparing
         self._offered = time.monotonic()
+        self._is_offered.set()
 
     def _run(self) -> None:
-        while not self._ending.wait(_LOOK_SECONDS):
+        while not self._ending.is_set():
+            self._is_offered.wait(self._spool.look_seconds if self._waiting() else _LOOK_SECONDS)
+            self._is_offered.clear()
             try:
                 self._look()
             except Exception as error:  # An error in publishing never ends the training.
@@ -174,16 +181,18 @@ class Publisher:
             self._times, self._status = {}, None
         elif status and status.problem:
             self._warn(f"not delivered: {status.problem}")
+        if self._waiting():
+            age = self._age_secs()
+            if age > max(_OLD_PERIODS * self._config.secs, _OLD_SECONDS):
+                self._warn(f"a record waits to be delivered; the rows there are {age:.0f} s old")
+            return
         with self._lock:
             offer = self._offer
         if offer is None or time.monotonic() < self._retry_at:
             return
-        if self._waiting() >= _MOST_WAITING:
-            age = self._age_secs()
-            if age > max(_OLD_PERIODS * self._config.secs, _OLD_SECONDS):
-                self._warn(f"{self._waiting()} records wait to be delivered; the rows there are {age:.0f} s old")
-            return
-        step, values = offer
+        step, values, is_preparing = offer
+        while is_preparing() and not self._ending.wait(_PREPARING_SECONDS):
+            pass
         if wrong := _first_not_finite(values):
             self.failures += 1
             self._warn(f"step {step} is not published: {diverged(f'the variable {wrong} is not finite')}")
@@ -197,7 +206,7 @@ class Publisher:
         begun, is_first = time.monotonic(), self._spool.last is None
         record = self._spool.write(step, lambda path: self._write_tower(path, values))
         self._times[record.epoch] = record.time
-        self._times.pop(record.epoch - _MOST_WAITING - 2, None)
+        self._times.pop(record.epoch - 3, None)
         self._retry_at, self._problem = 0.0, ""
         log = _log.info if is_first else _log.debug
         seconds = time.monotonic() - begun

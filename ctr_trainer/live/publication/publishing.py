@@ -101,6 +101,16 @@ def open_publishing(training: Training, is_stopping: Callable[[], bool]) -> Publ
         tower.inputs,
         config.change_inputs,
     )
+
+    def prepare() -> Callable[[], bool]:
+        # With several workers, another worker may be about to update a row, so rows of a dense optimizer catch up on
+        # missed steps only at checkpoints and evaluations, for which all workers meet.
+        if embeddings and distributed.size() == 1:
+            embeddings.catch_up()
+        if embeddings and not job.config.deterministic:
+            embeddings.syncs.sync()
+        return lambda: bool(embeddings and embeddings.syncs.is_busy)
+
     log = os.path.join(local_directory(job.model_dir), _LOG)
     cores = distributed.service_cores(1, steps_wait=False)  # The demo loses 5 to 14% of its speed; 19% on all cores.
     start = functools.partial(start_delivery, spool.path, config.to, config.redis, log, cores)
@@ -113,9 +123,7 @@ def open_publishing(training: Training, is_stopping: Callable[[], bool]) -> Publ
         clock=training.clock,
         is_stopping=is_stopping,
         grace_secs=job.config.grace_secs,
-        # With several workers, another worker may be about to update a row, so rows catch up only at checkpoints and
-        # evaluations, for which all workers meet.
-        catch_up=embeddings.catch_up if embeddings and distributed.size() == 1 else lambda: None,
+        prepare=prepare,
     )
 
 

@@ -18,15 +18,19 @@ import dataclasses
 import logging
 import os
 import re
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _GENERATION = re.compile(r"generation-(\d{10})")
 _NUMBERED = re.compile(r"(base|epoch|dense)-(\d{10})(\.json)?")
+_LOOK_SECONDS = 0.01  # A look at a local file takes microseconds.
 _log = logging.getLogger(__name__)
 BASE, EPOCH, DENSE = "base", "epoch", "dense"  # The last one is the kind of a tower's directory.
 _CURE = "publish the model again, see docs/serving.md"
@@ -134,6 +138,16 @@ def list_records(url: Place, generation: int) -> list[tuple[str, int]]:
 def newest_base(names: Sequence[tuple[str, int]]) -> int | None:
     """Returns the epoch of the newest base among the pairs of `list_records`; None if there is no base."""
     return max((epoch for kind, epoch in names if kind == BASE), default=None)
+
+
+def await_record(path: Path, seconds: float, ended: threading.Event) -> bool:
+    """Waits at most `seconds`, or until `ended`, for a record. Returns whether it is there; False in a store."""
+    until, is_local = time.monotonic() + seconds, isinstance(path, LocalPath)
+    while not (is_local and path.exists()):
+        left = until - time.monotonic()
+        if left <= 0 or ended.wait(min(left, _LOOK_SECONDS) if is_local else left):
+            return False
+    return True
 
 
 def read_record(url: Place, generation: int, kind: str, epoch: int) -> Record:

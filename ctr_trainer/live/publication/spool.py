@@ -11,10 +11,12 @@ from ctr_trainer.embedding.store.store import FileEntry
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Record
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _FILE = "delivered.json"
+_LOOK_SECONDS, _STORE_LOOK_SECONDS = 0.01, 0.2
 DIRECTORY = "publication"  # Below the model directory.
 PublishRows = Callable[[str, int, str, int | None], list[FileEntry]]
 
@@ -61,6 +63,7 @@ class Spool:
       inputs, change_inputs: see `Record`.
 
     Attributes:
+      look_seconds: time between two looks at the delivery status of a record that waits.
       last: the last record of this generation; None before its base is written.
       records, rows, removed: number of each that this object has written, in all generations.
     """
@@ -77,6 +80,7 @@ class Spool:
         change_inputs: bool = False,
     ) -> None:
         self.path: Path = path_of(path).absolute()
+        self.look_seconds = _LOOK_SECONDS if isinstance(self.path, LocalPath) else _STORE_LOOK_SECONDS
         self._stream, self._inputs, self._changes_inputs = stream, dict(inputs or {}), change_inputs
         self._model, self._publish_rows, self._dtype = model, publish_rows, dtype
         self._tables = [{"config": config.to_dict()} for config in configs]

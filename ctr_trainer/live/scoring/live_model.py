@@ -1,4 +1,4 @@
-"""The model of a scoring server. A thread waits for its publication, then looks for newer records."""
+"""The model of a scoring server. A thread waits for its publication, then for newer records."""
 
 import logging
 import threading
@@ -14,6 +14,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _CLOSE_SECONDS = 30
+_AWAIT_SECONDS = 0.25  # `close` waits for this time.
 
 
 class LiveModel:
@@ -101,8 +102,12 @@ class LiveModel:
                 _log.exception("the model cannot be loaded")
             self._on_failure()
             return
-        while not self._ends.wait(self._flags.refresh_secs):
-            self._refresh(self.model)
+        looked = time.monotonic()
+        while not self._ends.is_set():
+            left = looked + self._flags.refresh_secs - time.monotonic()
+            if left <= 0 or self.model.reader.await_newer(min(left, _AWAIT_SECONDS), self._ends):
+                self._refresh(self.model)
+                looked = time.monotonic()
 
     def _load(self) -> None:
         """Loads the model, unless `close` is called first."""

@@ -197,8 +197,9 @@ class Background:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a task is running."""
-        return self._task is not None and not self._task.done()
+        """Whether a task is running. Any thread may ask."""
+        task = self._task
+        return task is not None and not task.done()
 
     def close(self, timeout: float | None = None) -> None:
         """Waits until no task runs, at most `timeout` seconds if given, without raising the task's exception."""
