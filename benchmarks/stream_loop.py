@@ -113,7 +113,7 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
         appender.start()
         stack.callback(appender.close)
         own = [f"--model_dir={work / 'model'}", f"--publish={publication}", f"--publish_secs={flags.publish_secs:g}"]
-        own += ["--batch_size=256", "--save_checkpoints_secs=30"]
+        own += ["--batch_size=256", "--save_checkpoints_secs=30", "--stream_wait_secs=0.1"]
         job = training(f"kafka://{broker.address}/{TOPIC}", *own)
         process = stack.enter_context(sides.running(["horovodrun", "-np", 2, "--gloo", *job], log))
         sides.wait_until(
@@ -140,8 +140,7 @@ def _until_shown(appender: Appender, client: Client, seconds: float, log: pathli
     while waiting or now < began + seconds:
         marked = len(waiting) + len(found)
         if began + marked * MARK_SECONDS <= now < began + seconds:
-            # Labels alternate, so that the score stays near 0.5, where it shows each change.
-            row = {**like, "label": marked % 2, "C1": f"marked {marked}"}
+            row = {**like, "label": marked % 2, "C1": f"marked {marked}"}  # The score stays near 0.5, where it moves.
             appender.append(row)
             waiting.append((row, time.monotonic()))
         asked, waiting = waiting[:64], waiting[64:]

@@ -111,8 +111,8 @@ class PublishConfig(Settings, title="Publishing"):
         flag="publish",
     )
     secs: float = setting(
-        10.0,
-        "time between two publications of changed rows; a publication waits until the previous ones are delivered",
+        2.0,
+        "least time between two publications of changed rows; the next one begins when the previous one is delivered",
         "seconds",
         minimum=0.1,
         flag="publish_secs",

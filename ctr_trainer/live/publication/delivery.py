@@ -15,7 +15,7 @@ from ctr_trainer.live.publication.places import Target
 from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Record
 from ctr_trainer.live.publication.spool import DeliveryStatus, NeedsBase, write_status
 from ctr_trainer.settings.training_configs import RedisFiles
-from ctr_trainer.system.files.paths import Path, path_of
+from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import Lost, UserError
 from ctr_trainer.system.processes.child import Child
@@ -68,7 +68,7 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
     if not is_cluster(to) and path_of(spool).absolute() == path_of(to).absolute():
         raise UserError(f"{to} is the spool of the training itself: name another place to publish to")
     seldom, tidied = log_lines.Seldom(_log, _REPEAT_SECONDS), time.monotonic()
-    following: Path | None = None  # The path of the record after the last one.
+    following = records.record_path(spool, 0, EPOCH, 0)  # The path of the record after the last one; now of none.
     tidying = Background(f"the removal of old records of {to}")
     with contextlib.closing(Delivery(spool, open_target)) as delivery:
         while not ended.is_set():
@@ -96,10 +96,7 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
             if not tidying.is_busy and began > tidied + _TIDY_SECONDS:
                 tidying.start(delivery.tidy)
                 tidied = began
-            if following is None:
-                ended.wait(_LOOK_SECONDS)
-            else:
-                records.await_record(following, _LOOK_SECONDS, ended)
+            records.await_record(following, _LOOK_SECONDS, ended)
         with contextlib.suppress(Lost):  # An unfinished compaction leaves files without a record.
             tidying.close(_CLOSE_SECONDS)
 
