@@ -150,13 +150,7 @@ class ScoreFlags(Settings, title="Score"):
     shared_port: bool = setting(
         False, "whether several servers of one user may listen on the port; each connection goes to one of them"
     )
-    refresh_secs: float = setting(
-        1.0,
-        "longest time until a newer record is looked for; most are noticed at once",
-        "seconds",
-        above=0.0,
-        flag=None,
-    )
+    refresh_secs: float = setting(1.0, "longest time between two looks for a record", "seconds", above=0.0, flag=None)
     start_timeout: float = setting(
         60.0, "longest wait at the start for a publication that does not exist yet", "seconds", minimum=0.0
     )

@@ -139,16 +139,6 @@ def read_state(cluster: Cluster) -> ClusterState | None:
         raise UserError(f"{where} is not a publication: {error}; delete it, then publish again") from None
 
 
-def await_commit(cluster: Cluster, seen: bytes, seconds: float) -> tuple[bytes, bool]:
-    """Waits until a record is committed after the commit `seen`; b"0-0" is before all commits.
-
-    Returns (the last commit, True), or (seen, False) after `seconds`.
-    """
-    command = ("XREAD", "BLOCK", max(int(seconds * 1000), 1), "STREAMS", control_name(cluster.name, "commits"), seen)
-    (found,) = cluster.run([(CONTROL, command)])
-    return (found[0][1][-1][0], True) if found else (seen, False)
-
-
 def tower_name(cluster: Cluster, record: Record) -> str:
     return control_name(cluster.name, f"tower:{record.generation}:{record.dense}")
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.live.publication import cluster_contents, cluster_rows
-from ctr_trainer.live.publication.cluster import BUCKETS, CONTROL, Cluster, ClusterChanged
-from ctr_trainer.live.publication.cluster_contents import ClusterState, await_commit, read_state
+from ctr_trainer.live.publication.cluster import BUCKETS, CONTROL, Cluster, ClusterChanged, control_name
+from ctr_trainer.live.publication.cluster_contents import ClusterState, read_state
 from ctr_trainer.live.publication.cluster_rows import REMOVED_SECONDS
 from ctr_trainer.live.publication.reading import RowsAhead, RowsLost
 from ctr_trainer.live.publication.records import Record
@@ -81,7 +81,7 @@ class ClusterReader:
         self.lookups = self.hits = 0
         self._ready: ClusterState | None = None
         self._lost = self._silent = ""
-        self._seen = b"0-0"
+        self._commits, self._seen = control_name(self._cluster.name, "commits"), b"0-0"  # Before all commits.
         try:
             state = self._look(None)
             if state is None:
@@ -94,11 +94,13 @@ class ClusterReader:
             raise
 
     def await_newer(self, seconds: float, ended: threading.Event) -> bool:
+        command = ("XREAD", "BLOCK", max(int(seconds * 1000), 1), "STREAMS", self._commits, self._seen)
         try:
-            self._seen, is_newer = await_commit(self._cluster, self._seen, seconds)
-            return is_newer
+            (found,) = self._cluster.run([(CONTROL, command)])
         except ClusterChanged:  # `refresh` reports it.
             return not ended.wait(seconds)
+        self._seen = found[0][1][-1][0] if found else self._seen
+        return found is not None
 
     def refresh(self) -> Record | None:
         try:
