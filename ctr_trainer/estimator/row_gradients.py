@@ -164,7 +164,7 @@ class RowSync:
     """Syncs the copies of all tables concurrently every `sync_steps` steps, in the background or strictly.
 
     The syncs of the ranks are spread over `sync_steps`, unless a sync is a collective. A publication reads the service,
-    so rank 0 also syncs before each of its records, and the other groups when half of `publish.secs` has passed.
+    so rank 0 also syncs before each of its records, and the other groups twice per `publish_secs`.
     A step waits only if the next sync is due and the previous one has not ended.
 
     A strict sync is a collective: all groups push at the same step, in rank order, and wait for each other, so that the
