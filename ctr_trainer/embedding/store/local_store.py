@@ -53,7 +53,7 @@ class LocalStore(Store):
       memory: the memory of the tables, whose owner must make each table first; None for this process's own.
       is_published: whether to track the rows that the next epoch of a publication contains from the beginning.
       disk: the place of rows that do not fit into its memory, which the tables share evenly; None to keep all rows in
-        memory. Such a store has no tables that evict rows.
+        memory. Such a store has no tables with `max_rows`.
 
     `tables`: the tables by name.
     """
@@ -139,6 +139,7 @@ class LocalStore(Store):
                 time.sleep(_BETWEEN_SECONDS)
                 with table.lock.alone():
                     stop = table.expire(stop)
+            table.expire_on_disk()
 
     def begin_save(
         self, path: AnyPath, step: int, since: str | None = None, by_key: bool = False
@@ -280,10 +281,10 @@ class LocalStore(Store):
         with self._creating:
             if name not in self.tables:
                 memory = self._memory and self._memory.under(name)
-                if self._disk and config.evicts:
+                if self._disk and config.max_rows:
                     raise UserError(
-                        f"table {name}: table_memory sends rows to disk, and max_rows or ttl_steps in [[limits]] "
-                        "removes rows: leave out one of the two"
+                        f"table {name}: table_memory sends rows to disk, where max_rows in [[limits]] would have to "
+                        "compare all rows: leave out one of the two; ttl_steps removes old rows"
                     )
                 table = Table(config, True, config.most_rows(*self._place), memory, self._disk)
                 if self._is_published:

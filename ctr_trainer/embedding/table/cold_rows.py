@@ -7,7 +7,9 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import re
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -30,8 +32,9 @@ INDEX_BYTES_PER_ROW = 2  # Measured: 1.9 of the filter and the index of blocks, 
 # The share of the memory in which RocksDB collects rows before it writes a file, and its bounds in bytes.
 _BUFFER_SHARE, _LEAST_BUFFER, _MOST_BUFFER = 1 / 16, 1 << 16, 64 << 20
 _CACHED_BYTES = 8 << 20  # Of blocks that were read. A row that was read is in memory, so it is not read again soon.
+_MOST_FILES, _BETWEEN_LOOKS = 30, 0.01  # Files to merge, and seconds.
 _MOST_FETCHED = 1 << 20  # Rows that were fetched and not taken.
-_BLOCK_ROWS = 1 << 15  # Rows that `read_blocks` yields at once.
+_BLOCK_ROWS, _SWEPT_ROWS = 1 << 15, 1 << 12  # Rows that `read_blocks` yields at once, and `sweep` returns.
 ROWS_FILE = ".sst"  # The end of the names of RocksDB's files that never change.
 _ABSENT = b""
 # The figures of a table with rows on disk: the rows that are only there, their files, the memory of their index, and
@@ -128,10 +131,12 @@ class ColdRows:
         self._checked, self._saved, self._links = dict[str, tuple[int, int]](), dict[str, Path](), 0
         self.count = self.looked_up = self.reads = self.found = self.written = 0
         self._db: Any = None
+        self._failures = 0  # Of RocksDB in the background, when there were few files last.
+        self._swept = b""  # The key after which `sweep` continues.
         self._open()
 
     def fetch(self, keys: np.ndarray) -> None:
-        """Reads the rows of keys, int64[n], that `take` will ask for, so that it does not have to wait for the disk."""
+        """Reads the rows of keys, int64[n], that a later `read` then finds without a wait for the disk."""
         written = set[int]()
         with self._guard:
             wanted = [key for key in keys.tolist() if key not in self._fetched] if self.count else []
@@ -147,17 +152,11 @@ class ColdRows:
                 for key in list(itertools.islice(self._fetched, max(len(self._fetched) - _MOST_FETCHED, 0))):
                     del self._fetched[key]
 
-    def take(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def read(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns (positions int64[n] of the keys that are here, rows uint8[n, row_bytes], use uint32[2, n]).
 
-        `keys` are distinct, int64[U]. The caller has these rows from now on.
+        `keys` are distinct, int64[U]. If the caller has these rows from now on, it subtracts their number from `count`.
         """
-        positions, rows, use = self.read(keys)
-        self.count -= len(positions)
-        return positions, rows, use
-
-    def read(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns what `take` returns; the rows stay here."""
         if not self.count:
             return self._unpacked([])
         asked = keys.tolist()
@@ -237,12 +236,21 @@ class ColdRows:
         """Yields (keys int64[n], rows uint8[n, row_bytes]), of int64[m] keys or of all, those out of date too."""
         if keys is None:
             with _told(self._place):
-                yield from _blocks(self._db, self._row_bytes)
+                for own, packed in _blocks(self._db):
+                    yield own, packed[:, : self._row_bytes]
             return
         for at in range(0, len(keys), _BLOCK_ROWS):
             asked = keys[at : at + _BLOCK_ROWS]
             there, rows, _ = self._unpacked(self._read(asked.tolist()))
             yield asked[there], rows
+
+    def sweep(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the keys, int64[n], rows and use of the next block of all, and none once at the end of each sweep."""
+        with _told(self._place):
+            nothing = np.empty(0, np.int64), np.empty((0, self._row_bytes + 8), np.uint8)
+            keys, packed = next(_blocks(self._db, self._swept, _SWEPT_ROWS), nothing)
+        self._swept = keys[-1:].tobytes() + b"\0" if len(keys) else b""
+        return keys, *self._split(packed)
 
     def stats(self) -> dict[str, int]:
         """Returns the names and values of `STATS`."""
@@ -275,12 +283,27 @@ class ColdRows:
     def _change(self, batch: Any, keys: np.ndarray) -> None:
         with _told(self._place):
             self._db.write(batch)
+            self._wait_for_merges()
         changed = keys.tolist()
         with self._guard:  # After the write, so that a `fetch` that began before it keeps nothing old.
             for each in self._written:
                 each.update(changed)
             for key in changed:
                 self._fetched.pop(key, None)
+
+    def _wait_for_merges(self) -> None:
+        """Waits while there are too many files. RocksDB itself would wait for ever if it cannot merge them."""
+        while True:
+            names = ("num-files-at-level0", "background-errors")
+            files, failures = (int(self._db.property_value(f"rocksdb.{name}")) for name in names)
+            if files <= _MOST_FILES:
+                self._failures = failures
+                return
+            if failures > self._failures:
+                log = (self._directory / "rows" / "LOG").read_text(errors="replace")
+                why = re.findall(r"background \w+ error: (.+?):?, Accumulated", log)
+                raise Exception(f"its files cannot be merged: {why[-1] if why else 'see LOG there'}")
+            time.sleep(_BETWEEN_LOOKS)
 
     def _read(self, keys: list[int]) -> list[bytes]:
         """Returns the value of each key on disk, `_ABSENT` for a key that is not there."""
@@ -303,14 +326,19 @@ class ColdRows:
         """Returns (the positions of the values that are there, their rows, their use)."""
         positions = np.flatnonzero(np.fromiter(map(bool, values), np.bool_, len(values)))
         packed = np.frombuffer(b"".join(filter(None, values)), np.uint8).reshape(len(positions), self._row_bytes + 8)
+        return positions, *self._split(packed)
+
+    def _split(self, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (rows, use) of uint8[n, row_bytes + 8]."""
         use = np.ascontiguousarray(packed[:, self._row_bytes :]).view(np.uint32)
-        return positions, packed[:, : self._row_bytes], use.T
+        return packed[:, : self._row_bytes], use.T
 
 
 def read_blocks(files: Mapping[str, Path], row_bytes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (keys int64[n], rows uint8[n, row_bytes]) of linked files, by their names in the database."""
     with _opened(files) as database:
-        yield from _blocks(database, row_bytes)
+        for keys, packed in _blocks(database):
+            yield keys, packed[:, :row_bytes]
 
 
 def read_rows(files: Mapping[str, Path], keys: Sequence[int], row_bytes: int) -> dict[int, np.ndarray]:
@@ -348,17 +376,18 @@ def rocksdict() -> ModuleType:
     return module
 
 
-def _blocks(database: Any, row_bytes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _blocks(database: Any, first: bytes = b"", size: int = _BLOCK_ROWS) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (keys int64[<= size], rows with their use uint8[n, bytes]) from the key `first` on."""
     at = database.iter()  # `items` would end at a damaged block as if it were the last one.
-    at.seek_to_first()
+    at.seek(first)
     while at.valid():
         names, values = list[bytes](), list[bytes]()
-        while at.valid() and len(names) < _BLOCK_ROWS:
+        while at.valid() and len(names) < size:
             names.append(at.key())
             values.append(at.value())
             at.next()
         packed = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
-        yield np.frombuffer(b"".join(names), np.int64), packed[:, :row_bytes]
+        yield np.frombuffer(b"".join(names), np.int64), packed
     at.status()
 
 
@@ -385,6 +414,8 @@ def _options(module: ModuleType, buffer: int = _LEAST_BUFFER, is_direct: bool = 
     options.set_compaction_style(module.DBCompactionStyle.universal())
     options.set_write_buffer_size(buffer)
     options.set_max_background_jobs(2)
+    options.set_level_zero_slowdown_writes_trigger(1 << 30)  # See `_wait_for_merges`.
+    options.set_level_zero_stop_writes_trigger(1 << 30)
     options.set_use_direct_reads(is_direct)  # The page cache would take the memory that the rows may have.
     options.set_use_direct_io_for_flush_and_compaction(is_direct)
     options.set_keep_log_file_num(1)
@@ -402,7 +433,7 @@ def _told(place: Any, opened_in: str = "") -> Iterator[None]:
         text = reason(error)
         text = text.replace(f"{opened_in}/", f"{place}/*.cold.") if opened_in else text
         cure = "restart to continue from the last checkpoint"
-        if "No space" in text:
+        if "No space" in text or "too large" in text:
             cure = f"free some space there, or name another table_dir, then {cure}"
         elif "Corruption" in text:
             cure = f"the disk returned other bytes than were written: check it, then {cure}; if this happens again, "

@@ -12,7 +12,7 @@ from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.table.row_space import Bits, RowWatcher, WatchedTable
 from ctr_trainer.embedding.table.table_config import TableConfig
 
-_UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
+_UINT32, _USE = types.Array(types.uint32, 1, "C", readonly=True), types.Array(types.uint32, 1, "C")
 _SCORES = types.Array(types.uint64, 1, "C")
 _SLOTS_OUT = types.Array(types.int64, 1, "C")
 # To evict n rows, a sample of 8 n rows, but at least 8,192 rows, is compared: all rows of a smaller table.
@@ -79,7 +79,9 @@ class RowUsage(RowWatcher):
         if before <= 0:
             return np.empty(0, np.int64), len(keys)
         slots = np.empty(_EXPIRED, np.int64)
-        count, stop = _expired(keys, self._last.array, before, start, min(start + _SCANNED, len(keys)), slots)
+        count, stop = _expired(
+            keys, self._last.array, self.step, before, start, min(start + _SCANNED, len(keys)), slots
+        )
         return slots[:count], stop
 
     def lowest(self, index: Index, count: int, eviction: str, protected: np.ndarray, origin: int) -> np.ndarray:
@@ -131,17 +133,20 @@ def _score(keys: np.ndarray, use: np.ndarray, slots: np.ndarray, scores: np.ndar
 _INT = types.int64
 
 
-@kernel(types.UniTuple(_INT, 2)(KEYS, _UINT32, _INT, _INT, _INT, _SLOTS_OUT))
+@kernel(types.UniTuple(_INT, 2)(KEYS, _USE, _INT, _INT, _INT, _INT, _SLOTS_OUT))
 def _expired(
-    keys: np.ndarray, last: np.ndarray, before: int, start: int, stop: int, slots: np.ndarray
+    keys: np.ndarray, last: np.ndarray, now: int, before: int, start: int, stop: int, slots: np.ndarray
 ) -> tuple[int, int]:
     """Fills `slots` with the slots of [start, stop) whose row was last trained before `before`.
 
-    Returns (the number of slots found, the slot from which the next call continues).
+    A row of which that is not known counts as trained `now`. Returns (the number of slots found, the slot from which
+    the next call continues).
     """
     count = 0
     for slot in range(start, stop):
-        if last[slot] < before and keys[slot] != 0:
+        if last[slot] == 0:
+            last[slot] = now
+        elif last[slot] < before and keys[slot] != 0:
             if count == slots.size:
                 return count, slot
             slots[count] = slot
@@ -231,7 +236,7 @@ class RowLimits:
         self._config = config
         self._most_rows = config.max_rows if most_rows is None else most_rows
         self.admission = Admission(config.min_frequency, memory) if config.min_frequency > 1 else None
-        self.usage = RowUsage(memory, ticks=uses) if config.evicts or uses else None
+        self.usage = RowUsage(memory, ticks=not config.evicts) if config.evicts or uses else None
         self.may_refuse = bool(self.admission or self._most_rows)
 
     def admit(self, keys: np.ndarray, counters: Any) -> np.ndarray:
@@ -263,6 +268,12 @@ class RowLimits:
         if not self._config.ttl_steps or self.usage is None:
             return _NONE, len(keys)
         return self.usage.expired(keys, start, self._config.ttl_steps)
+
+    def have_expired(self, last_used: np.ndarray) -> np.ndarray:
+        """Returns bool[n] for the steps, uint32[n], at which rows were last trained, with 0 for unknown ones."""
+        assert self.usage is not None
+        before = max(self.usage.step - self._config.ttl_steps, 0) if self._config.ttl_steps else 0
+        return (last_used > 0) & (last_used < before)
 
     def clear(self) -> None:
         if self.admission is not None:

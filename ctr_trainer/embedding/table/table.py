@@ -24,6 +24,7 @@ _STEP_BLOCK = 2048
 # Bytes of memory per row besides its floats: its key, index, use, version and bits. When rows have to leave, so large
 # a share of all rows in memory leaves at once.
 _MORE_BYTES_OF_A_ROW, _LEAVING_SHARE = 32, 1 / 64
+_MOST_SWEPT = 1 << 18  # Rows on disk that `expire_on_disk` looks at in one call.
 _MORE_BYTES_ON_DISK = 16  # The key and the use; without rows that are out of date.
 
 
@@ -78,7 +79,7 @@ class Table:
         self._segments = self._optimizer.segments(config.dims)
         self.limits = RowLimits(config, most_rows, memory, uses=disk is not None)
         self.cold = ColdRows(disk, self._form.nbytes) if disk else None
-        self.most_in_memory = 0
+        self.most_in_memory = self._swept_at = 0
         self.counters = row_counters(memory)
         self.changes = Changes(memory) if tracked else None
         self.published: PublishedRows | None = None
@@ -257,8 +258,8 @@ class Table:
 
     def advance(self, step: int) -> None:
         """Sets the clock of `lru` and `ttl_steps` to the global step `step`; `expire` evicts the expired rows."""
-        if self.limits.usage is not None:
-            self.limits.usage.step = step
+        if self.limits.usage is not None and self.config.evicts:
+            self.limits.usage.step = max(step, 1)
 
     def expire(self, start: int = 0) -> int | None:
         """Evicts rows last trained more than `ttl_steps` steps ago, in a bounded range of slots from `start` on.
@@ -268,6 +269,27 @@ class Table:
         slots, stop = self.limits.expired(self.keys, start)
         self._evict(slots)
         return stop if stop < self._index.slots else None
+
+    def expire_on_disk(self) -> None:
+        """Evicts rows on disk as `expire` does; looks once at all of them in `ttl_steps` steps. Takes the lock itself.
+
+        A row of which it is not known when it was last trained counts as trained now.
+        """
+        ttl, usage = self.config.ttl_steps, self.limits.usage
+        if self.cold is None or not ttl or usage is None:
+            return
+        share, self._swept_at = (usage.step - self._swept_at) / ttl, usage.step
+        left = min(share * self.cold.count, _MOST_SWEPT)
+        while left > 0:
+            with self.lock.alone():
+                keys, rows, use = self.cold.sweep()
+                there = self.find_in_memory(keys) < 0
+                self._forget(keys[there & self.limits.have_expired(use[0])])
+                if (new := there & (use[0] == 0)).any():
+                    now = np.full(new.sum(), usage.step, np.uint32)
+                    self.cold.write(keys[new], rows[new], np.stack([now, use[1][new]]))
+                    self.cold.count -= len(now)
+            left = left - len(keys) if len(keys) else 0
 
     def trim(self) -> None:
         """Evicts rows until there are no more than `max_rows`."""
@@ -348,19 +370,33 @@ class Table:
         if self.cold is None or not self.cold.count:
             return
         missing = np.flatnonzero((slots < 0) & (keys != 0))
-        places, rows, use = self.cold.take(keys[missing])
+        places, rows, use = self.cold.read(keys[missing])
+        if (expired := self.limits.have_expired(use[0])).any():
+            self._forget(keys[missing[places[expired]]])
+            places, rows, use = places[~expired], rows[~expired], use[:, ~expired]
         if not len(places):
             return
         self._make_room(len(places), slots)
         created = self.counters.created
         found = self._make(keys[missing[places]])
         self.counters.created = created
+        self.cold.count -= len(places)
         row_kernels.put(self._rows.array, found, np.ascontiguousarray(rows).view(np.float32))
         slots[missing[places]] = found
         assert self.limits.usage is not None
-        self.limits.usage.set(found, np.full(len(found), self.limits.usage.step, np.uint32), use[1])
+        now = np.full(len(found), self.limits.usage.step, np.uint32)
+        self.limits.usage.set(found, np.where(use[0], use[0], now) if self.config.ttl_steps else now, use[1])
         for watcher in self.watchers:
             watcher.returned(found)
+
+    def _forget(self, keys: np.ndarray) -> None:
+        """Evicts rows on disk, int64[n] keys, that are not in memory."""
+        assert self.cold is not None
+        self.cold.forget(keys)
+        self.cold.count -= len(keys)
+        self.counters.evicted += len(keys)
+        for watcher in self.watchers:
+            watcher.removed_on_disk(keys)
 
     def _make_room(self, count: int, needed: np.ndarray) -> None:
         """Writes rows to disk until `count` more fit into memory, but not the rows at the slots `needed`."""

@@ -211,9 +211,54 @@ def test_epochs_have_the_changed_rows_that_went_to_disk(tmp_path):
     assert len(seen[0]) == len(stores[0].tables[CONFIG.name])
 
 
+def test_the_same_rows_expire_on_disk_and_in_memory_and_free_the_disk(tmp_path):
+    config, number, chain = dataclasses.replace(CONFIG, ttl_steps=40), 0, []
+    stores, seen = [make(None, config), make(tmp_path / "disk", config)], ({}, {})
+
+    def train(until):
+        nonlocal number
+        while number < until:
+            for store in stores:
+                store.advance(number)
+                rng = np.random.default_rng(number)
+                for _ in range(10):
+                    step(store, rng)
+            number += 10
+
+    def publish(epoch, after=None):
+        for each, (store, rows) in enumerate(zip(stores, seen, strict=True)):
+            directory = tmp_path / f"{each}-{epoch}"
+            new, removed = published(directory, store.publish(directory, epoch, "float32", after))
+            rows.update(new)
+            for key in removed:
+                rows.pop(key, None)
+
+    train(100)
+    for memory in (MEMORY, MEMORY // 3, 0):  # 0: the rows of which it is not known when they were trained are kept.
+        np.testing.assert_array_equal(rows_of(stores[1]), rows_of(stores[0]))
+        chain = stores[1].save(tmp_path / "saved", 1)
+        stores[1].close()
+        stores[1] = make(memory and tmp_path / "disk", config, memory)
+        stores[1].restore(tmp_path / "saved", chain)
+        if memory == MEMORY:
+            train(200)
+    assert stores[0].tables[CONFIG.name].counters.evicted > 100
+    stores[1] = make(tmp_path / "disk", config)
+    stores[1].restore(tmp_path / "saved", chain)
+    publish(1)
+    number = 300
+    for _ in range(4):
+        number += 30
+        for store in stores:
+            store.advance(number)
+    assert [len(store.tables[CONFIG.name]) for store in stores] == [0, 0]
+    publish(2, 1)
+    assert seen == ({}, {})
+
+
 def test_what_cannot_be_on_disk_is_refused(tmp_path):
     (tmp_path / "file").write_text("a user's")
     with pytest.raises(UserError, match=r"table_dir=.*file: .* name a directory"):
         make(tmp_path / "file")
-    with pytest.raises(UserError, match="max_rows or ttl_steps"):
+    with pytest.raises(UserError, match="max_rows in .* leave out one of the two; ttl_steps removes old rows"):
         make(tmp_path / "disk", TableConfig("t", (2,), (0.1,), max_rows=10))
