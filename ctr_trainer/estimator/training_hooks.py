@@ -92,7 +92,8 @@ def training_hooks(
     read_gpu = open_gpu(distributed.local_rank()) if has_gpu else no_gpu
     machine = MachineHook(store, read_gpu, config.log_steps, load_from=last)
     as_in_graph = config.log_names == GRAPH_NAMES
-    service = ServiceStatus(store, as_in_graph) if distributed.is_chief() else None
+    summaries = model_dir if config.summary_steps else None
+    service = ServiceStatus(store, as_in_graph, summaries) if distributed.is_chief() else None
     latencies = [*feed.latencies, *clock.latencies]
     status = RunStatusHook(latencies, EverySeconds(config.log_secs), status_lines, service, as_in_graph)
     directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.embedding.table.cold_rows import STATS
 from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, Summaries, TrainingProgress
-from ctr_trainer.estimator.hooks.measuring_hooks import RunStatusHook
+from ctr_trainer.estimator.hooks.measuring_hooks import RunStatusHook, ServiceStatus
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MetricsHook
 from ctr_trainer.estimator.run_length import EverySeconds
 from ctr_trainer.models.metrics import click_metrics
@@ -292,12 +293,35 @@ def test_the_service_s_lines_come_with_the_others_but_not_at_the_end_of_a_rank(c
             self.asked += 1
             return [f"[RunStatus]: PsPushGrad {self.asked}"]
 
+        def summarize(self, step):
+            summarized.append(step)
+
+    summarized = []
     steps, others = Recording(Latency("OpsReadSample")), [lambda: "published"]
     period = EverySeconds(2, lambda: steps.now)
     with caplog.at_level(logging.INFO):
         _run(lambda: [steps, RunStatusHook([], period, others, Service())], steps=5)
     said = [line for line in caplog.messages if "Ps" in line or line == "published"]
     assert said == ["published", "[RunStatus]: PsPushGrad 1", "published", "[RunStatus]: PsPushGrad 2", "published"]
+    assert len(summarized) == 2
+
+
+def test_tensorboard_shows_the_rows_on_disk(tmp_path):
+    class OfStore:
+        def stats(self):
+            return {"tables": {"t": dict.fromkeys(STATS, 5) | {"rows": 7}, "in_memory": {"rows": 9}}}
+
+    status = ServiceStatus(OfStore(), directory=str(tmp_path))
+    assert "rows in memory: 2  on disk: 5" in status.lines()[0]
+    status.summarize(3)
+    tf1.summary.FileWriterCache.get(str(tmp_path)).close()
+    (events,) = tmp_path.iterdir()
+    shown = {
+        (event.step, each.tag, each.simple_value)
+        for event in tf1.train.summary_iterator(str(events))
+        for each in event.summary.value
+    }
+    assert shown == {(3, "t/rows", 7), *((3, f"t/{name}", 5) for name in STATS)}
 
 
 def test_a_training_whose_session_cannot_be_made_closes_what_has_not_started(tmp_path):

@@ -28,7 +28,7 @@ from ctr_trainer.system.messages.errors import UserError, reason
 _READERS, _LEAST_READ = 16, 16
 _BLOCK_BYTES = 4096  # What a disk reads at once.
 _BITS_PER_KEY = 10  # Of the Bloom filters, with which 1% of the unknown keys cost a read.
-INDEX_BYTES_PER_ROW = 2  # Measured: 1.9 of the filter and the index of blocks, for rows of 156 bytes.
+INDEX_BYTES_PER_ROW = 1.9  # Measured: the filter and the index of blocks, for rows of 156 bytes.
 # The share of the memory in which RocksDB collects rows before it writes a file, and its bounds in bytes.
 _BUFFER_SHARE, _LEAST_BUFFER, _MOST_BUFFER = 1 / 16, 1 << 16, 64 << 20
 _CACHED_BYTES = 8 << 20  # Of blocks that were read. A row that was read is in memory, so it is not read again soon.

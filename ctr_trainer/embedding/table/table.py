@@ -91,14 +91,14 @@ class Table:
     def share_memory(self, nbytes: int) -> None:
         """Sets the memory that the rows may use; the others go to disk when new rows come."""
         self.most_in_memory = max(nbytes // (self._form.nbytes + _MORE_BYTES_OF_A_ROW), 1)
-        on_disk = self._form.nbytes + _MORE_BYTES_ON_DISK
         _log.info(
-            "table %s: %d rows fit into %.1f MB of memory; a million more need %d MB of disk and %d MB of memory",
+            "table %s: %d rows fit into %.1f MB of memory; 1,000,000,000 rows need %.1f GB of memory for the index and "
+            "%d GB of disk",
             self.config.name,
             self.most_in_memory,
             nbytes / 1e6,
-            on_disk,
             INDEX_BYTES_PER_ROW,
+            self._form.nbytes + _MORE_BYTES_ON_DISK,
         )
 
     @property

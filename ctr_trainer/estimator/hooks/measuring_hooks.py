@@ -135,10 +135,11 @@ class ServiceStatus:
     Args:
       store: gives the figures of the shards.
       as_in_graph: see `Latency.status_line`.
+      directory: where `summarize` writes; None to write nothing.
     """
 
-    def __init__(self, store: Store, as_in_graph: bool = False) -> None:
-        self._store, self._as_in_graph = store, as_in_graph
+    def __init__(self, store: Store, as_in_graph: bool = False, directory: str | None = None) -> None:
+        self._store, self._as_in_graph, self._directory = store, as_in_graph, directory
         self._stats = store.stats()
         self._seen = self._histograms()
 
@@ -153,6 +154,17 @@ class ServiceStatus:
             found.append(latency.status_line(self._as_in_graph))
         tables = self._stats["tables"].items()
         return found + [status_line(name, table, earlier.get(name, {})) for name, table in tables if STATS[0] in table]
+
+    def summarize(self, step: int) -> None:
+        """Writes the figures of the tables with rows on disk, as `lines` found them last, for TensorBoard."""
+        tables = [(name, table) for name, table in self._stats["tables"].items() if STATS[0] in table]
+        values = [
+            tf1.Summary.Value(tag=f"{name}/{figure}", simple_value=table[figure])
+            for name, table in tables
+            for figure in ("rows", *STATS)
+        ]
+        if values and self._directory:
+            tf1.summary.FileWriterCache.get(self._directory).add_summary(tf1.Summary(value=values), step)
 
     def _histograms(self) -> dict[str, dict[str, str]]:
         """Returns a dict of shard's address -> dict of name -> histogram of durations since the shard started."""
@@ -194,8 +206,10 @@ class RunStatusHook(StepHook):
         if self._period.is_over():
             self._period.begin()
             self._report()
-            for line in self._service.lines() if self._service else ():
-                _log.info(line)
+            if self._service:
+                for line in self._service.lines():
+                    _log.info(line)
+                self._service.summarize(self.step)
 
     def end(self, session: tf1.Session) -> None:
         self._report()
