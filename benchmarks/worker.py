@@ -5,6 +5,7 @@ only, as its labels do not depend on its features.
 """
 
 import argparse
+import dataclasses
 import itertools
 import json
 import math
@@ -58,13 +59,29 @@ def spec() -> FeatureSpec:
     )
 
 
+def drawn(batch_size: int, distinct: int, exponent: float) -> Iterator[np.ndarray]:
+    """Yields keys, int64[B, 26]: first each of `distinct` keys once, then draws from Zipf(exponent), 0 for uniform.
+
+    A draw is the integer part of one from the bounded Pareto distribution, which needs no table of probabilities.
+    """
+    rng, count, power = np.random.default_rng(0), batch_size * FIELDS, 1 - exponent
+    firsts = ((np.arange(first, first + count) % distinct) for first in range(0, distinct, count))
+    most = (distinct + 1) ** power - 1
+    later = (((most * rng.random(count) + 1) ** (1 / power)).astype(np.int64) - 1 for _ in itertools.repeat(None))
+    for ranks in itertools.chain(firsts, later):
+        mixed = (np.minimum(ranks, distinct - 1) + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        yield mixed.view(np.int64).reshape(batch_size, FIELDS)
+
+
 class W1Batches:
     """In-memory batches of W1, which the Estimator reads instead of a `BatchReader`; each rank has different batches.
 
-    `count` is the number of batches; None for infinitely many.
+    `count` is the number of batches; None for infinitely many. With `distinct`, the keys are those of `drawn`.
     """
 
-    def __init__(self, batch_size: int, count: int | None, rank: int = 0) -> None:
+    def __init__(
+        self, batch_size: int, count: int | None, rank: int = 0, distinct: int = 0, exponent: float = 0.0
+    ) -> None:
         self.spec = spec()
         self.statistics: Statistics = {}
         self.batch_size = batch_size
@@ -75,9 +92,15 @@ class W1Batches:
         self._batches = [  # Key 0 means no value.
             Batch(batch_size, {table: i + 1}, {}, d, y, weights) for i, d, y in zip(ids, dense, labels, strict=True)
         ]
+        self._keys = drawn(batch_size, distinct, exponent) if distinct else None
 
     def __iter__(self) -> Iterator[Batch]:
-        yield from itertools.islice(itertools.cycle(self._batches), self._count)
+        batches: Iterator[Batch] = itertools.cycle(self._batches)
+        if self._keys is not None:
+            table = self.spec.tables[0].name
+            pairs = zip(batches, self._keys, strict=False)
+            batches = (dataclasses.replace(batch, keys={table: keys}) for batch, keys in pairs)
+        yield from itertools.islice(batches, self._count)
 
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
@@ -86,6 +109,8 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--result_dir", required=True, help="directory where rank r writes rank-r.json")
     about = "equal parts of a machine's cores, one for each worker; 0: as many parts as workers"
     parser.add_argument("--core_shares", type=int, default=0, help=about)
+    parser.add_argument("--distinct", type=int, default=0, help="number of keys; 0 for those of W1")
+    parser.add_argument("--exponent", type=float, default=0.0, help="of the Zipf distribution of these keys")
     parser.add_argument("--towers", type=int, default=1, help="parts of a batch, each computed on its own device")
     return parser.parse_known_args()
 
@@ -101,13 +126,13 @@ def main() -> None:
     own, given = arguments()
     try:
         experiment, evaluation, metrics, _ = flags.parse(flags.TRAINING, given)
-        write(own.result_dir, measure(own.core_shares, own.towers, experiment, evaluation, metrics))
+        write(own.result_dir, measure(own, experiment, evaluation, metrics))
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
 
 
 def measure(
-    core_shares: int, towers: int, experiment: Experiment, evaluation: EvaluationConfig, metrics: MetricsConfig
+    own: argparse.Namespace, experiment: Experiment, evaluation: EvaluationConfig, metrics: MetricsConfig
 ) -> dict[str, Any]:
     """Trains and, if --eval_data is given, evaluates: during training with --eval_steps, otherwise after it.
 
@@ -121,8 +146,8 @@ def measure(
     from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.ranks import distributed
 
-    data = experiment.data
-    build.start_workers(experiment, core_shares, (gpus_of(towers) if towers > 1 else 0) or 1)
+    data, towers = experiment.data, own.towers
+    build.start_workers(experiment, own.core_shares, (gpus_of(towers) if towers > 1 else 0) or 1)
     if data.train_data:
         experiment = build.with_label_rates(experiment)
     estimator = build.make_estimator(experiment)
@@ -131,7 +156,7 @@ def measure(
 
     def train_input_fn(position: Any) -> Any:
         if not data.train_data:
-            return W1Batches(data.batch_size, None, distributed.rank())
+            return W1Batches(data.batch_size, None, distributed.rank(), own.distinct, own.exponent)
         return build.training_reader(experiment, position)
 
     def eval_input_fn() -> BatchReader:

@@ -313,8 +313,9 @@ def test_tensorboard_shows_the_rows_on_disk(tmp_path):
 
     status = ServiceStatus(OfStore(), directory=str(tmp_path))
     assert "rows in memory: 2  on disk: 5" in status.lines()[0]
-    status.summarize(3)
-    tf1.summary.FileWriterCache.get(str(tmp_path)).close()
+    with tf.Graph().as_default():  # As in a training.
+        status.summarize(3)
+        tf1.summary.FileWriterCache.get(str(tmp_path)).close()
     (events,) = tmp_path.iterdir()
     shown = {
         (event.step, each.tag, each.simple_value)

@@ -95,7 +95,8 @@ class MachineHook(StepHook):
         """Returns the load per second; None if the run was too short or did not end.
 
         `cpu` is the number of cores that this process used. `network` is a dict of interface -> bytes `received` and
-        `sent`. If there is a service, `service` has `cpu`, the number of cores that all shards used, and `requests`.
+        `sent`. If there is a service, `service` has `cpu`, the number of cores that all shards used, and `requests`. If
+        there are rows on disk, `disk` has the rows that were `found` there.
         """
         if len(self._loads) < 2:
             return None
@@ -109,10 +110,14 @@ class MachineHook(StepHook):
                 load["network"][name] = rates
         if end["service"]:
             load["service"] = {name: (end["service"][name] - at) / seconds for name, at in begin["service"].items()}
+        if "disk" in end:
+            load["disk"] = {"found": (end["disk"] - begin["disk"]) / seconds}
         return load
 
     def _load(self) -> dict[str, Any]:
-        counters, shards = psutil.net_io_counters(pernic=True), self._store.stats().get("services", {}).values()
+        counters, stats = psutil.net_io_counters(pernic=True), self._store.stats()
+        shards = stats.get("services", {}).values()
+        found = [table["disk_found"] for table in stats["tables"].values() if "disk_found" in table]
         cpu = sum(shard["cpu_seconds"] for shard in shards)
         requests = sum(sum(shard["requests"].values()) for shard in shards)
         return {
@@ -120,6 +125,7 @@ class MachineHook(StepHook):
             "cpu": time.process_time(),
             "network": {name: (each.bytes_recv, each.bytes_sent) for name, each in counters.items()},
             "service": {"cpu": cpu, "requests": requests} if shards else {},
+            **({"disk": sum(found)} if found else {}),
         }
 
     def _look(self) -> None:
