@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _AHEAD = 3  # Number of windows that are planned ahead of the training.
 # Time without a window after which workers make a batch of padding. A replay with a known end should not need any.
 _REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 30.0
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.05
 _KEPT_BATCHES = 1000  # Number of the last batches after each of which the position is known.
 
 
