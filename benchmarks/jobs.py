@@ -197,7 +197,7 @@ def setup_with_data(flags: argparse.Namespace, directory: str) -> Setup:
         raise SystemExit("speed and AUC need both --train_data and --eval_data; give neither to generate both")
     made, data = list[str](), given.train_data
     if not data:
-        sides.call([*sides.COMMAND, "convert", "--format=synthetic", f"--rows={flags.rows}", f"--output={directory}"])
+        sides.make_synthetic(directory, f"--rows={flags.rows}")
         made, data = [f"--train_data={directory}/train", f"--eval_data={directory}/test"], "synthetic data"
     return Setup(("--deterministic", *flags.more, *made), flags.rounds, max(flags.steps, 2), data)
 

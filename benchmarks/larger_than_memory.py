@@ -151,8 +151,8 @@ def exact(flags: argparse.Namespace) -> dict[str, Any]:
 def demo() -> Iterator[Sequence[str]]:
     """Makes the demo's data, and yields flags to train it."""
     with tempfile.TemporaryDirectory() as directory:
-        sides.call([*sides.COMMAND, "convert", "--format=synthetic", f"--output={directory}"])
-        yield f"--flagfile={sides.ROOT}/configs/demo.flags", f"--train_data={directory}/train", "--eval_data="
+        sides.make_synthetic(directory)
+        yield sides.DEMO, f"--train_data={directory}/train", "--eval_data="
 
 
 FIGURES = (

@@ -124,7 +124,7 @@ def runnable(every: dict[str, Callable[[], float]]) -> dict[str, Callable[[], fl
 
 def demo(flags: Sequence[str], data: pathlib.Path) -> float:
     """Returns the examples/s of the demo with two workers."""
-    job = ("horovodrun", "-np", "2", "--gloo", sides.ROOT / "run.sh", f"--flagfile={sides.ROOT}/configs/demo.flags")
+    job = ("horovodrun", "-np", "2", "--gloo", sides.ROOT / "run.sh", sides.DEMO)
     return sides.trained([*job, f"--train_data={data}/train", "--eval_data=", *flags])["examples_per_sec"]
 
 
@@ -175,7 +175,7 @@ def main() -> None:
     growth = rss_growth_percent(flags.rss_steps)
     with tempfile.TemporaryDirectory() as directory:
         data = pathlib.Path(directory, "demo")
-        sides.call([*sides.COMMAND, "convert", "--format=synthetic", f"--output={data}"])
+        sides.make_synthetic(data)
         first = seconds_to_first_step(data)
         demos = {"demo": functools.partial(demo, [], data), "demo_shared": functools.partial(demo, [SHARED], data)}
         rates |= sides.in_turn(demos, min(flags.rounds, 3))

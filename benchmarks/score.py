@@ -42,9 +42,9 @@ COLUMN_NAMES = [*(f"I{n + 1}" for n in range(13)), *(f"C{n + 1}" for n in range(
 def published(demo: pathlib.Path) -> list[dict[str, Any]]:
     """Makes the demo's data and publication unless they are there, and returns rows of the data."""
     if not (demo / "done").exists():
-        sides.call([*sides.COMMAND, "convert", "--format=synthetic", f"--output={demo / 'data'}"])
+        sides.make_synthetic(demo / "data")
         flags = f"--train_data={demo / 'data/train'}", f"--eval_data={demo / 'data/test'}", f"--publish={demo / NAME}"
-        sides.trained([*sides.COMMAND, "train", f"--flagfile={sides.ROOT / 'configs/demo.flags'}", *flags])
+        sides.trained([*sides.COMMAND, "train", sides.DEMO, *flags])
         (demo / "done").touch()
     lines = [zip(COLUMN_NAMES, line.split("\t")[1:], strict=True) for line in open(demo / "data/sample.tsv")]
     return [{k: v.strip() if k[0] == "C" else float(v) if v else None for k, v in line} for line in lines]

@@ -30,6 +30,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 COMMAND = (sys.executable, "-m", "ctr_trainer")
+DEMO = f"--flagfile={ROOT / 'configs/demo.flags'}"
 TIMEOUT_SECONDS = 6 * 3600
 # A column of a Markdown table: its title, the key of its values in the rows, and the format of the values.
 Column = tuple[str, str, str]
@@ -84,6 +85,11 @@ def call(command: Sequence[object], more: Mapping[str, str] | None = None, shows
         output = f"{found[-3000:]}\n{(errors or '')[-3000:]}"
         raise SystemExit(f"{' '.join(line)} ended with {process.returncode}:\n{output}")
     return found
+
+
+def make_synthetic(directory: str | os.PathLike[str], *flags: str) -> None:
+    """Writes synthetic data, the demo's without flags of `convert`, below a directory."""
+    call([*COMMAND, "convert", "--format=synthetic", f"--output={directory}", *flags])
 
 
 def last_json(output: str) -> dict[str, Any]:

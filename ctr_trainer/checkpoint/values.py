@@ -17,7 +17,7 @@ from ctr_trainer.data import encode
 from ctr_trainer.data.source import Source
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
-from ctr_trainer.embedding.table import cold_rows
+from ctr_trainer.embedding.table import rocks
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.features import hashing
 from ctr_trainer.features.columns import TYPICAL, CrossFeature
@@ -81,7 +81,7 @@ def rows_of(checkpoint: Checkpoint, keys: Sequence[int]) -> dict[tuple[str, int]
                     rows[place] = dict(file=entry["file"], weights=row[: config.weights], state=row[config.weights :])
     for table, _, _, files in snapshot.cold_tables(checkpoint.path, checkpoint.tables):
         config, wanted = configs[table], [key for key in keys if (table, key) not in rows]
-        for key, packed in cold_rows.read_rows(files, wanted, config.form.nbytes).items():
+        for key, packed in rocks.read_rows(files, wanted, config.form.nbytes).items():
             row = config.form.unpacked(packed[None])[0].tolist()
             file = next(iter(files.values())).name
             rows[table, key] = dict(file=file, weights=row[: config.weights], state=row[config.weights :])

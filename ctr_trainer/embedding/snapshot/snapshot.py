@@ -29,7 +29,8 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.embedding.index.hash_index import Index
-from ctr_trainer.embedding.table import cold_rows
+from ctr_trainer.embedding.table import rocks
+from ctr_trainer.embedding.table.cold_rows import LinkedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.paths import AnyPath, Path, bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -101,7 +102,7 @@ def check(path: AnyPath, entry: FileEntry) -> None:
         size = file.size()
         if size != entry["bytes"]:
             raise UserError(f"{file}: {size} bytes, not {entry['bytes']}: truncated or replaced; use another snapshot")
-        if entry["file"].endswith(cold_rows.ROWS_FILE):
+        if entry["file"].endswith(rocks.ROWS_FILE):
             return  # RocksDB checks each block when it reads it.
         _, crc32 = bytes_and_crc32(file)
     except OSError as error:
@@ -174,9 +175,7 @@ def read_counts(path: AnyPath, entry: FileEntry) -> tuple[np.ndarray, int]:
         return np.stack(lines), int(reader.schema.metadata[_COUNTED])
 
 
-def write_cold(
-    path: Path, linked: cold_rows.LinkedRows, of_table: FileEntry, shard: int, shards: int
-) -> list[FileEntry]:
+def write_cold(path: Path, linked: LinkedRows, of_table: FileEntry, shard: int, shards: int) -> list[FileEntry]:
     """Links the files of rows on disk into the directory of a snapshot; returns their entries.
 
     What the last snapshot has is linked to its files, because the disk of the rows may be another file system.
@@ -187,7 +186,7 @@ def write_cold(
         name = f"{place}{_COLD_NAME}{file.name}"
         before = linked.saved.get(file.name, file)
         (path / name).share(before if before.exists() else file)
-        if file.name.endswith(cold_rows.ROWS_FILE):
+        if file.name.endswith(rocks.ROWS_FILE):
             linked.saved[file.name] = path / name
         entries.append(dict(file=name, kind=COLD, **common, rows=0, bytes=size, crc32=crc32))
     entries[0]["rows"] = linked.rows
@@ -260,7 +259,7 @@ def merged(
                     held[config.name].find_or_add(np.require(keys, requirements=("C", "A")))
     for table, (shard, _), expected, own in cold:
         count = 0
-        for keys, packed in cold_rows.read_blocks(own, configs[table].form.nbytes):
+        for keys, packed in rocks.read_blocks(own, configs[table].form.nbytes):
             new = held[table].find(keys) < 0
             count += int(new.sum())
             yield configs[table], keys[new], configs[table].form.unpacked(packed[new])

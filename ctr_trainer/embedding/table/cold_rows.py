@@ -11,31 +11,27 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from ctr_trainer.embedding.table import rocks
 from ctr_trainer.settings.embedding_config import DiskSettings, parse_bytes
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, bytes_and_crc32
 from ctr_trainer.system.files.staging import make_local_directory
 from ctr_trainer.system.files.temporary import temporary_directory
-from ctr_trainer.system.messages.errors import UserError, reason
+from ctr_trainer.system.messages.errors import UserError
 
 # A disk answers many requests concurrently, so _READERS threads read the rows of a batch, each at least _LEAST_READ. A
 # thread does not hold Python's lock while it waits.
 _READERS, _LEAST_READ = 16, 16
-_BLOCK_BYTES = 4096  # What a disk reads at once.
-_BITS_PER_KEY = 10  # Of the Bloom filters, with which 1% of the unknown keys cost a read.
 INDEX_BYTES_PER_ROW = 1.9  # Measured: the filter and the index of blocks, for rows of 156 bytes.
-# The share of the memory in which RocksDB collects rows before it writes a file, and its bounds in bytes.
-_BUFFER_SHARE, _LEAST_BUFFER, _MOST_BUFFER = 1 / 16, 1 << 16, 64 << 20
-_CACHED_BYTES = 8 << 20  # Of blocks that were read. A row that was read is in memory, so it is not read again soon.
+# The share of the memory in which RocksDB collects rows before it writes a file, and its upper bound in bytes.
+_BUFFER_SHARE, _MOST_BUFFER = 1 / 16, 64 << 20
 _MOST_FILES, _BETWEEN_LOOKS = 30, 0.01  # Files to merge, and seconds.
 _MOST_FETCHED = 1 << 20  # Rows that were fetched and not taken.
-_BLOCK_ROWS, _SWEPT_ROWS = 1 << 15, 1 << 12  # Rows that `read_blocks` yields at once, and `sweep` returns.
-ROWS_FILE = ".sst"  # The end of the names of RocksDB's files that never change.
+_SWEPT_ROWS = 1 << 12  # Rows that `sweep` returns.
 _ABSENT = b""
 # The figures of a table with rows on disk: the rows that are only there, their files, the memory of their index, and
 # the keys since the start that lookups asked the table for, that were sought on disk, and that were there.
@@ -91,7 +87,7 @@ class LinkedRows:
         """Yields (file, its bytes, their CRC-32). A file of rows is read once in the life of the table."""
         for name in self.directory.files():
             file = self.directory / name
-            if name not in self._checked or not name.endswith(ROWS_FILE):
+            if name not in self._checked or not name.endswith(rocks.ROWS_FILE):
                 self._checked[name] = bytes_and_crc32(file)
             yield file, *self._checked[name]
 
@@ -204,7 +200,7 @@ class ColdRows:
         """Yields links to the files of all rows in their present state; removes the links at the end of the block."""
         self._links += 1
         path = self._directory / f"snapshot-{self._links}"
-        with _told(self._place):
+        with rocks.told(self._place):
             self._rocksdict.Checkpoint(self._db).create_checkpoint(str(path))
         try:
             yield LinkedRows(path, self.count, self._saved, self._checked)
@@ -219,11 +215,11 @@ class ColdRows:
         with self._guard:
             self._fetched.clear()
         self._close()
-        self._checked, self._saved = {}, {name: file for name, file in files.items() if name.endswith(ROWS_FILE)}
+        self._checked, self._saved = {}, {name: file for name, file in files.items() if name.endswith(rocks.ROWS_FILE)}
         path = self._directory / "rows"
         path.remove_all()
         path.mkdir()
-        with _told(self._place):
+        with rocks.told(self._place):
             for name, file in files.items():
                 if name in self._saved:
                     (path / name).share(file)
@@ -235,20 +231,20 @@ class ColdRows:
     def read_blocks(self, keys: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (keys int64[n], rows uint8[n, row_bytes]), of int64[m] keys or of all, those out of date too."""
         if keys is None:
-            with _told(self._place):
-                for own, packed in _blocks(self._db):
+            with rocks.told(self._place):
+                for own, packed in rocks.blocks(self._db):
                     yield own, packed[:, : self._row_bytes]
             return
-        for at in range(0, len(keys), _BLOCK_ROWS):
-            asked = keys[at : at + _BLOCK_ROWS]
+        for at in range(0, len(keys), rocks.BLOCK_ROWS):
+            asked = keys[at : at + rocks.BLOCK_ROWS]
             there, rows, _ = self._unpacked(self._read(asked.tolist()))
             yield asked[there], rows
 
     def sweep(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the keys, int64[n], rows and use of the next block of all, and none once at the end of each sweep."""
-        with _told(self._place):
+        with rocks.told(self._place):
             nothing = np.empty(0, np.int64), np.empty((0, self._row_bytes + 8), np.uint8)
-            keys, packed = next(_blocks(self._db, self._swept, _SWEPT_ROWS), nothing)
+            keys, packed = next(rocks.blocks(self._db, self._swept, _SWEPT_ROWS), nothing)
         self._swept = keys[-1:].tobytes() + b"\0" if len(keys) else b""
         return keys, *self._split(packed)
 
@@ -271,17 +267,17 @@ class ColdRows:
         self._db = None  # What is open would keep the files.
 
     def _open(self) -> None:
-        self._rocksdict = rocksdict()
-        buffer = int(min(max(self._memory * _BUFFER_SHARE, _LEAST_BUFFER), _MOST_BUFFER))
-        with _told(self._place):
-            options = _options(self._rocksdict, buffer, _is_direct(self._directory))
+        self._rocksdict = rocks.rocksdict()
+        buffer = int(min(max(self._memory * _BUFFER_SHARE, rocks.LEAST_BUFFER), _MOST_BUFFER))
+        with rocks.told(self._place):
+            options = rocks.options(self._rocksdict, buffer, rocks.is_direct(self._directory))
             self._db = self._rocksdict.Rdict(str(self._directory / "rows"), options)
             writing = self._rocksdict.WriteOptions()
             writing.disable_wal = True  # After a kill, a training resumes from a checkpoint.
             self._db.set_write_options(writing)
 
     def _change(self, batch: Any, keys: np.ndarray) -> None:
-        with _told(self._place):
+        with rocks.told(self._place):
             self._db.write(batch)
             self._wait_for_merges()
         changed = keys.tolist()
@@ -315,7 +311,7 @@ class ColdRows:
             [names[8 * at : 8 * at + 8] for at in range(first, min(first + size, len(keys)))]
             for first in range(0, len(keys), size)
         ]
-        with _told(self._place):
+        with rocks.told(self._place):
             values = [value or _ABSENT for part in self._readers.map(self._db.get, parts) for value in part]
         with self._guard:
             self.reads += len(values)
@@ -332,110 +328,3 @@ class ColdRows:
         """Returns (rows, use) of uint8[n, row_bytes + 8]."""
         use = np.ascontiguousarray(packed[:, self._row_bytes :]).view(np.uint32)
         return packed[:, : self._row_bytes], use.T
-
-
-def read_blocks(files: Mapping[str, Path], row_bytes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (keys int64[n], rows uint8[n, row_bytes]) of linked files, by their names in the database."""
-    with _opened(files) as database:
-        for keys, packed in _blocks(database):
-            yield keys, packed[:, :row_bytes]
-
-
-def read_rows(files: Mapping[str, Path], keys: Sequence[int], row_bytes: int) -> dict[int, np.ndarray]:
-    """Returns uint8[row_bytes], the row, of each of the keys that are in linked files."""
-    with _opened(files) as database:
-        values = {key: database.get(np.int64(key).tobytes()) for key in keys}
-    return {key: np.frombuffer(value, np.uint8)[:row_bytes] for key, value in values.items() if value is not None}
-
-
-@contextlib.contextmanager
-def _opened(files: Mapping[str, Path]) -> Iterator[Any]:
-    """Yields the database of linked files, which it does not change."""
-    module = rocksdict()
-    with temporary_directory() as directory:
-        for name, file in files.items():
-            if isinstance(file, LocalPath):
-                os.symlink(file.absolute(), os.path.join(directory, name))
-            else:
-                LocalPath(directory, name).copy_from(file)
-        place = next(iter(files.values())).parent
-        with _told(place, directory):
-            database = module.Rdict(directory, _options(module), access_type=module.AccessType.read_only())
-            with contextlib.closing(database):
-                yield database
-
-
-def rocksdict() -> ModuleType:
-    """Returns the package rocksdict; raises UserError if it is not installed."""
-    try:
-        import rocksdict as module
-    except ImportError:
-        raise UserError(
-            "rows on disk (table_memory) need the package rocksdict: pip install 'ctr_trainer[disk]'"
-        ) from None
-    return module
-
-
-def _blocks(database: Any, first: bytes = b"", size: int = _BLOCK_ROWS) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (keys int64[<= size], rows with their use uint8[n, bytes]) from the key `first` on."""
-    at = database.iter()  # `items` would end at a damaged block as if it were the last one.
-    at.seek(first)
-    while at.valid():
-        names, values = list[bytes](), list[bytes]()
-        while at.valid() and len(names) < size:
-            names.append(at.key())
-            values.append(at.value())
-            at.next()
-        packed = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
-        yield np.frombuffer(b"".join(names), np.int64), packed
-    at.status()
-
-
-def _is_direct(directory: LocalPath) -> bool:
-    """Returns whether files of a directory can be read past the page cache, which some file systems refuse."""
-    file = directory / "direct"
-    file.write_bytes(b"")
-    with contextlib.suppress(OSError):
-        os.close(os.open(file, os.O_RDONLY | os.O_DIRECT))
-        return True
-    return False
-
-
-def _options(module: ModuleType, buffer: int = _LEAST_BUFFER, is_direct: bool = False) -> Any:
-    blocks = module.BlockBasedOptions()
-    blocks.set_bloom_filter(_BITS_PER_KEY, False)
-    blocks.set_block_size(_BLOCK_BYTES)
-    blocks.set_block_cache(module.Cache(_CACHED_BYTES))
-    blocks.set_format_version(5)
-    options = module.Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_block_based_table_factory(blocks)
-    options.set_compression_type(module.DBCompressionType.none())  # Weights do not compress.
-    options.set_compaction_style(module.DBCompactionStyle.universal())
-    options.set_write_buffer_size(buffer)
-    options.set_max_background_jobs(2)
-    options.set_level_zero_slowdown_writes_trigger(1 << 30)  # See `_wait_for_merges`.
-    options.set_level_zero_stop_writes_trigger(1 << 30)
-    options.set_use_direct_reads(is_direct)  # The page cache would take the memory that the rows may have.
-    options.set_use_direct_io_for_flush_and_compaction(is_direct)
-    options.set_keep_log_file_num(1)
-    return options
-
-
-@contextlib.contextmanager
-def _told(place: Any, opened_in: str = "") -> Iterator[None]:
-    """Turns an error of RocksDB into a UserError with a remedy. `opened_in` has links to the files of `place`."""
-    try:
-        yield
-    except Exception as error:
-        if type(error) is not Exception and not isinstance(error, UserError | OSError):
-            raise  # rocksdict has no class of its own.
-        text = reason(error)
-        text = text.replace(f"{opened_in}/", f"{place}/*.cold.") if opened_in else text
-        cure = "restart to continue from the last checkpoint"
-        if "No space" in text or "too large" in text:
-            cure = f"free some space there, or name another table_dir, then {cure}"
-        elif "Corruption" in text:
-            cure = f"the disk returned other bytes than were written: check it, then {cure}; if this happens again, "
-            cure += f"remove the checkpoints that have this file, as *.cold.NUMBER{ROWS_FILE}"
-        raise UserError(f"rows on disk in {place}: {text}; {cure}") from None

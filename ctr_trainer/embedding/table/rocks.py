@@ -1,0 +1,131 @@
+"""The RocksDB databases of rows on disk: their options and errors, and reading those that a checkpoint links."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ctr_trainer.system.files.local_path import LocalPath
+from ctr_trainer.system.files.paths import Path
+from ctr_trainer.system.files.temporary import temporary_directory
+from ctr_trainer.system.messages.errors import UserError, reason
+
+_BLOCK_BYTES = 4096  # What a disk reads at once.
+_BITS_PER_KEY = 10  # Of the Bloom filters, with which 1% of the unknown keys cost a read.
+_CACHED_BYTES = 8 << 20  # Of blocks that were read. A row that was read is in memory, so it is not read again soon.
+LEAST_BUFFER = 1 << 16  # Bytes of rows that are collected before a file is written.
+BLOCK_ROWS = 1 << 15  # Rows that are yielded at once.
+ROWS_FILE = ".sst"  # The end of the names of RocksDB's files that never change.
+
+
+def read_blocks(files: Mapping[str, Path], row_bytes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (keys int64[n], rows uint8[n, row_bytes]) of linked files, by their names in the database."""
+    with _opened(files) as database:
+        for keys, packed in blocks(database):
+            yield keys, packed[:, :row_bytes]
+
+
+def read_rows(files: Mapping[str, Path], keys: Sequence[int], row_bytes: int) -> dict[int, np.ndarray]:
+    """Returns uint8[row_bytes], the row, of each of the keys that are in linked files."""
+    with _opened(files) as database:
+        values = {key: database.get(np.int64(key).tobytes()) for key in keys}
+    return {key: np.frombuffer(value, np.uint8)[:row_bytes] for key, value in values.items() if value is not None}
+
+
+@contextlib.contextmanager
+def _opened(files: Mapping[str, Path]) -> Iterator[Any]:
+    """Yields the database of linked files, which it does not change."""
+    module = rocksdict()
+    with temporary_directory() as directory:
+        for name, file in files.items():
+            if isinstance(file, LocalPath):
+                os.symlink(file.absolute(), os.path.join(directory, name))
+            else:
+                LocalPath(directory, name).copy_from(file)
+        place = next(iter(files.values())).parent
+        with told(place, directory):
+            database = module.Rdict(directory, options(module), access_type=module.AccessType.read_only())
+            with contextlib.closing(database):
+                yield database
+
+
+def rocksdict() -> ModuleType:
+    """Returns the package rocksdict; raises UserError if it is not installed."""
+    try:
+        import rocksdict as module
+    except ImportError:
+        raise UserError(
+            "rows on disk (table_memory) need the package rocksdict: pip install 'ctr_trainer[disk]'"
+        ) from None
+    return module
+
+
+def blocks(database: Any, first: bytes = b"", size: int = BLOCK_ROWS) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (keys int64[<= size], rows with their use uint8[n, bytes]) from the key `first` on."""
+    at = database.iter()  # `items` would end at a damaged block as if it were the last one.
+    at.seek(first)
+    while at.valid():
+        names, values = list[bytes](), list[bytes]()
+        while at.valid() and len(names) < size:
+            names.append(at.key())
+            values.append(at.value())
+            at.next()
+        packed = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
+        yield np.frombuffer(b"".join(names), np.int64), packed
+    at.status()
+
+
+def is_direct(directory: LocalPath) -> bool:
+    """Returns whether files of a directory can be read past the page cache, which some file systems refuse."""
+    file = directory / "direct"
+    file.write_bytes(b"")
+    with contextlib.suppress(OSError):
+        os.close(os.open(file, os.O_RDONLY | os.O_DIRECT))
+        return True
+    return False
+
+
+def options(module: ModuleType, buffer: int = LEAST_BUFFER, is_direct: bool = False) -> Any:
+    """Returns the options of a database that collects `buffer` bytes of rows before it writes a file."""
+    table = module.BlockBasedOptions()
+    table.set_bloom_filter(_BITS_PER_KEY, False)
+    table.set_block_size(_BLOCK_BYTES)
+    table.set_block_cache(module.Cache(_CACHED_BYTES))
+    table.set_format_version(5)
+    found = module.Options(raw_mode=True)
+    found.create_if_missing(True)
+    found.set_block_based_table_factory(table)
+    found.set_compression_type(module.DBCompressionType.none())  # Weights do not compress.
+    found.set_compaction_style(module.DBCompactionStyle.universal())
+    found.set_write_buffer_size(buffer)
+    found.set_max_background_jobs(2)
+    found.set_level_zero_slowdown_writes_trigger(1 << 30)  # `ColdRows` waits itself.
+    found.set_level_zero_stop_writes_trigger(1 << 30)
+    found.set_use_direct_reads(is_direct)  # The page cache would take the memory that the rows may have.
+    found.set_use_direct_io_for_flush_and_compaction(is_direct)
+    found.set_keep_log_file_num(1)
+    return found
+
+
+@contextlib.contextmanager
+def told(place: Any, opened_in: str = "") -> Iterator[None]:
+    """Turns an error of RocksDB into a UserError with a remedy. `opened_in` has links to the files of `place`."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception and not isinstance(error, UserError | OSError):
+            raise  # rocksdict has no class of its own.
+        text = reason(error)
+        text = text.replace(f"{opened_in}/", f"{place}/*.cold.") if opened_in else text
+        cure = "restart to continue from the last checkpoint"
+        if "No space" in text or "too large" in text:
+            cure = f"free some space there, or name another table_dir, then {cure}"
+        elif "Corruption" in text:
+            cure = f"the disk returned other bytes than were written: check it, then {cure}; if this happens again, "
+            cure += f"remove the checkpoints that have this file, as *.cold.NUMBER{ROWS_FILE}"
+        raise UserError(f"rows on disk in {place}: {text}; {cure}") from None
