@@ -101,6 +101,8 @@ class Erasure:
         self.rows, self.not_reached = 0, list[str]()
         self._texts = {each.value for each in values}
         self._done: dict[tuple[Any, ...], tuple[Path, Entry]] = {}
+        self._rewritten: dict[tuple[Any, ...], tuple[Path, list[Entry]]] = {}
+        self._reached = set[str]()
         self.keys = np.unique(np.array([each.key for each in values], np.int64))
         spec, names = features[0], {each.feature for each in values}
         slots = {feature.slot for feature in spec.sparse if feature.name in names}
@@ -121,13 +123,16 @@ class Erasure:
                 raise
             self.not_reached.append(f"a damaged checkpoint, which you can remove: {error}")
             return
-        tables, model = [self._without_keys(path, entry) for entry in found.tables], self.without_texts(found.model)
-        if (tables, model) != (found.tables, found.model):
+        on_disk = [entry for entry in found.tables if entry.get("kind") == snapshot.COLD]
+        rows_files, model = snapshot.rows_files(found.tables), self.without_texts(found.model)
+        tables = [*(self._without_keys(path, entry) for entry in rows_files), *self._rows_on_disk(path, found)]
+        if (tables, model) != ([*rows_files, *on_disk], found.model):
             checkpoints.commit(dataclasses.replace(found, tables=tables, model=model))
         listed = {entry["file"] for entry in tables}
         for file in path.iterdir():
-            if file.suffix == ".arrow" and file.name not in listed:
+            if (file.suffix == ".arrow" or snapshot.COLD_NAME in file.name) and file.name not in listed:
                 file.unlink()
+        self._reached.add(str(path))
 
     def without_texts(self, saved: dict[str, Any]) -> dict[str, Any]:
         """Returns saved features, or a record that has them, without the texts that are shown as typical."""
@@ -139,11 +144,18 @@ class Erasure:
         return {**saved, "statistics": statistics | left} if has else saved
 
     def files_left(self, root: Path) -> Iterator[Path]:
-        """Yields the files of a directory that have the bytes of a key or of a value's text of at least 4 bytes."""
+        """Yields the files of a directory that have the bytes of a key or of a value's text of at least 4 bytes.
+
+        Also yields the files of rows on disk of which `erase` did not erase the checkpoint.
+        """
         texts = [text for each in self._texts if len(text := each.encode()) >= _FEWEST_BYTES]
         sought = [*texts, *(key.tobytes() for key in self.keys)]
         pattern, overlap = re.compile(b"|".join(map(re.escape, sought))), max(map(len, sought)) - 1
         for name in root.files():
+            if name.endswith(rocks.ROWS_FILE):  # Its keys are not whole.
+                if str((root / name).parent) not in self._reached:
+                    yield root / name
+                continue
             before = b""
             for block in (root / name).blocks(_BLOCK_BYTES):
                 if pattern.search(before + block):
@@ -161,13 +173,40 @@ class Erasure:
             (path / new["file"]).share(where / new["file"])
         return new
 
+    def _rows_on_disk(self, path: Path, found: Checkpoint) -> list[Entry]:
+        """Returns the entries of rows on disk without the keys; checkpoints with the same files share the new ones."""
+        groups, entries = snapshot.cold_files(found.tables), list[Entry]()
+        shown = rows_of(found, self.keys.tolist()) if groups else {}
+        for place, own in groups.items():
+            first = next(iter(own.values()))
+            identity = tuple((name, each["crc32"]) for name, each in own.items() if name.endswith(rocks.ROWS_FILE))
+            if identity not in self._rewritten:
+                self._rewritten[identity] = path, self._rewrite(path, place, own)
+            where, new = self._rewritten[identity]
+            for each in new if where != path else ():
+                (path / each["file"]).share(where / each["file"])
+            gone = sum(row["file"] == first["file"] for row in shown.values())
+            self.rows += gone
+            changed = [{**first, "rows": 0, **each} for each in new]
+            changed[:1] = [{**each, "rows": first["rows"] - gone} for each in changed[:1]]
+            entries += changed or own.values()
+        return entries
+
+    def _rewrite(self, path: Path, place: str, own: dict[str, Entry]) -> list[Entry]:
+        """Writes a database without the keys; returns the fields of its files that differ, none if it has no key."""
+        files = {name: path / entry["file"] for name, entry in own.items()}
+        if not rocks.may_have(files, self.keys):
+            return []
+        table, shard, _, shards = place.rsplit("-", 3)
+        prefix = f"{table}-{shard}-of-{shards.partition('.')[0]}.{uuid.uuid4().hex[:8]}{snapshot.COLD_NAME}"
+        with path.filled_locally() as directory:
+            new = rocks.rewrite(files, self.keys, directory, prefix)
+            return [checkpoints.describe_file(directory, file.name) for file in new]
+
     def _written(self, path: Path, entry: Entry) -> Entry:
         """Writes a file without the keys, and returns its entry; returns `entry` if the file does not have them."""
         kind = entry.get("kind", "full")
         if kind == "counts":  # Each of its numbers is of many keys.
-            return entry
-        if kind == snapshot.COLD:
-            self.not_reached.append(f"rows on disk, {path / entry['file']}: train a new model without table_memory")
             return entry
         gone = sum(int(np.isin(batch.column("key"), self.keys).sum()) for batch in snapshot.batches(path, entry))
         if not gone:

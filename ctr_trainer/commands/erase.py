@@ -1,8 +1,9 @@
 """Removes single values of features, such as the id of a user, from a model: their rows and optimizer state.
 
 They are removed from all checkpoints of --model_dir. The conversions in its data_cache and what waits there to be
-delivered are removed whole. The checkpoint is then published as a new generation in place of all earlier ones, if a
-training published the model, or with --to. Rows of crosses are found in the data_cache and --train_data.
+delivered are removed whole. All rows on disk (--table_memory) are written again for each checkpoint, which then shares
+none of their files with others. The checkpoint is then published as a new generation in place of all earlier ones, if
+a training published the model, or with --to. Rows of crosses are found in the data_cache and --train_data.
 
 First remove the values from the raw data, from which the next training would learn them again. A job must not train the
 model meanwhile. If it is interrupted, give the same command again. At the end it says what it could not reach.
@@ -34,7 +35,7 @@ EXAMPLES = (
     "python -m ctr_trainer erase user u1234 user u77 --model_dir=models/ctr --to=publications/ctr",
     "python -m ctr_trainer erase - --model_dir=s3://bucket/ctr < users.txt",
 )
-_ELSEWHERE = ("train_data", "eval_data", "export_dir", "warm_start", "publish")
+_ELSEWHERE = ("train_data", "table_dir", "eval_data", "export_dir", "warm_start", "publish")
 
 
 def run(
@@ -85,7 +86,7 @@ def run(
     named = {name: flags.get(name) for name in _ELSEWHERE}
     left = [
         *erasure.not_reached,
-        *(f"{path}, which has the bytes of a key or a text" for path in erasure.files_left(root)),
+        *(f"{path}, which may have the bytes of a key or a text" for path in erasure.files_left(root)),
         *(f"--{name}={value} of the last training" for name, value in named.items() if value and value != to),
         "raw data, exports, other publications, copies and snapshots of the model",
         "servers and embedding services that hold the rows in memory until they are restarted",

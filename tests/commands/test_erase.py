@@ -12,9 +12,11 @@ import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint.checkpoint import BEST
 from ctr_trainer.checkpoint.model_directory import load_features, one_job
 from ctr_trainer.checkpoint.values import values_of
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.table import rocks
 from ctr_trainer.features import hashing
 from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.ranks import distributed
@@ -154,6 +156,51 @@ def test_values_are_erased_from_every_file_and_nothing_else_is(data, tmp_path, c
     assert all(not json.loads(line)["rows"] for line in capsys.readouterr().out.splitlines()[-3:])
     assert _train(data, model, *steps, "--epochs=4") == 0  # The raw data still has them, so they are learned again.
     assert keys & _rows(checkpoints.latest_checkpoint(str(model))).keys()
+
+
+def test_rows_on_disk_are_erased_from_every_file_and_nothing_else_is(data, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("rocksdict", reason="rows on disk need the extra `disk`")
+    model, spec = tmp_path / "model", tmp_path / "spec.toml"
+    spec.write_text((small.SPEC + MORE).replace("max_rows = 100000\nmin_frequency = 2", "ttl_steps = 30"))
+    steps = ["--save_checkpoints_steps=6", "--table_memory=3KB", f"--feature_spec={spec}"]
+    assert _train(data, model, *steps, "--best_metric=auc", "--eval_steps=6") == 0
+
+    def rows():
+        found = {BEST: checkpoints.list_checkpoints(str(model), BEST), "": checkpoints.list_checkpoints(str(model))}
+        return {(place, each.step): _rows(each) for place, several in found.items() for each in several}
+
+    before, last = rows(), checkpoints.latest_checkpoint(str(model))
+    had = b"".join(path.read_bytes() for path in model.rglob("*.sst"))
+    disk = {key for _, _, _, files in snapshot.cold_tables(last.path, last.tables) for key in _keys(files)}
+    erase = ["erase", "user", "person-7", "place", "south", f"--model_dir={model}"]
+    with monkeypatch.context() as killed:
+        killed.setattr(checkpoints, "commit", lambda checkpoint: 1 / 0)
+        assert cli.main(erase) == 70
+    assert rows() == before
+    assert cli.main(erase) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    after = rows()
+    gone = {key for each in before.values() for key in each} - {key for each in after.values() for key in each}
+    keys = {*said["keys"].values()}
+    assert keys <= gone and len(gone & disk) > 10
+    assert after == {place: {k: row for k, row in each.items() if k not in gone} for place, each in before.items()}
+    # A row's bytes are found in each file; of a key, RocksDB may have left out the first bytes.
+    patterns = [row[key] for row in before.values() for key in gone & row.keys()]
+    assert sum(row in had for row in patterns) > 10 and _files_with(tmp_path, patterns) == set()
+    for each in checkpoints.list_checkpoints(str(model)):
+        each.verify()
+        for _, _, _, files in snapshot.cold_tables(each.path, each.tables):
+            assert not _keys(files) & gone
+    assert not [each for each in said["not_reached"] if each.startswith(str(model))]
+    files = {path.stat().st_ino: path for path in model.rglob("*.sst")}
+    assert cli.main(erase) == 0  # Nothing is left to erase, so no file is written again.
+    assert {path.stat().st_ino: path for path in model.rglob("*.sst")} == files
+    assert _train(data, model, *steps, "--epochs=4") == 0
+
+
+def _keys(files):
+    """Returns the keys in the database of some files, also of rows that are out of date there."""
+    return {key for keys, _ in rocks.read_blocks(files, 1) for key in keys.tolist()}
 
 
 @pytest.mark.parametrize(

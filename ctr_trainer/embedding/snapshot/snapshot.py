@@ -8,7 +8,7 @@ A snapshot is full, or a delta of the previous snapshot. For each table and shar
     use       NAME-SHARD-of-SHARDS[.STEP].use.arrow           if the table evicts rows: the last step and the number
                                                               of trainings of each of these rows
     counts    NAME-SHARD-of-SHARDS[.STEP].counts.arrow        if the table has a `min_frequency`: the counting filter
-    cold      NAME-SHARD-of-SHARDS.cold.FILE                  if rows lie on disk: each FILE of their database, linked
+    cold      NAME-SHARD-of-SHARDS[.ID].cold.FILE             if rows lie on disk: each FILE of their database, linked
 
 Of a chain, only the newest `cold` files count. A row in a rows file is newer than one there.
 
@@ -43,7 +43,7 @@ _MOST_WEIGHTS = 1 << 16
 KEY = pa.field("key", pa.int64(), nullable=False)
 _COUNTED = b"ctr_trainer.counted"
 _COUNTS = [pa.field(name, pa.uint8(), nullable=False) for name in ("first", "second")]
-COLD, _COLD_NAME = "cold", ".cold."
+COLD, COLD_NAME = "cold", ".cold."
 _USE = [KEY, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_used", "frequency"))]
 
 
@@ -183,7 +183,7 @@ def write_cold(path: Path, linked: LinkedRows, of_table: FileEntry, shard: int, 
     entries, place = [], f"{of_table['table']}-{shard:05d}-of-{shards:05d}"
     common = {name: of_table[name] for name in ("table", "snapshot", "since")}
     for file, size, crc32 in linked.files():
-        name = f"{place}{_COLD_NAME}{file.name}"
+        name = f"{place}{COLD_NAME}{file.name}"
         before = linked.saved.get(file.name, file)
         (path / name).share(before if before.exists() else file)
         if file.name.endswith(rocks.ROWS_FILE):
@@ -217,15 +217,20 @@ def cold_tables(
     path: AnyPath, files: Sequence[FileEntry]
 ) -> Iterator[tuple[str, tuple[int, int], int, dict[str, Path]]]:
     """Yields (table, (shard, shards), rows, file by its name in the database) of rows on disk in a chain."""
+    for place, entries in cold_files(files).items():
+        table, shard, _, shards = place.rsplit("-", 3)
+        own = {name: _file(path, entry) for name, entry in entries.items()}
+        yield table, (int(shard), int(shards.partition(".")[0])), sum(each["rows"] for each in entries.values()), own
+
+
+def cold_files(files: Sequence[FileEntry]) -> dict[str, dict[str, FileEntry]]:
+    """Returns the entries of rows on disk in a chain, by table and shard, then by their names in the database."""
     groups: dict[str, dict[str, FileEntry]] = {}
     for entry in files:
         if entry.get("kind") == COLD and entry.get("snapshot") == files[-1].get("snapshot"):
-            place, _, name = entry["file"].partition(_COLD_NAME)
+            place, _, name = entry["file"].rpartition(COLD_NAME)
             groups.setdefault(place, {})[name] = entry
-    for place, entries in groups.items():
-        table, shard, _, shards = place.rsplit("-", 3)
-        own = {name: _file(path, entry) for name, entry in entries.items()}
-        yield table, (int(shard), int(shards)), sum(entry["rows"] for entry in entries.values()), own
+    return groups
 
 
 def merged(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import tqdm
 
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path
@@ -20,6 +22,10 @@ _BITS_PER_KEY = 10  # Of the Bloom filters, with which 1% of the unknown keys co
 _CACHED_BYTES = 8 << 20  # Of blocks that were read. A row that was read is in memory, so it is not read again soon.
 LEAST_BUFFER = 1 << 16  # Bytes of rows that are collected before a file is written.
 BLOCK_ROWS = 1 << 15  # Rows that are yielded at once.
+_FILE_ROWS = 1 << 19  # Rows of a file that `rewrite` writes.
+_RESTART = "restart to continue from the last checkpoint"
+_SPACE = f"free some space there, or name another table_dir, then {_RESTART}"
+_AGAIN = "free some space there, then give the same command again"
 ROWS_FILE = ".sst"  # The end of the names of RocksDB's files that never change.
 
 
@@ -35,6 +41,42 @@ def read_rows(files: Mapping[str, Path], keys: Sequence[int], row_bytes: int) ->
     with _opened(files) as database:
         values = {key: database.get(np.int64(key).tobytes()) for key in keys}
     return {key: np.frombuffer(value, np.uint8)[:row_bytes] for key, value in values.items() if value is not None}
+
+
+def may_have(files: Mapping[str, Path], keys: np.ndarray) -> bool:
+    """Returns whether linked files may have the bytes of a row of int64[n] keys, also of one that was removed."""
+    with _opened(files) as database:
+        removals = any(file["num_deletions"] for file in database.live_files())  # They may hide old bytes.
+        return removals or any(value is not None for value in database.get([key.tobytes() for key in keys]))
+
+
+def rewrite(files: Mapping[str, Path], without: np.ndarray, directory: LocalPath, prefix: str) -> list[LocalPath]:
+    """Writes the database of linked files to a directory, without int64[n] keys and what is left of removed rows.
+
+    Returns the new files; `prefix` begins their names. Shows a progress bar.
+    """
+    module, drafts = rocksdict(), list[str]()
+    with _opened(files) as source, temporary_directory(str(directory)) as place, told(directory, space=_AGAIN):
+        new, rows = options(module), source.property_int_value("rocksdb.estimate-num-keys")
+        with tqdm.tqdm(total=rows, desc="rewriting", unit=" rows", disable=not sys.stderr.isatty()) as bar:
+            for keys, packed in blocks(source, size=_FILE_ROWS):
+                bar.update(len(keys))
+                if (kept := np.flatnonzero(~np.isin(keys, without))).size:
+                    drafts.append(os.path.join(place, f"{len(drafts)}{ROWS_FILE}"))
+                    writer = module.SstFileWriter(new)
+                    writer.open(drafts[-1])
+                    names, data, width = keys[kept].tobytes(), packed[kept].tobytes(), packed.shape[1]
+                    for at in range(len(kept)):
+                        writer[names[8 * at : 8 * at + 8]] = data[width * at : width * at + width]
+                    writer.finish()
+        with contextlib.closing(module.Rdict(os.path.join(place, "new"), new)) as database:
+            if drafts:
+                moving = module.IngestExternalFileOptions()
+                moving.set_move_files(True)
+                database.ingest_external_file(drafts, moving)
+            linked = LocalPath(place, "linked")
+            module.Checkpoint(database).create_checkpoint(str(linked))
+        return [(linked / name).rename(directory / f"{prefix}{name}") for name in linked.files()]
 
 
 @contextlib.contextmanager
@@ -113,8 +155,11 @@ def options(module: ModuleType, buffer: int = LEAST_BUFFER, is_direct: bool = Fa
 
 
 @contextlib.contextmanager
-def told(place: Any, opened_in: str = "") -> Iterator[None]:
-    """Turns an error of RocksDB into a UserError with a remedy. `opened_in` has links to the files of `place`."""
+def told(place: Any, opened_in: str = "", space: str = _SPACE) -> Iterator[None]:
+    """Turns an error of RocksDB into a UserError with a remedy, which is `space` for a full disk.
+
+    `opened_in` has links to the files of `place`.
+    """
     try:
         yield
     except Exception as error:
@@ -122,9 +167,9 @@ def told(place: Any, opened_in: str = "") -> Iterator[None]:
             raise  # rocksdict has no class of its own.
         text = reason(error)
         text = text.replace(f"{opened_in}/", f"{place}/*.cold.") if opened_in else text
-        cure = "restart to continue from the last checkpoint"
+        cure = _RESTART
         if "No space" in text or "too large" in text:
-            cure = f"free some space there, or name another table_dir, then {cure}"
+            cure = space
         elif "Corruption" in text:
             cure = f"the disk returned other bytes than were written: check it, then {cure}; if this happens again, "
             cure += f"remove the checkpoints that have this file, as *.cold.NUMBER{ROWS_FILE}"
