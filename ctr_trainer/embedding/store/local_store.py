@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import sys
 import threading
 import time
 import uuid
@@ -10,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
+import tqdm
 
 from ctr_trainer.embedding.index.key_kernels import owned
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
@@ -315,10 +317,12 @@ class LocalStore(Store):
         return True
 
     def _fill(self, path: AnyPath, files: Sequence[FileEntry], is_linked: bool) -> None:
-        for config, keys, rows in snapshot.merged(path, files, with_cold=not is_linked):
-            own = owned(keys, *self._place)
-            with self._locked(config.name) as table:
-                self._versions[config.name].mark(table, table.restore(keys[own], rows[own]))
+        with tqdm.tqdm(desc="reading rows", unit=" rows", delay=1, disable=not sys.stderr.isatty()) as bar:
+            for config, keys, rows in snapshot.merged(path, files, with_cold=not is_linked):
+                own = owned(keys, *self._place)
+                with self._locked(config.name) as table:
+                    self._versions[config.name].mark(table, table.restore(keys[own], rows[own]))
+                bar.update(len(keys))
         for entry in files:
             if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
                 with self._locked(entry["table"]) as table:

@@ -8,12 +8,14 @@ import dataclasses
 import itertools
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tqdm
 
 from ctr_trainer.embedding.table import rocks
 from ctr_trainer.settings.embedding_config import DiskSettings, parse_bytes
@@ -210,7 +212,7 @@ class ColdRows:
     def restore(self, files: Mapping[str, Path], count: int) -> None:
         """Replaces all rows by those of linked files, by their names in the database; `count` is their number.
 
-        Files on the same file system are linked, not read.
+        Files on the same file system are linked, not read; a progress bar shows a copy that takes more than a second.
         """
         with self._guard:
             self._fetched.clear()
@@ -220,7 +222,8 @@ class ColdRows:
         path.remove_all()
         path.mkdir()
         with rocks.told(self._place):
-            for name, file in files.items():
+            hidden = not sys.stderr.isatty()
+            for name, file in tqdm.tqdm(files.items(), "copying rows", unit=" files", delay=1, disable=hidden):
                 if name in self._saved:
                     (path / name).share(file)
                 else:
