@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import enum
+import io
 import os
 import pathlib
 import re
@@ -113,7 +114,8 @@ def _how(status: int) -> str:
 class Attempt:
     """A `horovodrun` process that starts the workers. Their output is forwarded immediately, prefixed with their ranks.
 
-    Create it in the main thread. If this process is killed, the kernel ends `horovodrun`, which ends its workers.
+    Create it in the main thread. If this process is killed, the kernel kills `horovodrun`. The processes between it and
+    the workers notice this, and end the workers.
 
     Args:
       name: unique name, `JOB.NUMBER`, which is in the environment of all its processes. Also an attribute.
@@ -139,7 +141,10 @@ class Attempt:
         self.hosts, self.workers, self._errors = hosts, slots(hosts), errors
         self.lost_at: float | None = None
         self.name, self._command, self._output = name, command, Output()
-        self._gate = pathlib.Path(errors, f"{name}.go") if waits else None
+        path = os.path.join(errors, f"{name}.go")
+        if waits:
+            os.mkfifo(path)
+        self._gate = io.FileIO(path, "r+") if waits else None  # Its end, even by a kill, ends the waiting workers.
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [*_horovodrun(hosts, flags), *command],
@@ -148,13 +153,13 @@ class Attempt:
                 ATTEMPT: name,
                 ERRORS: errors,
                 "PYTHONUNBUFFERED": "1",
-                **({GATE: str(self._gate)} if self._gate else {}),
+                **({GATE: path} if waits else {}),
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C in a terminal goes to the launcher, which forwards it.
-            preexec_fn=ended_with_parent(),
+            preexec_fn=ended_with_parent(signal.SIGKILL),  # With SIGTERM, horovodrun may deadlock.
         )
         pipes = ((self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr))
         self._readers = [threading.Thread(target=self._pass_on, args=each, daemon=True) for each in pipes]
@@ -169,7 +174,7 @@ class Attempt:
     def release(self) -> None:
         """Lets waiting workers begin."""
         if self._gate is not None:
-            self._gate.touch()
+            self._gate.write(bytes(self.workers))
 
     def terminate(self) -> None:
         """Asks the workers of this host, which notify the others, to save and end; without any, asks `horovodrun`."""
@@ -191,6 +196,8 @@ class Attempt:
                 break
             time.sleep(_POLL_SECONDS)
         self._kill_all()
+        if self._gate is not None:
+            self._gate.close()
         for reader in self._readers:
             reader.join(_READ_SECONDS)
         with self._lock:

@@ -1,25 +1,28 @@
-"""The program of a worker of `launch`, which may wait for a file before it begins."""
+"""The program of a worker of `launch`, which may wait for the launcher before it begins."""
 
 import importlib
 import os
 import pathlib
 import runpy
 import sys
-import time
 
 from ctr_trainer.system.processes import tensorflow_import
 from ctr_trainer.system.processes.hardware import usable_cores
 
 GATE = "CTR_TRAINER_GATE"
-_POLL_SECONDS = 0.02
 
 
 def wait_for(gate: str) -> None:
-    """Waits until the file `gate` exists. Ends this process if the launcher has removed its directory."""
-    while not os.path.exists(gate):
-        if not os.path.isdir(os.path.dirname(gate)):
-            sys.exit("the launcher has ended")
-        time.sleep(_POLL_SECONDS)
+    """Waits for a byte in the FIFO `gate`. Ends this process if the launcher has ended, even if it was killed."""
+    try:
+        descriptor = os.open(gate, os.O_RDONLY | os.O_NONBLOCK)  # Without this flag, it would wait for a launcher.
+    except FileNotFoundError:
+        sys.exit("the launcher has ended")
+    os.set_blocking(descriptor, True)
+    may_begin = os.read(descriptor, 1)
+    os.close(descriptor)
+    if not may_begin:
+        sys.exit("the launcher has ended")
 
 
 def main() -> None:

@@ -26,6 +26,26 @@ def of_job(model_dir: pathlib.Path, *module: str) -> list[psutil.Process]:
     return found
 
 
+def with_variable(name: str, value: str) -> list[psutil.Process]:
+    """Returns the running processes with this variable in their environment, such as horovodrun's own children."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def state(process: psutil.Process) -> str:
+    """Returns what is known of a process that should have ended: what it is, and where each of its threads waits."""
+    try:
+        command, threads = " ".join(process.cmdline()[:6])[:300], pathlib.Path(f"/proc/{process.pid}/task")
+        waits = [f"{each.name} {(each / 'wchan').read_text()}" for each in sorted(threads.glob("*"))]
+        return f"{process.pid} of {process.ppid()}, {process.status()}: {command}; threads: {', '.join(waits)}"
+    except (psutil.Error, OSError) as error:
+        return f"{process.pid}: {error}"
+
+
 def workers(model_dir: pathlib.Path) -> dict[tuple[int, int], psutil.Process]:
     """Returns the workers by rank and start; those of a later start wait until the ones before them have ended."""
     found = {}

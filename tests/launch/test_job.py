@@ -71,15 +71,11 @@ class _Launched:
         return processes.of_job(self.model_dir)
 
     def all_ended(self, seconds):
-        """Returns once every process that the launcher has started has ended; fails naming those that remain."""
+        """Returns once the launcher and all its processes have ended; fails with the state of those that remain."""
         deadline = time.monotonic() + seconds
-        while left := self.processes():
+        while left := {*self.processes(), *processes.with_variable("ROWS_SEEN", str(self.seen))}:
             if time.monotonic() > deadline:
-                remains = []
-                for process in left:
-                    with contextlib.suppress(psutil.Error):
-                        remains.append((process.pid, process.ppid(), process.status(), process.cmdline()[:6]))
-                raise AssertionError(f"after {seconds} s there are still {remains}")
+                raise AssertionError("\n".join([f"after {seconds} s there are still", *map(processes.state, left)]))
             time.sleep(0.05)
 
     def semaphores(self):

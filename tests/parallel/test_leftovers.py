@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests import small
+from tests.launch import processes
 from tests.parallel import launch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -17,12 +18,7 @@ MARK = "CTR_TRAINER_TEST_MARK"
 
 def _marked(mark):
     """Returns the running processes with this mark in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+    return processes.with_variable(MARK, mark)
 
 
 def _is_draft(path):

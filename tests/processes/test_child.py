@@ -1,6 +1,10 @@
 """A process that another one starts."""
 
+import signal
+import subprocess
 import sys
+
+import pytest
 
 from ctr_trainer.system.processes import child
 from ctr_trainer.system.processes.child import Child
@@ -35,3 +39,17 @@ def test_a_child_knows_what_its_parent_told_it_and_a_child_of_its_own_does_not(t
     with Child([sys.executable, "-c", code], log, told={"cores": [1, 2]}) as process:
         process._process.wait(60)
     assert log.read_text().splitlines() == ["{'cores': [1, 2]}", "None False"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has PR_SET_PDEATHSIG")
+def test_a_process_that_ignores_sigterm_ends_with_its_killed_parent():
+    ignores = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+    parent = (
+        "import signal, subprocess, sys; from ctr_trainer.system.processes.child import ended_with_parent; "
+        f"subprocess.run([sys.executable, '-c', {ignores!r}], preexec_fn=ended_with_parent(signal.SIGKILL))"
+    )
+    started = dict(stdout=subprocess.PIPE, env=child.importing_environment())
+    with subprocess.Popen([sys.executable, "-c", parent], **started) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+        assert process.stdout.read() == b""  # The end of the output, as both processes have ended.

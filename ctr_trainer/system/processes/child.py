@@ -104,17 +104,19 @@ def importing_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def ended_with_parent() -> Callable[[], None]:
-    """Returns a `preexec_fn` for `subprocess.Popen`. The process gets SIGTERM when the thread that calls Popen ends.
+def ended_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
+    """Returns a `preexec_fn` for `subprocess.Popen`. The process gets a signal when the thread that calls Popen ends.
 
-    A thread ends when its process ends, even by a kill. Therefore call Popen in the main thread. On systems other than
-    Linux, the function does nothing.
+    A thread ends when its process ends, even by a kill. Therefore call Popen in the main thread. The process may get
+    the signal several times within microseconds, because the other threads of a killed process become its parent until
+    they end as well. A handler that is not reentrant then deadlocks: choose SIGKILL. On systems other than Linux, the
+    function does nothing.
     """
     parent = os.getpid()
 
     def ask_the_kernel() -> None:
-        if _LIBC is not None and _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) == 0 and os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGTERM)  # The parent ended before the call of prctl.
+        if _LIBC is not None and _LIBC.prctl(_PR_SET_PDEATHSIG, number) == 0 and os.getppid() != parent:
+            os.kill(os.getpid(), number)  # The parent ended before the call of prctl.
 
     return ask_the_kernel
 
