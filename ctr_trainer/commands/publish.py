@@ -62,7 +62,7 @@ def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
     ended = threading.Event()
     # At a shutdown all processes get SIGTERM, but the training still publishes a last epoch.
     is_child = child.told_by_parent() is not None
-    with child.handling_signals(signal.SIG_IGN if is_child else lambda *_: ended.set()):
+    with child.handling_signals(signal.SIG_IGN if is_child else child.setting(ended)):
         if is_child:
             threading.Thread(target=child.set_when_closed, args=(sys.stdin.fileno(), ended), daemon=True).start()
         deliver(publish.source, publish.to, functools.partial(open_target, publish.to, redis), ended)

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -53,3 +54,11 @@ def test_a_process_that_ignores_sigterm_ends_with_its_killed_parent():
         assert process.stdout.readline() == b"ready\n"
         process.kill()
         assert process.stdout.read() == b""  # The end of the output, as both processes have ended.
+
+
+def test_a_signal_sets_an_event_whose_lock_the_main_thread_holds():
+    event = threading.Event()
+    with child.handling_signals(child.setting(event), [signal.SIGUSR1]), event._cond:
+        signal.raise_signal(signal.SIGUSR1)
+        assert not event.is_set()
+    assert event.wait(60)

@@ -58,7 +58,7 @@ def serve(
     host, port = split_address(bind)
     security.refuse_open_door(host)
     stop = threading.Event()
-    with child.handling_signals(signal.SIG_IGN if exit_with_stdin else lambda *_: stop.set()):
+    with child.handling_signals(signal.SIG_IGN if exit_with_stdin else child.setting(stop)):
         if exit_with_stdin:
             threading.Thread(target=set_when_closed, args=(sys.stdin.fileno(), stop), daemon=True).start()
         path_of(data_dir).mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -126,6 +127,14 @@ def set_when_closed(descriptor: int, event: threading.Event) -> None:
     while os.read(descriptor, 4096):  # Not through sys.stdin, whose lock would be held at exit.
         pass
     event.set()
+
+
+def setting(event: threading.Event) -> Callable[..., int]:
+    """Returns a signal handler that sets an event, in a new thread.
+
+    The interrupted main thread may hold the lock of the event in its `wait`, so `set` in the handler can wait forever.
+    """
+    return lambda *_: start_new_thread(event.set, ())
 
 
 @contextlib.contextmanager
