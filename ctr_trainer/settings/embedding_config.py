@@ -6,8 +6,17 @@ from collections.abc import Iterator
 
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
 from ctr_trainer.settings.setting import Settings, one_of, setting
+from ctr_trainer.system.messages.errors import UserError
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
+
+
+def refused_on_disk(table: str) -> UserError:
+    """Returns the error of a table with `max_rows` whose rows may go to disk."""
+    return UserError(
+        f"table {table}: table_memory sends rows to disk, where max_rows in [[limits]] would have to compare all rows: "
+        "leave out one of the two; ttl_steps removes old rows"
+    )
 
 
 def parse_bytes(text: str) -> int | None:

@@ -46,6 +46,16 @@ def test_num_readers_threads_read_the_data(tmp_path):
     assert not reading()
 
 
+def test_max_rows_on_disk_is_refused_before_data_is_converted(tmp_path):
+    distributed.init()
+    small.write_csv(tmp_path / "rows.csv", 20)
+    (tmp_path / "spec.toml").write_text(f"{small.SPEC}\n[[limits]]\ntable = 'dim4'\nmax_rows = 9\n")
+    given = ["--table_memory=1MB", f"--feature_spec={tmp_path / 'spec.toml'}", f"--model_dir={tmp_path / 'model'}"]
+    with pytest.raises(UserError, match=r"table dim4: .*max_rows in \[\[limits\]\] .*leave out one of the two"):
+        reader(_experiment(*given), str(tmp_path / "rows.csv"))
+    assert not (tmp_path / "model").exists()
+
+
 def test_the_defaults_of_flags_are_those_of_the_settings():
     assert _train_op() == TrainOp()
 

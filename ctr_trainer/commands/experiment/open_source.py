@@ -21,6 +21,7 @@ from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.models.delayed_labels import LATE
 from ctr_trainer.models.params import WAIT
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.embedding_config import refused_on_disk
 from ctr_trainer.system.files.outputs import refuse_overlap
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -97,6 +98,9 @@ def _look(
     if by and not number_of(spec, by):
         column = {f.name: f.column for f in spec.sparse}.get(by, by)
         spec = dataclasses.replace(spec, ids=tuple(dict.fromkeys((*spec.ids, column))))
+    limited = [each.table for each in spec.limits if each.max_rows]
+    if limited and experiment.run.embedding.disk.table_memory:
+        raise refused_on_disk(limited[0])  # Before the data is converted, which may take hours.
     files = path.split(",")
     is_parquet = parquet.is_parquet(list_files(files)[0].path)
     if not is_parquet or max_bad_rows:

@@ -30,6 +30,7 @@ from ctr_trainer.embedding.table.changes import Capture, Changes
 from ctr_trainer.embedding.table.cold_rows import Disk, LinkedRows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import LIMITS, TableConfig
+from ctr_trainer.settings.embedding_config import refused_on_disk
 from ctr_trainer.system.files.paths import AnyPath, path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -284,10 +285,7 @@ class LocalStore(Store):
             if name not in self.tables:
                 memory = self._memory and self._memory.under(name)
                 if self._disk and config.max_rows:
-                    raise UserError(
-                        f"table {name}: table_memory sends rows to disk, where max_rows in [[limits]] would have to "
-                        "compare all rows: leave out one of the two; ttl_steps removes old rows"
-                    )
+                    raise refused_on_disk(name)
                 table = Table(config, True, config.most_rows(*self._place), memory, self._disk)
                 if self._is_published:
                     table.keep_published()
