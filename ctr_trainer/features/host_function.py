@@ -13,20 +13,31 @@ def host_function(compute: Callable[..., Any], *shapes: Sequence[int | None]) ->
     several threads at the same time.
     """
     import tensorflow as tf  # It takes seconds to import.
-    from tensorflow.core.protobuf import config_pb2
 
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
         inputs = [tf.compat.v1.placeholder(tf.string, shape) for shape in shapes]
         fetches = compute(*inputs)
     flat = tf.nest.flatten(fetches)
-    options = config_pb2.CallableOptions(feed=[each.name for each in inputs], fetch=[each.name for each in flat])
-    # `make_callable` with feeds looks up each tensor by name at each call, which takes twice as long as a small column.
-    run = tf.compat.v1.Session(graph=graph, config=calling_thread_config())._make_callable_from_options(options)
+    session = tf.compat.v1.Session(graph=graph, config=calling_thread_config())
+    run = prepared_call(session, [each.name for each in inputs], [each.name for each in flat])
     return lambda *given: tf.nest.pack_sequence_as(fetches, run(*(np.asarray(each, object) for each in given)))
 
 
+def prepared_call(session: Any, feed: Sequence[str], fetch: Sequence[str]) -> Callable[..., list[np.ndarray]]:
+    """Returns f(array of each fed tensor) -> arrays, which the calling thread computes.
+
+    `Session.run`, and `make_callable` with feeds, look up each tensor by name at each call, which takes as long as a
+    small computation. Keras also uses the method below.
+    """
+    from tensorflow.core.protobuf import config_pb2
+
+    # With threads of its own, a session passes each call to one of them unless the call says otherwise.
+    options = config_pb2.RunOptions(inter_op_thread_pool=-1)
+    return session._make_callable_from_options(config_pb2.CallableOptions(feed=feed, fetch=fetch, run_options=options))
+
+
 def calling_thread_config() -> Any:
-    """Makes the options of a session whose operations the calling thread runs, so several threads run concurrently.
+    """Makes the options of a session without a GPU, each of whose operations uses one thread.
 
     TensorFlow's threads within operations belong to the process, and those between operations unless a session has its
     own: the first session decides how many a later training has. The package sets TF_OVERRIDE_GLOBAL_THREADPOOL, so

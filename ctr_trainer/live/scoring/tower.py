@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
 
 from ctr_trainer.embedding.index.key_kernels import DistinctKeys
 from ctr_trainer.embedding.worker.lookup import Bag, Lookup
@@ -19,7 +18,7 @@ from ctr_trainer.export.raw_inputs import RawInputs
 from ctr_trainer.export.raw_keys import KEYS, SIGNATURE, SPLITS, VALUES, WEIGHTS, flat_order
 from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import FORM, NEW_KEYS, TYPICAL, SparseFeature
-from ctr_trainer.features.host_function import calling_thread_config
+from ctr_trainer.features.host_function import calling_thread_config, prepared_call
 from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
 from ctr_trainer.system.messages.errors import UserError, reason
@@ -239,12 +238,8 @@ class Tower:
 
     def _callable(self, signature: Any) -> Callable[[Arrays], dict[str, np.ndarray]]:
         inputs, outputs = signature.inputs, signature.outputs
-        options = config_pb2.CallableOptions(
-            feed=[tensor.name for tensor in inputs.values()], fetch=[tensor.name for tensor in outputs.values()]
-        )
-        # `Session.run` and `make_callable` with feeds look up each tensor by name at each call. For a request of ten
-        # examples, this takes as long as the computation. Keras also uses the method below.
-        run = self._session._make_callable_from_options(options)
+        feed, fetch = ([tensor.name for tensor in each.values()] for each in (inputs, outputs))
+        run = prepared_call(self._session, feed, fetch)
         kinds = {name: tf.as_dtype(tensor.dtype).as_numpy_dtype for name, tensor in inputs.items()}
         names = tuple(outputs)
 
