@@ -29,7 +29,7 @@ from ctr_trainer.system.measuring.clock import PHASES, Clock
 from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
 
-_FETCHING = 3  # Batches whose rows are read from disk concurrently.
+_FETCHING = 4  # Batches whose rows are read from disk concurrently.
 
 
 class BatchInput(GraphInput):

@@ -27,12 +27,13 @@ from ctr_trainer.system.messages.errors import UserError
 
 # A disk answers many requests concurrently, so _READERS threads read the rows of a batch, each at least _LEAST_READ. A
 # thread does not hold Python's lock while it waits.
-_READERS, _LEAST_READ = 16, 16
+_READERS, _LEAST_READ = 32, 16
 INDEX_BYTES_PER_ROW = 1.9  # Measured: the filter and the index of blocks, for rows of 156 bytes.
 # The share of the memory in which RocksDB collects rows before it writes a file, and its upper bound in bytes.
 _BUFFER_SHARE, _MOST_BUFFER = 1 / 16, 64 << 20
-_MOST_FILES, _BETWEEN_LOOKS = 30, 0.01  # Files to merge, and seconds.
+_MOST_FULL_BUFFERS, _MOST_FILES, _BETWEEN_LOOKS = 1, 30, 0.005  # Of rows, not yet in files; to merge; and seconds.
 _MOST_FETCHED = 1 << 20  # Rows that were fetched and not taken.
+_WRITTEN_TOGETHER = 64  # Rows: RocksDB's wheel holds Python's lock while it writes, 2 us a row.
 _SWEPT_ROWS = 1 << 12  # Rows that `sweep` returns.
 _ABSENT = b""
 # The figures of a table with rows on disk: the rows that are only there, their files, the memory of their index, and
@@ -100,7 +101,8 @@ class ColdRows:
     A row that a table took is out of date here until it is written or removed. So ask only for keys that the table does
     not have. Nothing here outlives the process: a snapshot links the files, see `linked`.
 
-    Threads: any thread may call `fetch` while another thread uses the other methods.
+    Threads: any thread may call `fetch` while another thread uses the other methods. A thread of its own writes rows to
+    the database; an error of it is raised by the next call that needs its end.
 
     Attributes:
       count: the number of keys that are only here.
@@ -124,6 +126,10 @@ class ColdRows:
             raise UserError(f"table_dir={disk.directory}: {error.strerror}; name a directory of a local disk") from None
         self._readers = concurrent.futures.ThreadPoolExecutor(_READERS, "cold rows")
         self._stack.callback(self._readers.shutdown)
+        self._writer = concurrent.futures.ThreadPoolExecutor(1, "cold rows written")
+        self._stack.callback(self._writer.shutdown)
+        self._writing: concurrent.futures.Future[None] | None = None
+        self._leaving = dict[int, bytes]()  # The rows that `_writing` writes.
         self._guard, self._fetched = threading.Lock(), dict[int, bytes]()
         self._written = list[set[int]]()  # For each running `fetch`, the keys that were written meanwhile.
         self._checked, self._saved, self._links = dict[str, tuple[int, int]](), dict[str, Path](), 0
@@ -170,12 +176,11 @@ class ColdRows:
         packed = np.empty((len(keys), self._row_bytes + 8), np.uint8)
         packed[:, : self._row_bytes] = rows
         packed[:, self._row_bytes :] = np.ascontiguousarray(use.T).view(np.uint8)
-        data, names, width = packed.tobytes(), keys.tobytes(), packed.shape[1]
-        batch = self._rocksdict.WriteBatch(raw_mode=True)
-        put = batch.put
-        for at in range(len(keys)):
-            put(names[8 * at : 8 * at + 8], data[width * at : width * at + width])
-        self._change(batch, keys)
+        data, width = packed.tobytes(), packed.shape[1]
+        leaving = {key: data[width * at : width * (at + 1)] for at, key in enumerate(keys.tolist())}
+        self._finish_writing()
+        self._replace([*leaving], leaving)
+        self._writing = self._writer.submit(self._write, leaving)
         self.count += len(keys)
         self.written += len(keys)
 
@@ -188,10 +193,14 @@ class ColdRows:
 
     def forget(self, keys: np.ndarray) -> None:
         """Removes what is here of rows that the caller has, int64[n] keys, and that it is about to remove."""
+        self._finish_writing()
         batch, names = self._rocksdict.WriteBatch(raw_mode=True), keys.tobytes()
         for at in range(len(keys)):
             batch.delete(names[8 * at : 8 * at + 8])
-        self._change(batch, keys)
+        with rocks.told(self._place):
+            self._wait_for_files()
+            self._db.write(batch)
+        self._replace(keys.tolist(), {})
 
     def clear(self) -> None:
         """Removes all rows."""
@@ -200,6 +209,7 @@ class ColdRows:
     @contextlib.contextmanager
     def linked(self) -> Iterator[LinkedRows]:
         """Yields links to the files of all rows in their present state; removes the links at the end of the block."""
+        self._finish_writing()
         self._links += 1
         path = self._directory / f"snapshot-{self._links}"
         with rocks.told(self._place):
@@ -234,6 +244,7 @@ class ColdRows:
     def read_blocks(self, keys: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (keys int64[n], rows uint8[n, row_bytes]), of int64[m] keys or of all, those out of date too."""
         if keys is None:
+            self._finish_writing()
             with rocks.told(self._place):
                 for own, packed in rocks.blocks(self._db):
                     yield own, packed[:, : self._row_bytes]
@@ -245,6 +256,7 @@ class ColdRows:
 
     def sweep(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the keys, int64[n], rows and use of the next block of all, and none once at the end of each sweep."""
+        self._finish_writing()
         with rocks.told(self._place):
             nothing = np.empty(0, np.int64), np.empty((0, self._row_bytes + 8), np.uint8)
             keys, packed = next(rocks.blocks(self._db, self._swept, _SWEPT_ROWS), nothing)
@@ -265,6 +277,9 @@ class ColdRows:
         self._stack.close()
 
     def _close(self) -> None:
+        with contextlib.suppress(UserError):
+            self._finish_writing()
+        self._writing, self._leaving = None, {}
         with contextlib.suppress(Exception):  # It first writes the rows to a file, for which the disk may be too full.
             self._db.close()
         self._db = None  # What is open would keep the files.
@@ -279,33 +294,58 @@ class ColdRows:
             writing.disable_wal = True  # After a kill, a training resumes from a checkpoint.
             self._db.set_write_options(writing)
 
-    def _change(self, batch: Any, keys: np.ndarray) -> None:
-        with rocks.told(self._place):
-            self._db.write(batch)
-            self._wait_for_merges()
-        changed = keys.tolist()
-        with self._guard:  # After the write, so that a `fetch` that began before it keeps nothing old.
+    def _replace(self, keys: list[int], leaving: dict[int, bytes]) -> None:
+        """Sets `_leaving`, and drops what running and past calls of `fetch` have read of keys."""
+        with self._guard:
+            self._leaving = leaving
             for each in self._written:
-                each.update(changed)
-            for key in changed:
+                each.update(keys)
+            for key in keys:
                 self._fetched.pop(key, None)
 
-    def _wait_for_merges(self) -> None:
-        """Waits while there are too many files. RocksDB itself would wait for ever if it cannot merge them."""
+    def _write(self, leaving: dict[int, bytes]) -> None:
+        names, values = np.array([*leaving], np.int64).tobytes(), [*leaving.values()]
+        with rocks.told(self._place):
+            for first in range(0, len(values), _WRITTEN_TOGETHER):
+                batch = self._rocksdict.WriteBatch(raw_mode=True)
+                for at, value in enumerate(values[first : first + _WRITTEN_TOGETHER], first):
+                    batch.put(names[8 * at : 8 * at + 8], value)
+                self._wait_for_files()
+                self._db.write(batch)
+        with self._guard:
+            self._leaving = {}
+
+    def _finish_writing(self) -> None:
+        """Waits until all rows are in the database; raises UserError if they could not be written."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _wait_for_files(self) -> None:
+        """Waits while many rows are not yet in files, or many files not yet merged.
+
+        RocksDB itself would wait for ever, and with Python's lock, if it cannot write a file.
+        """
+        names = [f"rocksdb.{name}" for name in ("num-immutable-mem-table", "num-files-at-level0", "background-errors")]
         while True:
-            names = ("num-files-at-level0", "background-errors")
-            files, failures = (int(self._db.property_value(f"rocksdb.{name}")) for name in names)
-            if files <= _MOST_FILES:
+            buffers, files, failures = (int(self._db.property_value(name)) for name in names)
+            if buffers <= _MOST_FULL_BUFFERS and files <= _MOST_FILES:
                 self._failures = failures
                 return
             if failures > self._failures:
                 log = (self._directory / "rows" / "LOG").read_text(errors="replace")
-                why = re.findall(r"background \w+ error: (.+?):?, Accumulated", log)
-                raise Exception(f"its files cannot be merged: {why[-1] if why else 'see LOG there'}")
+                why = re.findall(r"background \w+ error: (.+?)[: ]*, Accumulated", log)
+                raise Exception(f"its files cannot be written: {why[-1] if why else 'see LOG there'}")
             time.sleep(_BETWEEN_LOOKS)
 
     def _read(self, keys: list[int]) -> list[bytes]:
-        """Returns the value of each key on disk, `_ABSENT` for a key that is not there."""
+        """Returns the value of each key on disk or on its way there, `_ABSENT` for a key that is not there."""
+        leaving = self._leaving
+        if leaving and not leaving.keys().isdisjoint(keys):
+            values = iter(self._read_database([key for key in keys if key not in leaving]))
+            return [leaving[key] if key in leaving else next(values) for key in keys]
+        return self._read_database(keys)
+
+    def _read_database(self, keys: list[int]) -> list[bytes]:
         if not keys:
             return []
         names = np.array(keys, np.int64).tobytes()

@@ -145,6 +145,7 @@ def options(module: ModuleType, buffer: int = LEAST_BUFFER, is_direct: bool = Fa
     found.set_compression_type(module.DBCompressionType.none())  # Weights do not compress.
     found.set_compaction_style(module.DBCompactionStyle.universal())
     found.set_write_buffer_size(buffer)
+    found.set_max_write_buffer_number(4)  # `ColdRows` waits itself while more than one is full.
     found.set_max_background_jobs(2)
     found.set_level_zero_slowdown_writes_trigger(1 << 30)  # `ColdRows` waits itself.
     found.set_level_zero_stop_writes_trigger(1 << 30)
