@@ -10,10 +10,14 @@ import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import mmap
 import os
 import pathlib
+import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,17 +25,23 @@ from typing import Any
 
 import jobs
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import sides
 import worker as w1
 from scaling import ONE_THREAD, W1_FLAGS
 
-from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint, list_checkpoints
 from ctr_trainer.embedding.snapshot import snapshot
 
 BATCH_SIZE, READERS, BLOCK_BYTES, FILE_BYTES, READS = 1024, 16, 4096, 1 << 30, 2000
 ROW_BYTES = 168  # Of a row of dim 16 with a linear weight and Adagrad in memory.
 LIMIT_BYTES = 2 << 30  # TensorFlow needs about 1 GB of it.
 ONE = tuple(ONE_THREAD.items())
+EXACT = "--deterministic", "--batch_size=256", "--epochs=0"
+STEPS_PER_KILL, MOST_SECONDS = 80, 1.5  # The most time from a new checkpoint to a kill.
+LARGE = ("--model=wide_deep", "--hidden_units=64", "--recipe=none", "--row_dtype=int8", "--eval_data=", "--log_steps=1")
+LARGE_SPEC = 'name = "large"\nlabel = {column = "label"}\nsparse = [{columns = ["C1..C26"], dim = 16}]\n'
 GROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
@@ -130,21 +140,117 @@ def speed(flags: argparse.Namespace) -> dict[str, Any]:
 
 def exact(flags: argparse.Namespace) -> dict[str, Any]:
     """Trains the demo in memory and on disk, and counts the rows and the files of dense variables that differ."""
-    contents = []
     with demo() as given, tempfile.TemporaryDirectory(dir=flags.table_dir) as directory:
-        disk = f"--table_memory={flags.demo_rows * ROW_BYTES // 10}", f"--table_dir={directory}"
-        own = "--deterministic", "--batch_size=256", "--epochs=0", f"--max_steps={flags.exact_steps}"
-        for name, more in (("memory", ()), ("disk", disk)):
-            sides.call([*sides.COMMAND, "train", *given, *own, *more, f"--model_dir={directory}/{name}"])
-            last = latest_checkpoint(f"{directory}/{name}")
-            assert last is not None
-            found: dict[object, object] = {each["file"]: each["crc32"] for each in last.dense if "data" in each["file"]}
-            for config, keys, rows in snapshot.iterate(last.path, last.tables):
-                found |= {(config.name, key): row.tobytes() for key, row in zip(keys.tolist(), rows, strict=True)}
-            contents.append(found)
-    one, other = contents
-    different = sum(one.get(key) != other.get(key) for key in one.keys() | other.keys())
-    return {"weights_different": different, "exact_steps": flags.exact_steps, "exact_rows": len(one)}
+        own = [*sides.COMMAND, "train", *given, *EXACT, f"--max_steps={flags.exact_steps}"]
+        sides.call([*own, f"--model_dir={directory}/memory"])
+        sides.call([*own, *on_disk(flags, directory), f"--model_dir={directory}/disk"])
+        one, other = contents(f"{directory}/memory"), contents(f"{directory}/disk")
+    return {"weights_different": different(one, other), "exact_steps": flags.exact_steps, "exact_rows": len(one)}
+
+
+def on_disk(flags: argparse.Namespace, directory: str) -> tuple[str, ...]:
+    """Returns flags with which a tenth of the demo's rows is in memory."""
+    return f"--table_memory={flags.demo_rows * ROW_BYTES // 10}", f"--table_dir={directory}"
+
+
+def contents(model_dir: str) -> dict[object, object]:
+    """Returns the rows of the last checkpoint by table and key, and the checksums of its dense variables."""
+    last = latest_checkpoint(model_dir)
+    assert last is not None
+    found: dict[object, object] = {each["file"]: each["crc32"] for each in last.dense if "data" in each["file"]}
+    for config, keys, rows in snapshot.iterate(last.path, last.tables):
+        found |= {(config.name, key): row.tobytes() for key, row in zip(keys.tolist(), rows, strict=True)}
+    return found
+
+
+def different(one: dict[object, object], other: dict[object, object]) -> int:
+    return sum(one.get(key) != other.get(key) for key in one.keys() | other.keys())
+
+
+def kills(flags: argparse.Namespace) -> dict[str, Any]:
+    """Kills a training with rows on disk at random moments, resumes it, and compares it with one that is not killed."""
+    drawn, killed = random.Random(0), 0
+    with demo() as given, tempfile.TemporaryDirectory(dir=flags.table_dir) as directory:
+        own = [*sides.COMMAND, "train", *given, *EXACT, *on_disk(flags, directory), "--save_checkpoints_steps=20"]
+        own += [f"--max_steps={flags.kills * STEPS_PER_KILL}"]
+        sides.call([*own, f"--model_dir={directory}/whole"])
+        own += [f"--model_dir={directory}/killed"]
+        while killed < flags.kills:
+            before = step_of(f"{directory}/killed")
+            with running(own, f"{directory}/log") as log:
+                is_saved = functools.partial(has_saved, f"{directory}/killed", before + 1)
+                sides.wait_until(is_saved, "a checkpoint", 300, *log)
+                time.sleep(drawn.random() * MOST_SECONDS)
+                if log[0].poll() is not None:
+                    break  # It has reached its last step.
+                killed += 1
+            print(f"kill {killed} of {flags.kills} after step {before}", file=sys.stderr, flush=True)
+        sides.call(own)
+        one, other = contents(f"{directory}/whole"), contents(f"{directory}/killed")
+    return {
+        "kill_runs": killed,
+        "rows_different": different(one, other),
+        "rows_lost": len(one.keys() - other.keys()),
+    }
+
+
+def step_of(model_dir: str) -> int:
+    last = latest_checkpoint(model_dir)
+    return last.step if last else 0
+
+
+def has_saved(model_dir: str, step: int) -> bool:
+    return step_of(model_dir) >= step
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], log: str) -> Iterator[tuple[subprocess.Popen, pathlib.Path]]:
+    """Runs a command, and yields (its process, the file with its output); kills it at the end of the block."""
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, env=sides.environment(), stdout=output, stderr=output)
+        try:
+            yield process, pathlib.Path(log)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def large(flags: argparse.Namespace) -> dict[str, Any]:
+    """Trains `flags.large_rows` keys with int8 rows, each once; kills the training, resumes it and exports them."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=flags.table_dir) as directory:
+        raw, count = f"{directory}/raw.parquet", flags.large_rows // w1.FIELDS
+        label = pa.array(np.random.default_rng(0).integers(0, 2, count))
+        columns = {f"C{number}": pa.array(np.arange(count)) for number in range(1, w1.FIELDS + 1)}
+        pq.write_table(pa.table({"label": label, **columns}), raw)
+        spec, data = pathlib.Path(directory, "large.toml"), f"{directory}/data"
+        spec.write_text(LARGE_SPEC)
+        own = "--format=parquet", f"--input={raw}", f"--feature_spec={spec}", f"--output={data}"
+        sides.call([*sides.COMMAND, "convert", *own])
+        steps, model = -(-count // BATCH_SIZE), f"--model_dir={directory}/model"
+        train = [*sides.COMMAND, "train", f"--train_data={data}", *LARGE, f"--batch_size={BATCH_SIZE}", "--epochs=0"]
+        train += [f"--table_memory={flags.large_memory}", f"--table_dir={directory}/rows", model]
+        train += [f"--save_checkpoints_steps={steps // 2}", f"--max_steps={steps + 2}"]
+        trained = time.monotonic()
+        with running(train, f"{directory}/log") as log:
+            sides.wait_until(lambda: step_of(f"{directory}/model") >= steps // 2 * 2, "all rows", 7200, *log)
+        trained, restored = time.monotonic() - trained, time.monotonic()
+        with running(train, f"{directory}/log2") as log:
+            sides.wait_until(lambda: f"step {steps // 2 * 2 + 1} of" in log[1].read_text(), "the first step", 600, *log)
+            restored = time.monotonic() - restored
+        saved = list_checkpoints(f"{directory}/model")[-1]
+        files = [(file, file.stat()) for file in pathlib.Path(str(saved.path)).rglob("*") if file.is_file()]
+        copied = sum(found.st_size for file, found in files if not file.name.endswith(".sst"))
+        linked = sum(found.st_size for file, found in files if file.name.endswith(".sst"))
+        sides.call([*sides.COMMAND, "publish", model, f"--to={directory}/published"])
+    return {
+        "rows_trained": count * w1.FIELDS,
+        "rows_trained_minutes": round((time.monotonic() - began) / 60, 1),
+        "rows_trained_per_sec": round(count * w1.FIELDS / trained),
+        "seconds_to_first_step_after_restore": round(restored, 1),
+        "checkpoint_copied_bytes_per_row": round(copied / (count * w1.FIELDS), 2),
+        "disk_bytes_per_row": round(linked / (count * w1.FIELDS), 1),
+    }
 
 
 @contextlib.contextmanager
@@ -160,9 +266,15 @@ FIGURES = (
     *("rows_from_disk_per_example", "random_reads_per_sec"),
 )
 KEYS = tuple(f"{key}{name}" for name in ("", "_uniform", "_demo") for key in FIGURES)
+LARGE_KEYS = (
+    *("rows_trained", "rows_trained_minutes", "rows_trained_per_sec", "seconds_to_first_step_after_restore"),
+    *("checkpoint_copied_bytes_per_row", "disk_bytes_per_row"),
+)
 PARTS = {
     "speed": sides.Part("keys by Zipf(1.05), uniform keys, and the demo", KEYS, speed),
     "exact": sides.Part("the same bits as in memory", ("weights_different", "exact_steps", "exact_rows"), exact),
+    "kills": sides.Part("kills of one training at random moments", ("kill_runs", "rows_different", "rows_lost"), kills),
+    "large": sides.Part("many rows, killed, restored and exported", LARGE_KEYS, large),
 }
 
 
@@ -175,6 +287,9 @@ def main() -> None:
     parser.add_argument("--demo_rows", type=int, default=390_000, help="rows of the demo after the measured steps")
     parser.add_argument("--demo_warmup", type=int, default=200, help="steps of the demo before the measured ones")
     parser.add_argument("--exact_steps", type=int, default=10_000, help="steps of the part exact")
+    parser.add_argument("--kills", type=int, default=50, help="kills of the part kills")
+    parser.add_argument("--large_rows", type=int, default=100_000_000, help="rows of the part large")
+    parser.add_argument("--large_memory", default="2GiB", help="memory for these rows")
     parser.add_argument("--table_dir", default=tempfile.gettempdir(), help="directory of the disk that is measured")
     sides.run_parts(PARTS, parser.parse_args())
 
