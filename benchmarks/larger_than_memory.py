@@ -10,13 +10,11 @@ import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
-import functools
 import mmap
 import os
 import pathlib
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,8 +29,9 @@ import sides
 import worker as w1
 from scaling import ONE_THREAD, W1_FLAGS
 
-from ctr_trainer.checkpoint.checkpoint import latest_checkpoint, list_checkpoints
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.table import rocks
 
 BATCH_SIZE, READERS, BLOCK_BYTES, FILE_BYTES, READS = 1024, 16, 4096, 1 << 30, 2000
 ROW_BYTES = 168  # Of a row of dim 16 with a linear weight and Adagrad in memory.
@@ -175,16 +174,10 @@ def kills(flags: argparse.Namespace) -> dict[str, Any]:
         own += [f"--max_steps={flags.kills * STEPS_PER_KILL}"]
         sides.call([*own, f"--model_dir={directory}/whole"])
         own += [f"--model_dir={directory}/killed"]
-        while killed < flags.kills:
-            before = step_of(f"{directory}/killed")
-            with running(own, f"{directory}/log") as log:
-                is_saved = functools.partial(has_saved, f"{directory}/killed", before + 1)
-                sides.wait_until(is_saved, "a checkpoint", 300, *log)
-                time.sleep(drawn.random() * MOST_SECONDS)
-                if log[0].poll() is not None:
-                    break  # It has reached its last step.
-                killed += 1
-            print(f"kill {killed} of {flags.kills} after step {before}", file=sys.stderr, flush=True)
+        killed_dir, log = f"{directory}/killed", pathlib.Path(directory, "log")
+        while killed < flags.kills and kill_one(own, killed_dir, log, drawn.random() * MOST_SECONDS):
+            killed += 1
+            print(f"kill {killed} of {flags.kills} after step {saved(killed_dir)}", file=sys.stderr, flush=True)
         sides.call(own)
         one, other = contents(f"{directory}/whole"), contents(f"{directory}/killed")
     return {
@@ -194,25 +187,19 @@ def kills(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def step_of(model_dir: str) -> int:
+def kill_one(command: Sequence[str], model_dir: str, log: pathlib.Path, seconds: float) -> bool:
+    """Kills a training `seconds` after its next checkpoint; returns whether it had not yet ended by itself."""
+    before = saved(model_dir)
+    with sides.running(command, log) as process:
+        sides.wait_until(lambda: saved(model_dir) > before, "a checkpoint", 300, process, log)
+        time.sleep(seconds)
+        return process.poll() is None
+
+
+def saved(model_dir: str) -> int:
+    """Returns the step of the last checkpoint; 0 without one."""
     last = latest_checkpoint(model_dir)
     return last.step if last else 0
-
-
-def has_saved(model_dir: str, step: int) -> bool:
-    return step_of(model_dir) >= step
-
-
-@contextlib.contextmanager
-def running(command: Sequence[str], log: str) -> Iterator[tuple[subprocess.Popen, pathlib.Path]]:
-    """Runs a command, and yields (its process, the file with its output); kills it at the end of the block."""
-    with open(log, "w") as output:
-        process = subprocess.Popen(command, env=sides.environment(), stdout=output, stderr=output)
-        try:
-            yield process, pathlib.Path(log)
-        finally:
-            process.kill()
-            process.wait()
 
 
 def large(flags: argparse.Namespace) -> dict[str, Any]:
@@ -227,22 +214,25 @@ def large(flags: argparse.Namespace) -> dict[str, Any]:
         spec.write_text(LARGE_SPEC)
         own = "--format=parquet", f"--input={raw}", f"--feature_spec={spec}", f"--output={data}"
         sides.call([*sides.COMMAND, "convert", *own])
-        steps, model = -(-count // BATCH_SIZE), f"--model_dir={directory}/model"
+        half, model = -(-count // (2 * BATCH_SIZE)), f"{directory}/model"  # Steps.
         train = [*sides.COMMAND, "train", f"--train_data={data}", *LARGE, f"--batch_size={BATCH_SIZE}", "--epochs=0"]
-        train += [f"--table_memory={flags.large_memory}", f"--table_dir={directory}/rows", model]
-        train += [f"--save_checkpoints_steps={steps // 2}", f"--max_steps={steps + 2}"]
-        trained = time.monotonic()
-        with running(train, f"{directory}/log") as log:
-            sides.wait_until(lambda: step_of(f"{directory}/model") >= steps // 2 * 2, "all rows", 7200, *log)
-        trained, restored = time.monotonic() - trained, time.monotonic()
-        with running(train, f"{directory}/log2") as log:
-            sides.wait_until(lambda: f"step {steps // 2 * 2 + 1} of" in log[1].read_text(), "the first step", 600, *log)
-            restored = time.monotonic() - restored
-        saved = list_checkpoints(f"{directory}/model")[-1]
-        files = [(file, file.stat()) for file in pathlib.Path(str(saved.path)).rglob("*") if file.is_file()]
-        copied = sum(found.st_size for file, found in files if not file.name.endswith(".sst"))
-        linked = sum(found.st_size for file, found in files if file.name.endswith(".sst"))
-        sides.call([*sides.COMMAND, "publish", model, f"--to={directory}/published"])
+        train += [f"--table_memory={flags.large_memory}", f"--table_dir={directory}/rows", f"--model_dir={model}"]
+        train += [f"--save_checkpoints_steps={half}", f"--max_steps={3 * half}"]
+        log, started = pathlib.Path(directory, "log"), time.monotonic()
+        with sides.running(train, log) as process:
+            sides.wait_until(lambda: saved(model) >= 2 * half, "the checkpoint of all rows", 7200, process, log)
+            trained = time.monotonic() - started
+        started = time.monotonic()
+        with sides.running(train, log) as process:
+            first = f"step {2 * half + 1} of"
+            sides.wait_until(lambda: first in log.read_text(), "the first step", 600, process, log)
+            restored = time.monotonic() - started
+        last = latest_checkpoint(model)
+        assert last is not None
+        files = [file for file in pathlib.Path(last.path).rglob("*") if file.is_file()]
+        linked = sum(file.stat().st_size for file in files if file.name.endswith(rocks.ROWS_FILE))
+        copied = sum(file.stat().st_size for file in files) - linked
+        sides.call([*sides.COMMAND, "publish", f"--model_dir={model}", f"--to={directory}/published"])
     return {
         "rows_trained": count * w1.FIELDS,
         "rows_trained_minutes": round((time.monotonic() - began) / 60, 1),
