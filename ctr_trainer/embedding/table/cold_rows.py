@@ -193,6 +193,8 @@ class ColdRows:
 
     def forget(self, keys: np.ndarray) -> None:
         """Removes what is here of rows that the caller has, int64[n] keys, and that it is about to remove."""
+        if not len(keys):
+            return
         self._finish_writing()
         batch, names = self._rocksdict.WriteBatch(raw_mode=True), keys.tobytes()
         for at in range(len(keys)):
