@@ -1,10 +1,11 @@
 """Finds what a model keeps of single values of features, such as the id of a user, and removes it."""
 
 import dataclasses
+import functools
 import itertools
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,8 +101,7 @@ class Erasure:
     def __init__(self, features: TrainedFeatures, values: Sequence[Value], sources: Sequence[Source]) -> None:
         self.rows, self.not_reached = 0, list[str]()
         self._texts = {each.value for each in values}
-        self._done: dict[tuple[Any, ...], tuple[Path, Entry]] = {}
-        self._rewritten: dict[tuple[Any, ...], tuple[Path, list[Entry]]] = {}
+        self._done: dict[tuple[Any, ...], tuple[Path, list[Entry]]] = {}
         self._reached = set[str]()
         self.keys = np.unique(np.array([each.key for each in values], np.int64))
         spec, names = features[0], {each.feature for each in values}
@@ -130,7 +130,7 @@ class Erasure:
             checkpoints.commit(dataclasses.replace(found, tables=tables, model=model))
         listed = {entry["file"] for entry in tables}
         for file in path.iterdir():
-            if (file.suffix == ".arrow" or snapshot.COLD_NAME in file.name) and file.name not in listed:
+            if snapshot.FILE_NAME.fullmatch(file.name) and file.name not in listed:
                 file.unlink()
         self._reached.add(str(path))
 
@@ -166,11 +166,15 @@ class Erasure:
     def _without_keys(self, path: Path, entry: Entry) -> Entry:
         """Returns the entry of a file without the keys; checkpoints that share a file also share the new one."""
         identity = path.parent.name, entry["file"], entry["crc32"], entry.get("snapshot")
+        return next(iter(self._shared(path, identity, functools.partial(self._written, path, entry))), entry)
+
+    def _shared(self, path: Path, identity: tuple[Any, ...], write: Callable[[], list[Entry]]) -> list[Entry]:
+        """Returns what `write` returned for the first checkpoint with these files, and shares the new files."""
         if identity not in self._done:
-            self._done[identity] = path, self._written(path, entry)
+            self._done[identity] = path, write()
         where, new = self._done[identity]
-        if where != path and new != entry:
-            (path / new["file"]).share(where / new["file"])
+        for each in new if where != path else ():
+            (path / each["file"]).share(where / each["file"])
         return new
 
     def _rows_on_disk(self, path: Path, found: Checkpoint) -> list[Entry]:
@@ -180,11 +184,7 @@ class Erasure:
         for place, own in groups.items():
             first = next(iter(own.values()))
             identity = tuple((name, each["crc32"]) for name, each in own.items() if name.endswith(rocks.ROWS_FILE))
-            if identity not in self._rewritten:
-                self._rewritten[identity] = path, self._rewrite(path, place, own)
-            where, new = self._rewritten[identity]
-            for each in new if where != path else ():
-                (path / each["file"]).share(where / each["file"])
+            new = self._shared(path, identity, functools.partial(self._rewrite, path, place, own))
             gone = sum(row["file"] == first["file"] for row in shown.values())
             self.rows += gone
             changed = [{**first, "rows": 0, **each} for each in new]
@@ -193,30 +193,28 @@ class Erasure:
         return entries
 
     def _rewrite(self, path: Path, place: str, own: dict[str, Entry]) -> list[Entry]:
-        """Writes a database without the keys; returns the fields of its files that differ, none if it has no key."""
+        """Writes a database without the keys; returns the fields of its files that differ, [] if it has no key."""
         files = {name: path / entry["file"] for name, entry in own.items()}
-        if not rocks.may_have(files, self.keys):
-            return []
         table, shard, _, shards = place.rsplit("-", 3)
         prefix = f"{table}-{shard}-of-{shards.partition('.')[0]}.{uuid.uuid4().hex[:8]}{snapshot.COLD_NAME}"
         with path.filled_locally() as directory:
             new = rocks.rewrite(files, self.keys, directory, prefix)
             return [checkpoints.describe_file(directory, file.name) for file in new]
 
-    def _written(self, path: Path, entry: Entry) -> Entry:
-        """Writes a file without the keys, and returns its entry; returns `entry` if the file does not have them."""
+    def _written(self, path: Path, entry: Entry) -> list[Entry]:
+        """Writes a file without the keys, and returns [its entry]; returns [] if the file does not have them."""
         kind = entry.get("kind", "full")
         if kind == "counts":  # Each of its numbers is of many keys.
-            return entry
+            return []
         gone = sum(int(np.isin(batch.column("key"), self.keys).sum()) for batch in snapshot.batches(path, entry))
         if not gone:
-            return entry
+            return []
         self.rows += gone if kind in ("full", "delta") else 0
         name = f"{entry['file'].partition('.')[0]}.{uuid.uuid4().hex[:8]}.{kind}.arrow"
         with arrow_file(path, name, snapshot.schema(snapshot.read_config(path, entry), kind)) as file:
             for batch in snapshot.batches(path, entry):
                 file.write(batch.filter(pa.array(~np.isin(batch.column("key"), self.keys))).columns)
-            return {**entry, "file": name, **file.finish()}
+            return [{**entry, "file": name, **file.finish()}]
 
 
 def _crossed(

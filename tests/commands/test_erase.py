@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import pathlib
 import re
 import shutil
 import sys
@@ -173,6 +174,9 @@ def test_rows_on_disk_are_erased_from_every_file_and_nothing_else_is(data, tmp_p
     had = b"".join(path.read_bytes() for path in model.rglob("*.sst"))
     disk = {key for _, _, _, files in snapshot.cold_tables(last.path, last.tables) for key in _keys(files)}
     erase = ["erase", "user", "person-7", "place", "south", f"--model_dir={model}"]
+    others = [pathlib.Path(last.path, name) for name in ("notes.cold.txt", "mine.arrow")]  # Files of the user.
+    for file in others:
+        file.write_text("a note")
     with monkeypatch.context() as killed:
         killed.setattr(checkpoints, "commit", lambda checkpoint: 1 / 0)
         assert cli.main(erase) == 70
@@ -194,6 +198,7 @@ def test_rows_on_disk_are_erased_from_every_file_and_nothing_else_is(data, tmp_p
     assert not [each for each in said["not_reached"] if each.startswith(str(model))]
     files = {path.stat().st_ino: path for path in model.rglob("*.sst")}
     assert cli.main(erase) == 0  # Nothing is left to erase, so no file is written again.
+    assert [file.read_text() for file in others] == ["a note"] * 2
     assert {path.stat().st_ino: path for path in model.rglob("*.sst")} == files
     assert _train(data, model, *steps, "--epochs=4") == 0
 

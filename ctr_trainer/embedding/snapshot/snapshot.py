@@ -22,6 +22,7 @@ in its manifest.
 import contextlib
 import json
 import pathlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ KEY = pa.field("key", pa.int64(), nullable=False)
 _COUNTED = b"ctr_trainer.counted"
 _COUNTS = [pa.field(name, pa.uint8(), nullable=False) for name in ("first", "second")]
 COLD, COLD_NAME = "cold", ".cold."
+FILE_NAME = re.compile(r".+-\d{5}-of-\d{5}\.(.*\.)?(arrow|cold\..+)")  # Of all files of snapshots.
 _USE = [KEY, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_used", "frequency"))]
 
 

@@ -43,40 +43,45 @@ def read_rows(files: Mapping[str, Path], keys: Sequence[int], row_bytes: int) ->
     return {key: np.frombuffer(value, np.uint8)[:row_bytes] for key, value in values.items() if value is not None}
 
 
-def may_have(files: Mapping[str, Path], keys: np.ndarray) -> bool:
-    """Returns whether linked files may have the bytes of a row of int64[n] keys, also of one that was removed."""
-    with _opened(files) as database:
-        removals = any(file["num_deletions"] for file in database.live_files())  # They may hide old bytes.
-        return removals or any(value is not None for value in database.get([key.tobytes() for key in keys]))
-
-
 def rewrite(files: Mapping[str, Path], without: np.ndarray, directory: LocalPath, prefix: str) -> list[LocalPath]:
     """Writes the database of linked files to a directory, without int64[n] keys and what is left of removed rows.
 
-    Returns the new files; `prefix` begins their names. Shows a progress bar.
+    Returns the new files, whose names begin with `prefix`; writes none if the linked files cannot have bytes of a row
+    of these keys. Shows a progress bar.
     """
-    module, drafts = rocksdict(), list[str]()
-    with _opened(files) as source, temporary_directory(str(directory)) as place, told(directory, space=_AGAIN):
-        new, rows = options(module), source.property_int_value("rocksdb.estimate-num-keys")
-        with tqdm.tqdm(total=rows, desc="rewriting", unit=" rows", disable=not sys.stderr.isatty()) as bar:
-            for keys, packed in blocks(source, size=_FILE_ROWS):
-                bar.update(len(keys))
-                if (kept := np.flatnonzero(~np.isin(keys, without))).size:
-                    drafts.append(os.path.join(place, f"{len(drafts)}{ROWS_FILE}"))
-                    writer = module.SstFileWriter(new)
-                    writer.open(drafts[-1])
-                    names, data, width = keys[kept].tobytes(), packed[kept].tobytes(), packed.shape[1]
-                    for at in range(len(kept)):
-                        writer[names[8 * at : 8 * at + 8]] = data[width * at : width * at + width]
-                    writer.finish()
-        with contextlib.closing(module.Rdict(os.path.join(place, "new"), new)) as database:
-            if drafts:
-                moving = module.IngestExternalFileOptions()
-                moving.set_move_files(True)
-                database.ingest_external_file(drafts, moving)
-            linked = LocalPath(place, "linked")
-            module.Checkpoint(database).create_checkpoint(str(linked))
-        return [(linked / name).rename(directory / f"{prefix}{name}") for name in linked.files()]
+    module = rocksdict()
+    with _opened(files) as source, told(directory, space=_AGAIN):
+        removals = any(file["num_deletions"] for file in source.live_files())  # They may hide old bytes.
+        if not removals and all(value is None for value in source.get([key.tobytes() for key in without])):
+            return []
+        with temporary_directory(str(directory)) as place:
+            new = options(module)
+            drafts = _write_files(source, without, place, new)
+            with contextlib.closing(module.Rdict(os.path.join(place, "new"), new)) as database:
+                if drafts:
+                    moving = module.IngestExternalFileOptions()
+                    moving.set_move_files(True)
+                    database.ingest_external_file(drafts, moving)
+                linked = LocalPath(place, "linked")
+                module.Checkpoint(database).create_checkpoint(str(linked))
+            return [(linked / name).rename(directory / f"{prefix}{name}") for name in linked.files()]
+
+
+def _write_files(source: Any, without: np.ndarray, place: str, new: Any) -> list[str]:
+    """Writes the rows of a database, without int64[n] keys, to files in `place` with the options `new`."""
+    drafts, rows = list[str](), source.property_int_value("rocksdb.estimate-num-keys")
+    with tqdm.tqdm(total=rows, desc="rewriting", unit=" rows", disable=not sys.stderr.isatty()) as bar:
+        for keys, packed in blocks(source, size=_FILE_ROWS):
+            bar.update(len(keys))
+            if (kept := np.flatnonzero(~np.isin(keys, without))).size:
+                drafts.append(os.path.join(place, f"{len(drafts)}{ROWS_FILE}"))
+                writer = rocksdict().SstFileWriter(new)
+                writer.open(drafts[-1])
+                names, data, width = keys[kept].tobytes(), packed[kept].tobytes(), packed.shape[1]
+                for at in range(len(kept)):
+                    writer[names[8 * at : 8 * at + 8]] = data[width * at : width * at + width]
+                writer.finish()
+    return drafts
 
 
 @contextlib.contextmanager
