@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,6 @@ class ColdRows:
       looked_up: the number of keys that lookups asked the table for since the start.
       reads: the number of keys that were looked for on disk since the start.
       found: the number of these keys that were there.
-      written: the number of rows that were written since the start.
     """
 
     def __init__(self, disk: Disk, row_bytes: int) -> None:
@@ -129,11 +128,11 @@ class ColdRows:
         self._writer = concurrent.futures.ThreadPoolExecutor(1, "cold rows written")
         self._stack.callback(self._writer.shutdown)
         self._writing: concurrent.futures.Future[None] | None = None
-        self._leaving = dict[int, bytes]()  # The rows that `_writing` writes.
+        self._leaving = dict[int, int](), b""  # The places by key in the rows that `_writing` writes, and these rows.
         self._guard, self._fetched = threading.Lock(), dict[int, bytes]()
-        self._written = list[set[int]]()  # For each running `fetch`, the keys that were written meanwhile.
+        self._written = list[list[Set[int]]]()  # For each running `fetch`, the keys that were written meanwhile.
         self._checked, self._saved, self._links = dict[str, tuple[int, int]](), dict[str, Path](), 0
-        self.count = self.looked_up = self.reads = self.found = self.written = 0
+        self.count = self.looked_up = self.reads = self.found = 0
         self._db: Any = None
         self._failures = 0  # Of RocksDB in the background, when there were few files last.
         self._swept = b""  # The key after which `sweep` continues.
@@ -141,7 +140,7 @@ class ColdRows:
 
     def fetch(self, keys: np.ndarray) -> None:
         """Reads the rows of keys, int64[n], that a later `read` then finds without a wait for the disk."""
-        written = set[int]()
+        written = list[Set[int]]()
         with self._guard:
             wanted = [key for key in keys.tolist() if key not in self._fetched] if self.count else []
             self._written.append(written)
@@ -151,8 +150,10 @@ class ColdRows:
         finally:
             with self._guard:
                 self._written = [each for each in self._written if each is not written]
-                new = zip(wanted, values, strict=False)
-                self._fetched.update((key, value) for key, value in new if key not in written)
+                new = dict(zip(wanted, values, strict=False))
+                for keys_written in written:
+                    new = {key: value for key, value in new.items() if key not in keys_written}
+                self._fetched |= new
                 for key in list(itertools.islice(self._fetched, max(len(self._fetched) - _MOST_FETCHED, 0))):
                     del self._fetched[key]
 
@@ -165,7 +166,7 @@ class ColdRows:
             return self._unpacked([])
         asked = keys.tolist()
         with self._guard:
-            values = [self._fetched.pop(key, None) for key in asked]
+            values = [*map(self._fetched.pop, asked, itertools.repeat(None))]
         missing = [at for at, value in enumerate(values) if value is None]
         for at, value in zip(missing, self._read([asked[at] for at in missing]), strict=True):
             values[at] = value
@@ -176,13 +177,12 @@ class ColdRows:
         packed = np.empty((len(keys), self._row_bytes + 8), np.uint8)
         packed[:, : self._row_bytes] = rows
         packed[:, self._row_bytes :] = np.ascontiguousarray(use.T).view(np.uint8)
-        data, width = packed.tobytes(), packed.shape[1]
-        leaving = {key: data[width * at : width * (at + 1)] for at, key in enumerate(keys.tolist())}
+        places = dict(zip(keys.tolist(), range(len(keys)), strict=True))
         self._finish_writing()
-        self._replace([*leaving], leaving)
-        self._writing = self._writer.submit(self._write, leaving)
+        self._leaving = places, packed.tobytes()
+        self._drop(places.keys())
+        self._writing = self._writer.submit(self._write, keys.tobytes())
         self.count += len(keys)
-        self.written += len(keys)
 
     def remove(self, keys: np.ndarray) -> np.ndarray:
         """Removes keys, int64[n], that the table does not have; returns those that were here."""
@@ -202,7 +202,7 @@ class ColdRows:
         with rocks.told(self._place):
             self._wait_for_files()
             self._db.write(batch)
-        self._replace(keys.tolist(), {})
+        self._drop({*keys.tolist()})
 
     def clear(self) -> None:
         """Removes all rows."""
@@ -281,7 +281,7 @@ class ColdRows:
     def _close(self) -> None:
         with contextlib.suppress(UserError):
             self._finish_writing()
-        self._writing, self._leaving = None, {}
+        self._writing, self._leaving = None, ({}, b"")
         with contextlib.suppress(Exception):  # It first writes the rows to a file, for which the disk may be too full.
             self._db.close()
         self._db = None  # What is open would keep the files.
@@ -296,26 +296,25 @@ class ColdRows:
             writing.disable_wal = True  # After a kill, a training resumes from a checkpoint.
             self._db.set_write_options(writing)
 
-    def _replace(self, keys: list[int], leaving: dict[int, bytes]) -> None:
-        """Sets `_leaving`, and drops what running and past calls of `fetch` have read of keys."""
+    def _drop(self, keys: Set[int]) -> None:
+        """Drops what running and past calls of `fetch` have read of keys whose rows on disk are out of date now."""
         with self._guard:
-            self._leaving = leaving
             for each in self._written:
-                each.update(keys)
-            for key in keys:
-                self._fetched.pop(key, None)
+                each.append(keys)
+            for key in self._fetched.keys() & keys:
+                del self._fetched[key]
 
-    def _write(self, leaving: dict[int, bytes]) -> None:
-        names, values = np.array([*leaving], np.int64).tobytes(), [*leaving.values()]
+    def _write(self, names: bytes) -> None:
+        _, data = self._leaving
+        width = self._row_bytes + 8
         with rocks.told(self._place):
-            for first in range(0, len(values), _WRITTEN_TOGETHER):
+            for first in range(0, len(names) // 8, _WRITTEN_TOGETHER):
                 batch = self._rocksdict.WriteBatch(raw_mode=True)
-                for at, value in enumerate(values[first : first + _WRITTEN_TOGETHER], first):
-                    batch.put(names[8 * at : 8 * at + 8], value)
+                for at in range(first, min(first + _WRITTEN_TOGETHER, len(names) // 8)):
+                    batch.put(names[8 * at : 8 * at + 8], data[width * at : width * at + width])
                 self._wait_for_files()
                 self._db.write(batch)
-        with self._guard:
-            self._leaving = {}
+        self._leaving = {}, b""
 
     def _finish_writing(self) -> None:
         """Waits until all rows are in the database; raises UserError if they could not be written."""
@@ -341,10 +340,11 @@ class ColdRows:
 
     def _read(self, keys: list[int]) -> list[bytes]:
         """Returns the value of each key on disk or on its way there, `_ABSENT` for a key that is not there."""
-        leaving = self._leaving
-        if leaving and not leaving.keys().isdisjoint(keys):
-            values = iter(self._read_database([key for key in keys if key not in leaving]))
-            return [leaving[key] if key in leaving else next(values) for key in keys]
+        (places, data), width = self._leaving, self._row_bytes + 8
+        if places and not places.keys().isdisjoint(keys):
+            values = iter(self._read_database([key for key in keys if key not in places]))
+            found = [places.get(key, -1) for key in keys]
+            return [data[width * at : width * at + width] if at >= 0 else next(values) for at in found]
         return self._read_database(keys)
 
     def _read_database(self, keys: list[int]) -> list[bytes]:

@@ -19,7 +19,8 @@ _SLOTS_OUT = types.Array(types.int64, 1, "C")
 _SAMPLED, _LEAST_SAMPLE = 8, 1 << 13
 # The most slots that are searched for expired rows in one call, and the most expired rows that one call finds.
 _SCANNED, _EXPIRED = 1 << 22, 1 << 15
-_YOUNG = 100  # Steps. By `age`, rows that were trained within fewer steps differ mostly by their frequency.
+_YOUNG = 100  # Steps. In `coldest`, rows that were trained within fewer steps differ mostly by their frequency.
+_COMPARED = 1 << 15  # Rows from which `coldest` estimates how cold a row has to be.
 _LINES = 2
 _WIDTH = 1 << 22
 # Counters since the start: rows created (without restored ones), restored from a snapshot, admitted by the counting
@@ -36,7 +37,8 @@ class RowUsage(RowWatcher):
         self._ticks = ticks
         self._last, self._frequency = memory.array("last_used", np.uint32), memory.array("frequency", np.uint32)
         self._numbers = memory.counts("usage", 1)
-        self._protected = Bits()  # Empty, except inside `lowest`.
+        self._protected = Bits()  # Empty, except inside `lowest` and `coldest`.
+        self._hand = 0  # The slot from which `coldest` continues.
 
     @property
     def step(self) -> int:
@@ -85,9 +87,7 @@ class RowUsage(RowWatcher):
         return slots[:count], stop
 
     def lowest(self, index: Index, count: int, eviction: str, protected: np.ndarray, origin: int) -> np.ndarray:
-        """Chooses `count` rows to evict by `eviction` from a random sample of `_SAMPLED` times as many rows.
-
-        `eviction` is `lru`, `lfu`, or `age`: the fewest trainings per step since the last one.
+        """Chooses `count` rows to evict by `eviction`, `lru` or `lfu`, from a sample of `_SAMPLED` times as many rows.
 
         The time to compare all rows would grow with the size of the table. An evicted row is in the lowest eighth of
         its sample, and so in about the lowest eighth of all rows. (Redis evicts from samples of 5.) The sample and the
@@ -111,12 +111,33 @@ class RowUsage(RowWatcher):
         count = min(count, len(slots))
         scores = np.empty(len(slots), np.uint64)
         _score(index.keys, of.array, slots, scores)
-        if eviction == "age":
-            last, frequency = self.get(slots)
-            rate = ((frequency + 1.0) / (self.step - last.astype(np.int64) + _YOUNG)).astype(np.float32)
-            scores &= np.uint64(0xFFFFFFFF)
-            scores |= rate.view(np.uint32).astype(np.uint64) << np.uint64(32)
         return slots[np.argpartition(scores, count - 1)[:count]] if count else slots[:0]
+
+    def coldest(self, keys: np.ndarray, count: int, protected: np.ndarray) -> np.ndarray:
+        """Returns the slots, int64[<= count], of about the rows with the fewest trainings per step since the last one.
+
+        `keys` are int64[n] in slot order, with 0 for a free slot. A sample tells how cold about `count` rows are; then
+        the slots are searched for such rows, as by the hand of a clock. There are fewer than `count` only if all other
+        rows are in `protected`, int64[P] slots, in which -1 is skipped.
+        """
+        self._protected.reserve(len(keys))
+        self._protected.add(protected)
+        sample = np.arange(self._hand % (stride := max(len(keys) // _COMPARED, 1)), len(keys), stride)
+        sample = sample[(keys[sample] != 0) & ~self._protected.among(sample)]
+        last, frequency = self.get(sample)
+        rates = np.sort((frequency + 1.0) / (self.step - last.astype(np.int64) + _YOUNG))
+        at, slots = count * len(sample) // max(len(keys), 1), np.empty(min(count + len(protected), len(keys)), np.int64)
+        while True:
+            bound = float(rates[at]) if at < len(rates) else np.inf
+            found, hand = _colder(keys, self._last.array, self._frequency.array, self.step, bound, self._hand, slots)
+            chosen = slots[:found]
+            chosen = chosen[~self._protected.among(chosen)][:count]
+            if len(chosen) == count or bound == np.inf:
+                break
+            at += max(at, 1)
+        self._protected.remove(protected)
+        self._hand = hand
+        return chosen
 
 
 @kernel(types.void(KEYS, _UINT32, SLOTS, _SCORES))
@@ -131,6 +152,26 @@ def _score(keys: np.ndarray, use: np.ndarray, slots: np.ndarray, scores: np.ndar
 
 
 _INT = types.int64
+
+
+@kernel(types.UniTuple(_INT, 2)(KEYS, _UINT32, _UINT32, _INT, types.float64, _INT, _SLOTS_OUT))
+def _colder(
+    keys: np.ndarray, last: np.ndarray, frequency: np.ndarray, now: int, bound: float, start: int, slots: np.ndarray
+) -> tuple[int, int]:
+    """Fills `slots` with those of rows that are at most as often trained as `bound`, from `start` on, once around.
+
+    Returns (the number of slots found, the slot from which the next call continues).
+    """
+    count, slot = 0, start if start < keys.size else 0
+    for _ in range(keys.size):
+        if count == slots.size:
+            break
+        rate = (np.float64(frequency[slot]) + 1.0) / np.float64(now - np.int64(last[slot]) + _YOUNG)
+        if rate <= bound and keys[slot] != 0:
+            slots[count] = slot
+            count += 1
+        slot = slot + 1 if slot + 1 < keys.size else 0
+    return count, slot
 
 
 @kernel(types.UniTuple(_INT, 2)(KEYS, _USE, _INT, _INT, _INT, _INT, _SLOTS_OUT))

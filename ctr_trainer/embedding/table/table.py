@@ -405,8 +405,7 @@ class Table:
             return
         assert self.limits.usage is not None
         excess = max(excess, int(self.most_in_memory * _LEAVING_SHARE))
-        # Another sample each time: rows of the same one would leave again and again.
-        slots = self.limits.usage.lowest(self._index, excess, "age", needed, self.cold.written)
+        slots = self.limits.usage.coldest(self.keys, excess, needed)
         keys = self.keys[slots]
         self.cold.write(keys, self.stored[slots].view(np.uint8), np.stack(self.limits.usage.get(slots)))
         for watcher in self.watchers:

@@ -5,10 +5,11 @@ import pytest
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.key_kernels import mix
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.worker_rows import TableRows
 from ctr_trainer.embedding.table import row_limits
-from ctr_trainer.embedding.table.row_limits import Admission
+from ctr_trainer.embedding.table.row_limits import Admission, RowUsage
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -249,6 +250,25 @@ def test_room_is_made_also_where_nearly_all_rows_are_of_the_batch_at_hand():
     assert len(table) == 100_000
     assert (table.find(np.arange(1, 99_991)) >= 0).all()
     assert np.count_nonzero(table.find(np.arange(1_000_001, 1_000_021)) >= 0) == 10
+
+
+def test_the_coldest_rows_are_those_with_the_fewest_trainings_for_their_age():
+    usage, keys = RowUsage(TableMemory()), np.arange(1, 100_001)
+    usage.created(keys - 1, len(keys))
+    usage.step = 1000
+    rng = np.random.default_rng(0)
+    last, frequency = rng.integers(1, 1000, len(keys)), rng.integers(0, 50, len(keys))
+    usage.set(keys - 1, last.astype(np.uint32), frequency.astype(np.uint32))
+    keys[::7] = 0  # Free slots.
+    protected, rates = np.arange(-1, 20_000), (frequency + 1) / (1000 - last + 100)
+    free = np.flatnonzero(keys[20_000:]) + 20_000
+    for _ in range(3):  # The hand stops elsewhere each time.
+        chosen = usage.coldest(keys, 1000, protected)
+        assert len({*chosen.tolist()}) == 1000 and np.isin(chosen, free).all()
+        assert rates[chosen].max() < np.quantile(rates[free], 0.03)
+    assert usage.coldest(keys, 99_000, protected).size == free.size
+    assert usage.coldest(keys, 10, np.arange(len(keys))).size == 0
+    assert usage.coldest(keys[:0], 10, protected).size == 0
 
 
 def test_evictions_leave_clusters_of_the_index_short():
