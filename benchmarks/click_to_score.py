@@ -7,13 +7,17 @@ The last line is JSON. The values of a part that did not run or that failed are 
 """
 
 import sides
-from sides import Part, later
+import stream_faults
+import stream_kills
+import stream_loop
+import switches
+from sides import Part
 
 PARTS = {
     "loop": Part(
         "seconds from the append of a record with a new key until an answer shows that it was trained",
         ("click_to_score_p50_secs", "click_to_score_p99_secs", "marked_records", "records_per_sec"),
-        later("stream_loop"),
+        lambda flags: stream_loop.measure(flags),
     ),
     "switches": Part(
         "the 99th percentile of answers while towers and rows arrive, over that without, see switches.py",
@@ -21,7 +25,7 @@ PARTS = {
             *("p99_during_switches_over_steady", "errors_during_switches", "p99_steady_ms", "p99_switches_ms"),
             *("memory_during_switches_over_before", "switches"),
         ),
-        lambda flags: later("switches")(flags.epochs),
+        lambda flags: switches.measure(flags.epochs),
     ),
     "kills": Part(
         "records of a stream that random kills of its parts have cost or repeated, see stream_kills.py",
@@ -30,13 +34,13 @@ PARTS = {
             *("log_loss_minus_undisturbed", "restarts", "restart_secs"),
             *("requests_during_kills", "requests_failed_during_kills"),
         ),
-        lambda flags: later("stream_kills")(flags.kills, flags.kill_secs, flags.kill_records),
+        lambda flags: stream_kills.measure(flags.kills, flags.kill_secs, flags.kill_records),
     ),
     "faults": Part(
         "records lost and answers wrong after damaged records, stopped processes and hostile clients, see "
         "stream_faults.py",
         ("lost", "wrong", "faults", "fault_records"),
-        lambda flags: later("stream_faults")(flags.times),
+        lambda flags: stream_faults.measure(flags.times),
     ),
 }
 

@@ -44,9 +44,8 @@ class Training(NamedTuple):
 
 
 def _training(flags: argparse.Namespace, model: str) -> Training:
-    """Checks and converts the data for a model."""
+    """Converts the data for a model."""
     work, data = flags.work / flags.data, load(flags.data)
-    leaderboard_data.check(data, flags.path, work, flags.any_files)
     parts = leaderboard_data.prepare(data, flags.path, work, model, flags.choose_on_test, flags.any_files)
     given = [f"--flagfile={data.flagfile}", *data.flags.get(model, ()), *flags.more]
     return Training(parts, given, ("--group_by=group",) if data.group else ())
@@ -54,6 +53,7 @@ def _training(flags: argparse.Namespace, model: str) -> Training:
 
 def _measured(flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
     """Returns the results of each model, one per seed; only runs that results.jsonl lacks are made."""
+    leaderboard_data.check(load(flags.data), flags.path, flags.any_files)
     trainings = {model: _training(flags, model) for model in flags.models}
     found: dict[str, list[dict[str, float]]] = {model: [] for model in trainings}
     runs = list(itertools.product(trainings, flags.seeds))

@@ -7,8 +7,8 @@ become missing.
 """
 
 import dataclasses
-import functools
 import hashlib
+import mmap
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import tqdm
-from sides import ROOT, Parts, once
+from sides import ROOT, Parts
 
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
@@ -80,19 +80,16 @@ def load(name: str) -> Data:
     return Data(name=name, **figures()[name])
 
 
-def check(data: Data, path: pathlib.Path, work: pathlib.Path, any_files: bool) -> None:
-    """Ends the program if a file of BARS is missing or has another MD5; `any_files` allows other MD5s.
-
-    A file is not read again while its size and modification time stay the same.
-    """
+def check(data: Data, path: pathlib.Path, any_files: bool) -> None:
+    """Ends the program if a file of BARS is missing or has another MD5; `any_files` allows other MD5s."""
     for part, wanted in data.md5.items():
         file = path / f"{part}.csv"
         if not file.is_file():
             sys.exit(f"{file}: there is no such file; unpack {data.download} there, or name its directory: --path=DIR")
         if any_files:
             continue
-        state = {"file": str(file), "size": file.stat().st_size, "time": file.stat().st_mtime_ns}
-        found = once(work / "md5.jsonl", functools.partial(_md5, file), **state)["md5"]
+        with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            found = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if found != wanted:
             sys.exit(
                 f"{file}: has the MD5 {found}; the leaderboard's {data.title} has {wanted} ({data.md5_source}). "
@@ -230,12 +227,3 @@ def _in_form(table: pa.Table, spec: FeatureSpec, kept: dict[str, pa.Array]) -> p
             else:
                 columns[feature.column] = pc.if_else(known, texts, _OOV)
     return pa.table(columns)
-
-
-def _md5(file: pathlib.Path) -> dict[str, str]:
-    shown = dict(total=file.stat().st_size, unit="B", unit_scale=True, desc=f"MD5 {file.name}", disable=None)
-    with file.open("rb") as stream, tqdm.tqdm.wrapattr(stream, "read", bytes=False, **shown) as read:
-        digest = hashlib.md5(usedforsecurity=False)
-        while block := read.read(_BLOCK):
-            digest.update(block)
-    return {"md5": digest.hexdigest()}

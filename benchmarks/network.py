@@ -163,7 +163,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dense_params", type=sides.words, default=[], help=about)
     parser.add_argument("--scale", type=float, default=1.0, help="divisor of the parameters; default 1")
     about = f"ways to exchange the gradients: {', '.join(WAYS)}; default plain,fp16"
-    parser.add_argument("--ways", type=_ways, default=["plain", "fp16"], help=about)
+    parser.add_argument("--ways", type=sides.words_of("way", WAYS), default=["plain", "fp16"], help=about)
     flags = parser.parse_args(arguments)
     on, setup, cores = figures.machine(), jobs.setup(flags), sorted(os.sched_getaffinity(0))
     towers, count = networks(flags.dense_params, flags.scale), flags.machines
@@ -205,12 +205,6 @@ def _numbers(text: str) -> list[float]:
     if not all(0 <= each < math.inf for each in found):
         raise argparse.ArgumentTypeError("expected Gbit/s, comma separated, such as 2.5,5; 0 for no limit")
     return found
-
-
-def _ways(text: str) -> list[str]:
-    if wrong := [name for name in sides.words(text) if name not in WAYS]:
-        raise argparse.ArgumentTypeError(f"there is no way {wrong[0]}: choose from {', '.join(WAYS)}")
-    return sides.words(text)
 
 
 if __name__ == "__main__":

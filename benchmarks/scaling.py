@@ -130,13 +130,13 @@ def demo(flags: Sequence[str], data: pathlib.Path) -> float:
 
 def logged_steps(command: Sequence[object]) -> Iterator[tuple[int, float, int]]:
     """Runs a training; yields each step in its log with the seconds since the start and the resident bytes."""
-    start, line = time.perf_counter(), [*map(str, command)]
-    with subprocess.Popen(line, env=sides.environment(ONE_THREAD), stderr=subprocess.PIPE, text=True) as job:
+    start = time.perf_counter()
+    with sides.started(command, ONE_THREAD, stderr=subprocess.PIPE, text=True) as job:
         for text in job.stderr or ():
             if found := re.search(r"step (\d+), ", text):
                 yield int(found[1]), time.perf_counter() - start, psutil.Process(job.pid).memory_info().rss
-    if job.returncode:
-        raise SystemExit(f"{' '.join(line)} ended with {job.returncode}")
+        if job.wait():
+            raise SystemExit(f"{' '.join(map(str, command))} ended with {job.returncode}")
 
 
 def seconds_to_first_step(data: pathlib.Path) -> float:

@@ -16,7 +16,6 @@ Examples: python benchmarks/settings.py --axes=sync_steps,batch_size,fp16_allred
           python benchmarks/settings.py --axes=autotune --autotune_log=tuned.csv
 """
 
-import argparse
 import dataclasses
 import math
 import os
@@ -77,13 +76,6 @@ _COLUMNS = (
     *(("input to device, ms", "input_to_device_ms", ".2f"), ("worker, MB", "resident_mb", ",.0f")),
     *(("service, MB", "service_resident_mb", ",.0f"), ("GPU busy", "gpu_busy", ".0%"), ("GPU, MB", "gpu_mb", ",.0f")),
 )
-
-
-def axes(text: str) -> list[str]:
-    """Parses --axes."""
-    if unknown := [name for name in sides.words(text) if name not in AXES]:
-        raise argparse.ArgumentTypeError(f"there is no axis {unknown[0]}: choose from {', '.join(AXES)}")
-    return [name for name in AXES if name in sides.words(text)]
 
 
 def variants(axis: str, setup: Setup, workers: int, values: Sequence[object] | None = None) -> list[Job]:
@@ -185,9 +177,8 @@ def table(rows: Mapping[str, Mapping[str, Any]], rounds: int) -> list[str]:
 def main(arguments: list[str] | None = None) -> None:
     parser = jobs.parser(__doc__, rows=200_000)
     parser.add_argument("--workers", type=int, default=2, help="number of workers; default 2")
-    parser.add_argument(
-        "--axes", type=axes, default=[*AXES[:-1]], help=f"of {','.join(AXES)}; default all but the last"
-    )
+    about = f"of {','.join(AXES)}; default all but the last"
+    parser.add_argument("--axes", type=sides.words_of("axis", AXES), default=[*AXES[:-1]], help=about)
     about = "numbers of batches per step, of the axis of this name; default 1,2,5,10,20"
     parser.add_argument("--accumulation_steps", type=sides.integers, help=about)
     parser.add_argument("--autotune_log", type=pathlib.Path, help="file of the search's log, which is then kept")

@@ -6,20 +6,18 @@ Importing this module makes `tests` importable.
 import argparse
 import contextlib
 import dataclasses
-import importlib
 import itertools
 import json
 import os
 import pathlib
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psutil
@@ -47,6 +45,17 @@ def words(text: str) -> list[str]:
     return text.split(",")
 
 
+def words_of(what: str, known: Collection[str]) -> Callable[[str], list[str]]:
+    """Returns a parser of such flags that refuses words which are not `known`."""
+
+    def parse(text: str) -> list[str]:
+        if unknown := [word for word in words(text) if word not in known]:
+            raise argparse.ArgumentTypeError(f"there is no {what} {unknown[0]}: choose from {', '.join(known)}")
+        return words(text)
+
+    return parse
+
+
 def integers(text: str) -> list[int]:
     """Parses a flag such as `--seeds=1,2`."""
     return [int(word) for word in text.split(",")]
@@ -68,23 +77,41 @@ def call(command: Sequence[object], more: Mapping[str, str] | None = None, shows
     """Runs a command and returns its standard output; if it fails, this program ends with the end of its output.
 
     `more` adds environment variables; `shows_log` shows the command's standard error while it runs. If the command does
-    not end in time, or this program is interrupted, the command is killed with all processes that it started.
+    not end in time, it is killed.
     """
-    line, log = [*map(str, command)], None if shows_log else subprocess.PIPE
-    pipes = dict[str, Any](stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
-    own = environment(more)
-    if not shutil.which(line[0], path=own["PATH"]):
-        raise SystemExit(f"{line[0]}: there is no such program; `make install` builds Horovod, which has horovodrun")
-    with subprocess.Popen(line, env=own, start_new_session=True, **pipes) as process:
-        try:
-            found, errors = process.communicate(timeout=TIMEOUT_SECONDS)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+    log = None if shows_log else subprocess.PIPE
+    with started(command, more, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+        found, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     if process.returncode:
         output = f"{found[-3000:]}\n{(errors or '')[-3000:]}"
-        raise SystemExit(f"{' '.join(line)} ended with {process.returncode}:\n{output}")
+        raise SystemExit(f"{' '.join(map(str, command))} ended with {process.returncode}:\n{output}")
     return found
+
+
+@contextlib.contextmanager
+def started(
+    command: Sequence[object], more: Mapping[str, str] | None = None, **pipes: Any
+) -> Iterator[subprocess.Popen]:
+    """Yields the process of a command; at the end of the block, it is killed with all processes that it started."""
+    line, own = [*map(str, command)], environment(more)
+    if not shutil.which(line[0], path=own["PATH"]):
+        raise SystemExit(f"{line[0]}: there is no such program; `make install` builds Horovod, which has horovodrun")
+    with subprocess.Popen(line, env=own, stdin=subprocess.DEVNULL, **pipes) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        child.kill()
+                process.kill()
+
+
+@contextlib.contextmanager
+def running(command: Sequence[object], log: pathlib.Path) -> Iterator[subprocess.Popen]:
+    """Yields a process as `started` does, whose output is written to a file."""
+    with open(log, "w", encoding="utf-8") as out, started(command, stdout=out, stderr=out) as process:
+        yield process
 
 
 def make_synthetic(directory: str | os.PathLike[str], *flags: str) -> None:
@@ -149,23 +176,6 @@ def test(model_dir: pathlib.Path, data: pathlib.Path, *flags: str) -> dict[str, 
     return last_json(call([*COMMAND, "evaluate", *given]))
 
 
-@contextlib.contextmanager
-def running(command: Sequence[object], log: pathlib.Path) -> Iterator[subprocess.Popen]:
-    """Yields a process that is killed, with all its children, at the end of the block."""
-    line = [*map(str, command)]
-    with open(log, "w", encoding="utf-8") as out:
-        process = subprocess.Popen(line, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment())
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            for child in psutil.Process(process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-            process.kill()
-        process.wait()
-
-
 def wait_until(
     condition: Callable[[], Any],
     what: str,
@@ -195,21 +205,10 @@ class Part:
     measure: Callable[[argparse.Namespace], dict[str, Any]]
 
 
-def later(module: str, function: str = "measure") -> Callable[..., dict[str, Any]]:
-    """Returns a function of a module that is not imported before the call: parts that do not run need no packages."""
-    return lambda *arguments: getattr(importlib.import_module(module), function)(*arguments)
-
-
 def add_parts(parser: argparse.ArgumentParser, parts: Mapping[str, Part], default: Sequence[str]) -> None:
     """Adds the flag `--parts`."""
-
-    def names(text: str) -> list[str]:
-        if unknown := [name for name in words(text) if name not in parts]:
-            raise argparse.ArgumentTypeError(f"there is no part {unknown[0]}: choose from {', '.join(parts)}")
-        return words(text)
-
-    about = "; ".join(f"{name}: {part.about}" for name, part in parts.items())
-    parser.add_argument("--parts", type=names, default=[*default], help=f"{about}; default {','.join(default)}")
+    about = "; ".join([*(f"{name}: {part.about}" for name, part in parts.items()), f"default {','.join(default)}"])
+    parser.add_argument("--parts", type=words_of("part", parts), default=[*default], help=about)
 
 
 def run_parts(parts: Mapping[str, Part], flags: argparse.Namespace) -> None:

@@ -102,18 +102,7 @@ def test_another_or_missing_file_is_named_with_both_md5s(tmp_path):
         leaderboard.main([f"--path={files}", "--data=frappe_x1", f"--work={tmp_path / 'work'}", "--any_files"])
 
 
-def test_files_are_read_once_until_they_change_and_other_rows_are_refused(tmp_path, monkeypatch):
-    files = bars_files.write("frappe_x1", tmp_path / "files", rows=50)
-    right = {part: hashlib.md5((files / f"{part}.csv").read_bytes()).hexdigest() for part in ("train", "valid", "test")}
-    entry, read = data.dataclasses.replace(data.load("frappe_x1"), md5=right), []
-    md5 = data._md5
-    monkeypatch.setattr(data, "_md5", lambda file: read.append(file.name) or md5(file))
-    for _ in range(2):
-        data.check(entry, files, tmp_path / "work", any_files=False)
-    assert read == ["train.csv", "valid.csv", "test.csv"]
-    (files / "test.csv").write_text("label\n")
-    with pytest.raises(SystemExit, match="test.csv: has the MD5"):
-        data.check(entry, files, tmp_path / "work", any_files=False)
+def test_other_rows_than_the_leaderboards_are_refused(tmp_path):
     files = bars_files.write("movielenslatest_x1", tmp_path / "latest", rows=50)
     with pytest.raises(SystemExit, match="train.csv: 40 rows were converted, and the leaderboard's has 1,404,801"):
         data.prepare(data.load("movielenslatest_x1"), files, tmp_path / "work", "lr", False, any_files=False)
