@@ -17,6 +17,7 @@ from ctr_trainer.embedding.index.key_kernels import distinct
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.local_service import LocalService, LocalServices
 from ctr_trainer.embedding.service.security import ClientSecurity
+from ctr_trainer.embedding.store.versions import ABSENT
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
@@ -91,7 +92,7 @@ class Worker:
         self._deltas = np.full((len(batches[0]), CONFIG.width), 1e-6, np.float32)
 
     def pull(self, ranks: np.ndarray) -> None:
-        self.client.pull("bench", key_of(ranks))
+        self.client.pull("bench", key_of(ranks), np.full(len(ranks), ABSENT, np.uint32))
 
     def push(self, ranks: np.ndarray) -> None:
         self._sequence += 1

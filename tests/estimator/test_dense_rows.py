@@ -23,6 +23,7 @@ from tests.checkpoints import rows_by_key
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
 from tests.estimator.test_learning_rates import Killed, Rates
+from tests.rows import read
 
 STEPS = 12
 
@@ -143,7 +144,7 @@ def _step(gradients, scale=1.0):
 
 
 def _rows(table, *keys):
-    return table.read(np.array(keys, np.int64)).tolist()
+    return read(table, np.array(keys, np.int64)).tolist()
 
 
 def test_micro_batches_are_summed_by_key_with_their_weights_and_scaled():

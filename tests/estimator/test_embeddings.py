@@ -21,6 +21,7 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
+from tests.rows import pulled
 
 STEP = BuiltStep(None, RunLength(), RowTraining({}, None))
 
@@ -34,9 +35,9 @@ class Remote:
         self.gate.set()
         self.pulls = 0
 
-    def pull_newer(self, *arguments):
+    def pull(self, *arguments):
         self.pulls += 1
-        return self._store.pull_newer(*arguments)
+        return self._store.pull(*arguments)
 
     def sync(self, *arguments):
         assert self.gate.wait(30)
@@ -100,7 +101,7 @@ def test_steps_go_on_beside_a_sync_and_nothing_of_them_is_lost(store):
     assert len(store.tables[table]) == 0
     remote.gate.set()
     embeddings.flush()
-    np.testing.assert_array_equal(store.pull(table, np.array([1, 2])), np.full((2, 2), 2))
+    np.testing.assert_array_equal(pulled(store, table, np.array([1, 2])), np.full((2, 2), 2))
 
 
 @pytest.mark.parametrize(("rows", "read"), [(0, 1), (1, 3)])
@@ -130,7 +131,7 @@ def test_batches_pulled_ahead_together_are_pulled_in_one_request(store):
     assert (remote.pulls, list(prepared)) == (2, [])
     embeddings.flush()
     # Keys 1 to 3 were in two batches; a batch in which 4 stands twice has twice its gradient.
-    np.testing.assert_array_equal(store.pull(table, np.arange(1, 5)), np.full((4, 2), 2))
+    np.testing.assert_array_equal(pulled(store, table, np.arange(1, 5)), np.full((4, 2), 2))
 
 
 def test_a_strict_step_sees_the_pushes_before_it_although_it_was_pulled_ahead(store, monkeypatch):
@@ -161,9 +162,9 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
     together = threading.Barrier(2)
 
     class Together(Remote):
-        def pull_newer(self, *arguments):
+        def pull(self, *arguments):
             together.wait(30)
-            return super().pull_newer(*arguments)
+            return super().pull(*arguments)
 
         def put(self, *arguments):
             together.wait(30)

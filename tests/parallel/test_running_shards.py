@@ -25,7 +25,7 @@ def test_three_workers_on_two_hosts_and_a_lone_process_have_the_same_metrics(tmp
         launch.run(3, *training, hosts="localhost:2,127.0.0.1:1")
         with contextlib.closing(ServiceClient([address], 60)) as reader:
             # Only training asked the shards: evaluation and prediction read rows by `pull`.
-            assert set(reader.stats()["services"][address]["requests"]) <= {"pull_newer", "put", "sync"}
+            assert set(reader.stats()["services"][address]["requests"]) <= {"pull", "put", "sync"}
     assert latest_checkpoint(tmp_path / "model").step == 30
     launch.run(0, *arguments("alone", "--max_steps=1"))
     one = json.loads((tmp_path / "alone" / "metrics-0.json").read_text())

@@ -16,6 +16,7 @@ from ctr_trainer.embedding.table.row_form import DTYPES
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from tests.parallel import launch
+from tests.rows import pulled
 from tests.service.conftest import CONFIG, ones
 from tests.service.proxy import CuttingProxy
 
@@ -38,11 +39,11 @@ def test_one_shard_by_socket_three_by_memory_and_a_local_store_agree(start, conn
         answers.append(
             [
                 store.sync("t", keys[1000:], deltas[1000:], "w", 2).rows,
-                store.pull("t", keys),
-                store.pull("t", np.arange(1, 100)),
-                store.pull("t", np.arange(1, 100), missing="zeros"),
+                pulled(store, "t", keys),
+                pulled(store, "t", np.arange(1, 100)),
+                pulled(store, "t", np.arange(1, 100), missing="zeros"),
                 store.stats()["tables"]["t"]["rows"],
-                store.pull("t", np.empty(0, np.int64)),
+                pulled(store, "t", np.empty(0, np.int64)),
                 *_newer(store, keys[:3000], deltas[:3000]),
             ]
         )
@@ -56,13 +57,13 @@ def test_one_shard_by_socket_three_by_memory_and_a_local_store_agree(start, conn
 
 def _newer(store, keys, deltas):
     """Returns the positions and rows of syncs and pulls that know some of the rows."""
-    known = store.pull_newer("t", keys, np.zeros(3000, np.uint32)).versions
+    known = store.pull("t", keys, np.zeros(3000, np.uint32)).versions
     store.push("t", keys[::7], deltas[::7], "other", 1)
     answers = [
-        store.pull_newer("t", keys, known),
+        store.pull("t", keys, known),
         first := store.sync("t", keys, deltas, "w", 3, known),
         store.sync("t", keys, deltas, "w", 4, first.versions),
-        store.pull_newer("t", keys, first.versions),
+        store.pull("t", keys, first.versions),
         store.sync("t", keys[:0], deltas[:0], "w", 5, known[:0]),
     ]
     assert [len(answer.positions) for answer in answers] == [429, 429, 0, 3000, 0]
@@ -77,7 +78,7 @@ def test_a_push_whose_connection_breaks_is_applied_once(start, connect, way):
         client = connect([proxy.address], by_socket=True)
         client.create_table(CONFIG)
         keys = np.arange(1, 20_001)  # A push is 400 kB up and little down, a sync as much up and 240 kB down.
-        expected = client.pull("t", keys)
+        expected = pulled(client, "t", keys)
         places = (1, 40, 1000, 30_000, 100_000, 200_000)
         for sequence, place in enumerate(places, start=1):
             expected = expected + 1
@@ -90,9 +91,9 @@ def test_a_push_whose_connection_breaks_is_applied_once(start, connect, way):
                     client.sync("t", keys, ones(20_000), "w", sequence).rows, expected, rtol=1e-5
                 )
                 assert proxy.cuts == sequence
-            np.testing.assert_allclose(client.pull("t", keys), expected, rtol=1e-5)
+            np.testing.assert_allclose(pulled(client, "t", keys), expected, rtol=1e-5)
         proxy.cut_after(**{way: 50_000})
-        np.testing.assert_allclose(client.pull("t", keys), expected, rtol=1e-5)
+        np.testing.assert_allclose(pulled(client, "t", keys), expected, rtol=1e-5)
         assert proxy.cuts == len(places) + 1
     finally:
         proxy.close()
@@ -105,7 +106,7 @@ def test_a_service_that_is_gone_or_never_answers_is_an_error_that_names_it(start
     service.stop()
     begin = time.monotonic()
     with pytest.raises(UserError, match=rf"{service.address} did not answer `pull` within 2 s"):
-        client.pull("t", np.array([1]))
+        pulled(client, "t", np.array([1]))
     assert time.monotonic() - begin >= 1.5  # It was asked again, for as long as it was to be.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -123,7 +124,7 @@ def test_a_restarted_service_is_an_error_that_says_how_to_go_on(start, connect):
         proxies[0].close()
         proxies.append(_proxy_on(port, second.address))
         for call in (
-            lambda: client.pull("t", np.array([1])),
+            lambda: pulled(client, "t", np.array([1])),
             lambda: client.push("t", np.array([1]), ones(1), "w", 1),
             lambda: client.stats(),
         ):
@@ -157,7 +158,7 @@ def test_an_order_of_services_that_is_another_and_no_address_are_refused(start, 
 
 def test_a_client_checks_tables_configurations_and_deltas(client):
     with pytest.raises(UserError, match="'u': this client has not created it"):
-        client.pull("u", np.array([1]))
+        pulled(client, "u", np.array([1]))
     with pytest.raises(UserError, match="seed = 5, not 6"):
         client.create_table(dataclasses.replace(CONFIG, seed=6))
     with pytest.raises(UserError, match=r"table t: deltas float16\[1, 3\], expected float32\[1, 3\]"):
@@ -174,11 +175,11 @@ def test_restore_onto_another_number_of_shards_gives_the_same_rows(start, connec
         client.create_table(config)
         if files is None:
             client.push("t", keys, deltas, "w", 1)
-            expected = client.pull("t", keys)
+            expected = pulled(client, "t", keys)
         else:
             client.push("t", np.array([7]), np.ones((1, config.width), np.float32), "w", 1)
             client.restore(path, files)
-        np.testing.assert_array_equal(client.pull("t", keys, missing="zeros"), expected)
+        np.testing.assert_array_equal(pulled(client, "t", keys, missing="zeros"), expected)
         assert client.stats()["tables"]["t"]["rows"] == 3000
         path = data_dir / f"restore-{number}"
         files = client.save(path, step=number)
@@ -193,19 +194,19 @@ def test_what_is_pushed_once_a_save_has_begun_is_not_in_it(start, connect, data_
     client.create_table(CONFIG)
     keys = np.arange(1, 5000)
     client.push("t", keys, ones(len(keys)), "w", 1)
-    before = client.pull("t", keys)
+    before = pulled(client, "t", keys)
     finish = client.begin_save(data_dir / "begun", 1)
     client.push("t", np.arange(2000, 7000), ones(5000), "w", 2)
-    after = client.pull("t", np.arange(1, 7000))
+    after = pulled(client, "t", np.arange(1, 7000))
     full = finish()
     finish = client.begin_save(data_dir / "begun", 2, full[0]["snapshot"])
     client.push("t", keys, ones(len(keys)), "w", 3)
     delta = finish()
     client.restore(data_dir / "begun", full)
-    np.testing.assert_array_equal(client.pull("t", keys), before)
+    np.testing.assert_array_equal(pulled(client, "t", keys), before)
     assert client.stats()["tables"]["t"]["rows"] == len(keys)
     client.restore(data_dir / "begun", full + delta)
-    np.testing.assert_array_equal(client.pull("t", np.arange(1, 7000)), after)
+    np.testing.assert_array_equal(pulled(client, "t", np.arange(1, 7000)), after)
 
 
 def test_a_service_that_is_killed_while_it_saves_is_lost(start, connect, data_dir):
@@ -235,12 +236,12 @@ def test_a_silent_service_is_named_and_its_silence_is_added_up(start, connect, m
     (service,) = start(is_warm=False)
     client = connect([service.address])
     client.create_table(CONFIG)
-    client.pull("t", np.array([1]))
+    pulled(client, "t", np.array([1]))
     assert client.silent_seconds == 0
     launch.stand_still(service.pid)
     try:
         with concurrent.futures.ThreadPoolExecutor(2) as threads:
-            pulls = [threads.submit(client.pull, "t", np.array([1])) for _ in range(2)]
+            pulls = [threads.submit(pulled, client, "t", np.array([1])) for _ in range(2)]
             launch.wait_until(lambda: caplog.records, "the warning", 30)
             assert not any(pull.done() for pull in pulls)
             os.kill(service.pid, signal.SIGCONT)

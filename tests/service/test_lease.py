@@ -18,6 +18,7 @@ from ctr_trainer.embedding.service.lease import LeaseBook, LeaseHeld
 from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
+from tests.rows import pulled
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration
@@ -54,7 +55,7 @@ def trainer(open_client):
 
 
 def test_a_client_without_the_lease_may_only_read_and_copy(trainer, open_client, service, tmp_path):
-    reader, before = open_client(None), trainer.pull("t", KEYS)
+    reader, before = open_client(None), pulled(trainer, "t", KEYS)
     files = trainer.save(tmp_path / "saved", 1)
     writes = {
         "push": lambda: reader.push("t", KEYS, ones(3), "w", 2),
@@ -64,15 +65,15 @@ def test_a_client_without_the_lease_may_only_read_and_copy(trainer, open_client,
         "save": lambda: reader.save(tmp_path / "other", 1),
         "restore": lambda: reader.restore(tmp_path / "saved", files),
     }
-    np.testing.assert_array_equal(reader.pull("t", KEYS), before)
+    np.testing.assert_array_equal(pulled(reader, "t", KEYS), before)
     for name, write in writes.items():
         with pytest.raises(UserError, match=f"`{name}` refused: this client only reads.*the training of tests"):
             write()
     unknown = np.arange(10, 20)
-    assert reader.pull("t", unknown).shape == (10, CONFIG.width)
-    assert len(reader.pull_newer("t", unknown, np.zeros(10, np.uint32)).positions) == 0
+    assert pulled(reader, "t", unknown).shape == (10, CONFIG.width)
+    assert len(reader.pull("t", unknown, np.zeros(10, np.uint32)).positions) == 0
     assert len(service._store.tables["t"]) == 3
-    np.testing.assert_array_equal(trainer.pull("t", KEYS), before)
+    np.testing.assert_array_equal(pulled(trainer, "t", KEYS), before)
     assert [entry["rows"] for entry in reader.copy(tmp_path / "copy")] == [3]
     trainer.save(tmp_path / "checkpoint", 1)
     saved = {path: path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()}
@@ -151,7 +152,7 @@ def test_a_silent_training_continues_unless_another_has_taken_over(trainer, open
     for call in (
         lambda: trainer.push("t", KEYS, ones(3), "w", 3),
         lambda: trainer.sync("t", KEYS, ones(3), "w", 3),
-        lambda: trainer.pull("t", KEYS),
+        lambda: pulled(trainer, "t", KEYS),
         lambda: trainer.advance(5),
     ):
         with pytest.raises(ServiceLost, match=r"has other rows now: the training of second .*has taken.* over"):
@@ -166,19 +167,19 @@ def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(
     (tmp_path / "damaged" / damaged["file"]).write_bytes(b"")
     with pytest.raises(UserError, match="truncated"):  # Which leaves the rows to those who know them.
         trainer.restore(tmp_path / "damaged", [damaged])
-    saved = other.pull("t", KEYS, missing="zeros")
+    saved = pulled(other, "t", KEYS, missing="zeros")
     other.push("t", KEYS, ones(3), "x", 1)
     trainer.restore(tmp_path / "saved", files)
     for call in (
         lambda: other.push("t", KEYS, ones(3), "x", 2),
         lambda: other.sync("t", KEYS, ones(3), "x", 3),
-        lambda: other.pull("t", KEYS),
-        lambda: other.pull_newer("t", KEYS, np.zeros(3, np.uint32)),
-        lambda: reader.pull("t", KEYS),
+        lambda: pulled(other, "t", KEYS),
+        lambda: other.pull("t", KEYS, np.zeros(3, np.uint32)),
+        lambda: pulled(reader, "t", KEYS),
     ):
         with pytest.raises(ServiceLost, match="has other rows now: the training of tests .* has restore"):
             call()
-    np.testing.assert_array_equal(trainer.pull("t", KEYS, missing="zeros"), saved)
+    np.testing.assert_array_equal(pulled(trainer, "t", KEYS, missing="zeros"), saved)
     other.reopen()
     other.push("t", KEYS, ones(3), "x", 4)
 

@@ -15,6 +15,7 @@ from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.messages.errors import UserError
 from tests import checkpoints, small
 from tests.models import every
+from tests.rows import pulled
 from tests.service.conftest import TIMEOUT
 
 pytestmark = pytest.mark.integration
@@ -44,7 +45,7 @@ def test_evaluating_and_predicting_leave_running_shards_as_they_are(data, tmp_pa
             table, keys = layout["name"], saved["keys"]
             assert layout["rows"] == len(keys)
             reader = ServiceClient([service.address], TIMEOUT, security)
-            live = reader.pull(table, keys) + 1
+            live = pulled(reader, table, keys) + 1
             trainer._configs[table] = reader._config(table)
             trainer.push(table, keys, np.ones_like(live), "other", 1)
             requests = reader.stats()["services"][service.address]["requests"]
@@ -53,7 +54,7 @@ def test_evaluating_and_predicting_leave_running_shards_as_they_are(data, tmp_pa
             predicted = list(estimator.predict(lambda: every.once("lr", data)))
             assert len(predicted) == 300
 
-            np.testing.assert_array_equal(trainer.pull(table, keys), live)
+            np.testing.assert_array_equal(pulled(trainer, table, keys), live)
             trainer.push(table, keys, np.ones_like(live), "other", 2)
             # Neither asked the shards for anything.
             assert reader.stats()["services"][service.address]["requests"] == {

@@ -14,6 +14,7 @@ from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import child
 from tests import certificates
+from tests.rows import pulled
 from tests.service.conftest import CONFIG, LEASE
 
 pytestmark = [
@@ -36,7 +37,7 @@ def _round_trip(service, security, timeout=20.0):
     try:
         client.create_table(CONFIG)
         client.push("t", np.array([4]), np.ones((1, 3), np.float32), "w", 1)
-        return client.pull("t", np.array([4]), missing="zeros") - client.pull("t", np.array([5]), missing="zeros")
+        return pulled(client, "t", np.array([4]), missing="zeros") - pulled(client, "t", np.array([5]), missing="zeros")
     finally:
         client.close()
 

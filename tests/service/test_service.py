@@ -30,6 +30,7 @@ from ctr_trainer.system.installation import compile_kernels
 from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError, is_loss
 from ctr_trainer.system.processes import child, hardware
 from tests.parallel import launch
+from tests.rows import pulled
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, TOKEN, ones
 
 pytestmark = pytest.mark.integration
@@ -73,11 +74,10 @@ _KEY, _VERSION = np.array([5]), np.array([0], np.uint32)
         ("push", [_KEY, np.array([[1, np.nan, 1]], np.float32)], {}, "key 5 is not finite"),
         ("push", [np.array([0]), ones(1)], {}, "key 0"),
         ("sync", None, {}, r"<i8, <u4, <f4\[3\] are more"),
-        ("pull_newer", [_KEY], {}, "<i8, <u4 are more"),
+        ("pull", [_KEY], {}, "<i8, <u4 are more"),
         ("push", None, {"memory": "x", "bytes": 64}, "bad request"),
         ("push", None, {"memory": "999999999/0123456789ab", "bytes": 64}, "cannot open the memory"),
         ("push", None, {"memory": "999999999/0123456789ab"}, "lacks 'bytes'"),
-        ("pull", [_KEY], {"missing": "maybe"}, "missing='maybe' must be 'initial' or 'zeros'"),
     ],
 )
 def test_a_bad_request_is_an_invalid_argument_and_harmless(server, op, columns, changes, message):
@@ -112,7 +112,7 @@ def test_an_oversized_request_is_refused_and_one_whose_answer_would_be(server, m
     with pytest.raises(pa.ArrowInvalid, match="a request of more than 1000 bytes"):
         _request(client, columns=[np.arange(1, 101), ones(100)])
     with pytest.raises(pa.ArrowInvalid, match="the answer for 50 keys could have more than 1000 bytes"):
-        _request(client, "pull", [np.arange(1, 51)], missing="initial")
+        _request(client, "pull", [np.arange(1, 51), np.zeros(50, np.uint32)])
     assert len(store.tables["t"]) == 1
 
 
@@ -124,14 +124,14 @@ def test_a_small_request_takes_little_memory_whatever_it_asks_for(tmp_path):
         raw = flight.FlightClient(f"grpc://{service.address}")
         with contextlib.closing(client), raw:
             client.create_table(long_rows)
-            client.pull("long", np.array([1]))
+            pulled(client, "long", np.array([1]))
             before = _peak_mib(service.pid)
             options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {service.token}".encode())])
             keys = np.arange(1, 12_001)
             with pytest.raises(pa.ArrowInvalid, match="the answer for 12000 keys could have more"):
-                body = wire.pack(dict(table="long", missing="initial"), [keys])
+                body = wire.pack(dict(table="long"), [keys, np.zeros(len(keys), np.uint32)])
                 list(raw.do_action(flight.Action("pull", body), options))
-            assert client.pull("long", keys[:300]).shape == (300, 65536)  # It asks for a page at a time.
+            assert pulled(client, "long", keys[:300]).shape == (300, 65536)  # It asks for a page at a time.
 
             assert _peak_mib(service.pid) - before < 200
 
@@ -184,7 +184,7 @@ def test_a_token_is_needed_for_every_call(tmp_path, connect):
             list(client.list_flights())
         client = connect([address], security=ClientSecurity("right"))
         client.create_table(CONFIG)
-        np.testing.assert_array_equal(client.pull("t", np.array([1]), missing="zeros"), [[0, 0, 0]])
+        np.testing.assert_array_equal(pulled(client, "t", np.array([1]), missing="zeros"), [[0, 0, 0]])
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_a_service_that_ended_is_noticed_at_once_with_its_status_and_log(tmp_pat
             os.kill(service.pid, signal.SIGKILL)
             for each, status in ((service, "status -9"), (other, f"process {service.pid} has ended")):
                 with pytest.raises(ServiceLost, match=rf"(?s){service.address} has ended: .*{status}.*answers on"):
-                    watching[each].pull(CONFIG.name, np.array([1]))
+                    pulled(watching[each], CONFIG.name, np.array([1]))
                 with pytest.raises(ServiceLost, match=rf"(?s){service.address} has ended: .*{status}"):
                     watching[each].look()
 

@@ -8,6 +8,7 @@ from ctr_trainer import cli
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator.hooks.measuring_hooks import ServiceStatus
 from ctr_trainer.system.messages import errors
+from tests.rows import pulled
 from tests.service.conftest import CONFIG, TOKEN, ones
 
 pytestmark = pytest.mark.integration
@@ -60,7 +61,7 @@ def test_rank_0_shows_what_all_shards_did_since_its_last_lines(start, connect, d
     status = ServiceStatus(client)  # What was before, as of another job, does not count.
     for sequence in (2, 3, 4):
         client.push("t", np.arange(1, 101), ones(100), "w", sequence)
-    client.pull("t", np.arange(1, 101))
+    pulled(client, "t", np.arange(1, 101))
     lookups, pushes = status.lines()
     figures = r"  P50: \d+  P95: \d+  P99: \d+  Max: \d+, of 2 shards of the service"
     assert re.fullmatch(rf"\[RunStatus\]: PsEmbeddingLookup statistics => count: 2{figures}", lookups)

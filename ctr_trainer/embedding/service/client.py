@@ -83,21 +83,8 @@ class ServiceClient(Store):
         self._on_all(lambda shard: shard.action("create_table", body))
         self._configs[config.name] = config
 
-    def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        request, width = dict(op="pull", table=table, missing=missing), self._config(table).width
-        layout = [wire.rows_of(width)]
-        keys = np.require(keys, np.int64, ("C",))
-        rows = np.empty((len(keys), width), np.float32)
-        for page in _pages(len(keys), width):
-            asked = self._ask(
-                request, [keys[page]], lambda results, columns: wire.read_columns(results, len(columns[0]), layout)
-            )
-            for own, (answer,) in asked:
-                rows[page][own] = answer
-        return rows
-
-    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray) -> ChangedRows:
-        request = dict(op="pull_newer", table=table)
+    def pull(self, table: str, keys: np.ndarray, versions: np.ndarray) -> ChangedRows:
+        request = dict(op="pull", table=table)
         keys, versions = np.require(keys, np.int64, ("C",)), np.require(versions, np.uint32, ("C",))
         answers = []
         for page in _pages(len(keys), self._config(table).form.lanes):
@@ -223,7 +210,7 @@ class ServiceClient(Store):
         request = dict(op=op, table=table, worker=worker, sequence=sequence)
         keys, rows = np.require(keys, np.int64, ("C",)), np.require(rows, np.float32, ("C",))
         self._check(table, keys, rows)
-        self._ask(request, [keys, rows], lambda results, columns: wire.read_columns(results, len(columns[0]), []))
+        self._ask(request, [keys, rows], lambda results, _: wire.read_done(results))
 
     def _newer(self, request: dict[str, Any], columns: list[np.ndarray], is_sync: bool) -> ChangedRows:
         """Returns the rows whose versions differ from columns[1], after the request's changes if `is_sync`."""

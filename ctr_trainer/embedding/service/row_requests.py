@@ -104,7 +104,7 @@ class ReceivedColumns:
 class RowRequests:
     """Answers row requests from a store. Writes need the lease, and no request uses rows of another incarnation."""
 
-    names = ("pull", "pull_newer", *_WRITES)
+    names = ("pull", *_WRITES)
 
     def __init__(
         self,
@@ -124,31 +124,26 @@ class RowRequests:
             body, start = self._columns.read(str(request["memory"]), int(request["bytes"])), 0
         self._incarnation.check(request.get("incarnation"))
         table, count = request["table"], request["count"]
-        config = self._store.config(table)
-        floats = config.width if op == "pull" else config.form.lanes
+        lanes = self._store.config(table).form.lanes
         if op in _WRITES:
             self._leases.renew(request.get("lease"), op)
             worker, sequence = str(request["worker"]), int(request["sequence"])
         layout: list[tuple[str, int | None]] = [wire.KEYS]
-        if op in ("pull_newer", "sync"):
+        if op in ("pull", "sync"):
             layout.append(wire.VERSIONS)
         if op in _WRITES:
-            layout.append(wire.rows_of(floats))
+            layout.append(wire.rows_of(lanes))
         keys, *columns = wire.unpack_columns(body, start, table, count, layout)
         if op not in _WRITES:
-            wire.refuse_long_answer(table, count, floats)
+            wire.refuse_long_answer(table, count, lanes)
         pusher = worker if op in _WRITES else None
         # While the store works on the request, its rows are not replaced.
         with self._metrics.measure(op, table, count, pusher), self._incarnation.within(request.get("incarnation")):
             if op == "pull":
-                rows = self._store.pull(table, keys, request["missing"])
-            elif op == "pull_newer":
-                newer = self._store.pull_newer(table, keys, columns[0])
+                newer = self._store.pull(table, keys, columns[0])
             elif op == "sync":
                 newer = self._store.sync(table, keys, columns[1], worker, sequence, columns[0])
             else:
                 apply = self._store.push if op == "push" else self._store.put
                 apply(table, keys, columns[0], worker, sequence)
-        if op == "pull":
-            return wire.answer({"count": count}, [rows])
-        return wire.newer_answer(newer) if op in ("pull_newer", "sync") else wire.answer({"count": count})
+        return wire.newer_answer(newer) if op in ("pull", "sync") else wire.answer({"count": count})

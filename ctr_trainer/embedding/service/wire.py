@@ -1,7 +1,7 @@
 """The format of requests and answers between a client and a service.
 
-Each request is a Flight action with a JSON object. In a row request (`pull`, `pull_newer`, `push`, `put`, `sync`), the
-JSON is followed by columns in their memory layout, little-endian, each at a multiple of 64 bytes:
+Each request is a Flight action with a JSON object. In a row request (`pull`, `push`, `put`, `sync`), the JSON is
+followed by columns in their memory layout, little-endian, each at a multiple of 64 bytes:
 
     uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, lanes]
 
@@ -9,9 +9,9 @@ A client on the service's host may put the columns into shared memory (`row_requ
 contains their address (`memory`) and their size (`bytes`), and nothing follows it.
 
 `count` in the JSON is U, and the service knows the table's form, so a request takes no more memory than its bytes. The
-answer is a JSON object and, in separate results, columns: the rows for a pull; `position` uint32, `version` uint32 and
-`row` of the rows newer than the client's for a `pull_newer` or `sync`. A `row` is in the table's form, see `row_form`,
-except that the answer to a pull has float32[U, width]. No pickle or code is sent.
+answer is a JSON object and, for a `pull` or `sync`, in separate results, columns: `position` uint32, `version` uint32
+and `row` of the rows newer than the client's. A `row` is in the table's form, see `row_form`. No pickle or code is
+sent.
 
 Caveat: in Flight, a stream whose connection broke looks like a stream that ended. So sizes are checked, and an answer
 that is too short is treated as lost.
@@ -129,14 +129,14 @@ def unpack_columns(body: Body, start: int, table: str, count: int, layout: Layou
     return columns
 
 
-def rows_of(floats: int) -> tuple[str, int]:
-    """Returns the layout of rows of `floats` floats or lanes."""
-    return "<f4", floats
+def rows_of(lanes: int) -> tuple[str, int]:
+    """Returns the layout of rows of `lanes` lanes."""
+    return "<f4", lanes
 
 
-def refuse_long_answer(table: str, count: int, floats: int) -> None:
-    """Raises UserError if the answer to a pull of rows of `floats` floats or lanes would have more than MOST_BYTES."""
-    if count * (4 * floats + _BYTES_WITH_ROW) > MOST_BYTES:
+def refuse_long_answer(table: str, count: int, lanes: int) -> None:
+    """Raises UserError if the answer to a pull of rows of `lanes` lanes could have more than MOST_BYTES."""
+    if count * (4 * lanes + _BYTES_WITH_ROW) > MOST_BYTES:
         raise UserError(
             f"table {table}: the answer for {count} keys could have more than {MOST_BYTES} bytes; "
             "ask for fewer keys at a time"
@@ -153,21 +153,15 @@ def newer_answer(newer: ChangedRows) -> list[flight.Result]:
     return answer({"count": count, "version": int(number)}, columns)
 
 
-def read_columns(results: Iterator[flight.Result], count: int, layout: Layout) -> list[np.ndarray]:
-    """Returns the columns of the answer to a pull, a push or a put of `count` rows.
-
-    Raises FlightUnavailableError if the answer was cut off.
-    """
-    header, columns = _read_answer(results, layout)
-    if header["count"] != count:
-        raise UserError(f"the service answered for {header['count']} rows, not for {count}")
-    return columns
+def read_done(results: Iterator[flight.Result]) -> None:
+    """Reads the answer to a push or a put. Raises FlightUnavailableError if it was cut off."""
+    _read_answer(results, [])
 
 
 def read_newer(results: Iterator[flight.Result], lanes: int, known: np.ndarray, is_sync: bool) -> ChangedRows:
     """Returns the `ChangedRows` that `newer_answer` made for a request with the versions `known`, uint32[U].
 
-    Raises the errors of `read_columns`.
+    Raises FlightUnavailableError if the answer was cut off.
     """
     header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), VERSIONS, rows_of(lanes)])
     if len(positions) and positions.max() >= len(known):

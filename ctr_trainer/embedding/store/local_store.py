@@ -87,11 +87,7 @@ class LocalStore(Store):
     def config(self, name: str) -> TableConfig:
         return self._table(name).config
 
-    def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        with self._locked(table, keys) as target:
-            return target.read(keys, missing)
-
-    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray) -> ChangedRows:
+    def pull(self, table: str, keys: np.ndarray, versions: np.ndarray) -> ChangedRows:
         check_versions(table, keys, versions)
         with self._locked(table, keys) as target:
             answer = newer(target, self._versions[table], keys, versions)

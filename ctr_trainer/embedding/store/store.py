@@ -10,9 +10,8 @@ import numpy as np
 
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry
-from ctr_trainer.embedding.store.versions import ChangedRows
+from ctr_trainer.embedding.store.versions import ABSENT, ChangedRows
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
-from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.paths import AnyPath
 
@@ -21,7 +20,7 @@ class Store(abc.ABC):
     """Embedding tables by name, shared by the workers of a job.
 
     Keys are int64[U], distinct within a call and not 0. Rows and deltas are float32[U, lanes] in the table's form, see
-    `row_form`; only `pull` returns float32[U, width]. A user's mistake and the loss of a store raise UserError.
+    `row_form`. A user's mistake and the loss of a store raise UserError.
 
     A row has a version, uint32, which each push to it changes. A key without a row has the version 0 and reads its
     initial row. Only versions of the same key can be compared, and only while the store runs.
@@ -42,15 +41,8 @@ class Store(abc.ABC):
         """Makes an empty table. A table that exists with the same TableConfig is not changed."""
 
     @abc.abstractmethod
-    def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        """Returns the rows of `keys`, float32[U, width], and creates none.
-
-        A key without a row reads its initial row, or zeros if `missing` is `zeros`.
-        """
-
-    @abc.abstractmethod
-    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray) -> ChangedRows:
-        """Returns `ChangedRows`: the rows whose version is not the caller's, `versions` uint32[U]."""
+    def pull(self, table: str, keys: np.ndarray, versions: np.ndarray) -> ChangedRows:
+        """Returns `ChangedRows`: the rows whose version is not the caller's, `versions` uint32[U]. Creates none."""
 
     @abc.abstractmethod
     def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
@@ -154,23 +146,18 @@ class StoreReader(WorkerRows):
 
     def __init__(self, store: Store, config: TableConfig) -> None:
         self.config = config
-        self._rows = np.empty((0, config.width), np.float32)
+        self._stored = np.empty((0, config.form.lanes), np.float32)
         self._store = store
 
     def take(self, slots: np.ndarray) -> np.ndarray:
         """Returns float32[U, weights] of the rows of the last lookup."""
-        form = self.config.form
-        rows = np.empty((len(slots), form.weights if form.is_exact else form.width), np.float32)
-        row_kernels.take(self._rows, slots, 0, rows)
-        return form.read(rows)
+        return self.config.form.take(self._stored, slots, weights_only=True)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Returns int64[U], the positions of the keys; -1 for a key without a row."""
-        self._rows = self._store.pull(self.config.name, keys, missing="zeros")
-        missing = np.flatnonzero(self._rows[:, 0] == 0)
-        missing = missing[~self._rows[missing].any(axis=1)]  # A trained row has weights or a state other than 0.
-        slots = np.arange(len(keys))
-        slots[missing] = -1
+        found = self._store.pull(self.config.name, keys, np.full(len(keys), ABSENT, np.uint32))
+        self._stored, slots = found.rows, np.full(len(keys), -1)
+        slots[found.positions] = np.arange(len(found.positions))
         return slots
 
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:

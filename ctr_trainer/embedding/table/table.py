@@ -193,20 +193,6 @@ class Table:
         """Returns float32[U, width], the initial rows of the keys, a pure function of (config.seed, key)."""
         return self._initial.of(as_int64(keys))
 
-    def read(self, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
-        """Returns float32[U, width], copies of the rows of int64[U] keys, and creates no rows.
-
-        An unknown key reads its initial row, or zeros if `missing` is `zeros`. The key 0 reads zeros.
-        """
-        if missing not in ("initial", "zeros"):
-            raise ValueError(f"missing={missing!r} must be 'initial' or 'zeros'")
-        slots = self.find(keys)
-        rows = self.take(slots)
-        unknown = np.flatnonzero(slots < 0)
-        if missing == "initial" and len(unknown):
-            rows[unknown] = self.initial_rows(keys[unknown])
-        return rows
-
     def take(self, slots: np.ndarray, weights_only: bool = False) -> np.ndarray:
         """Returns a copy of the rows at the slots, see `RowForm.take`."""
         return self._form.take(self._rows.array, slots, weights_only)

@@ -240,7 +240,7 @@ class RowCopies(WorkerRows):
 
     def _pull(self, keys: np.ndarray, known: np.ndarray, window: int, create: bool) -> None:
         with self.lookup_latency.measure():
-            newer = self._store.pull_newer(self.config.name, keys, known)
+            newer = self._store.pull(self.config.name, keys, known)
         self._count(newer, keys.nbytes + known.nbytes)
         rows = self._form.decode(newer.rows)
         with self._lock.alone():

@@ -52,7 +52,7 @@ def test_a_restarted_worker_keeps_its_label_and_only_the_latest_have_one():
 
 def test_reads_and_pushes_go_to_their_line_of_the_log():
     metrics = ServiceMetrics(lambda: {"tables": {}})
-    for operation in ("pull", "pull_newer", "push"):
+    for operation in ("pull", "pull", "push"):
         with metrics.measure(operation, "dim16", 1):
             pass
     for counts in ((2, 1), (0, 0)):  # The second call finds nothing new.

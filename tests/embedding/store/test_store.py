@@ -8,6 +8,7 @@ from ctr_trainer.embedding.store import local_store
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
+from tests.rows import pulled
 
 CONFIG = TableConfig("t", (2,), (1.0,), "sgd")
 
@@ -40,18 +41,18 @@ def test_a_table_name_that_is_no_file_name_is_refused(store, name):
 def test_pull_creates_no_row(store):
     table = store.tables["t"]
     keys = np.array([4, 5])
-    np.testing.assert_array_equal(store.pull("t", keys), table.initial_rows(keys))
-    np.testing.assert_array_equal(store.pull("t", keys, missing="zeros"), np.zeros((2, 2)))
+    np.testing.assert_array_equal(pulled(store, "t", keys), table.initial_rows(keys))
+    np.testing.assert_array_equal(pulled(store, "t", keys, missing="zeros"), np.zeros((2, 2)))
     assert len(table) == 0
 
 
 def test_a_sequence_is_applied_once_for_each_worker_and_table(store):
     store.create_table(dataclasses.replace(CONFIG, name="u"))
     key = np.array([4])
-    start = store.pull("t", key)
+    start = pulled(store, "t", key)
     for worker, sequence in (("a", 1), ("a", 1), ("b", 1), ("a", 2), ("a", 1)):
         store.push("t", key, _ones(1), worker, sequence)
-    np.testing.assert_allclose(store.pull("t", key), start + 3, rtol=1e-6)
+    np.testing.assert_allclose(pulled(store, "t", key), start + 3, rtol=1e-6)
     store.push("u", key, _ones(1), "a", 1)
     assert store.stats()["tables"]["u"]["rows"] == 1
 
@@ -67,7 +68,7 @@ def test_a_sync_answers_the_rows_that_others_changed_since(store):
     store.push("t", np.array([2]), _ones(1), "b", 1)
     newer = store.sync("t", keys, _ones(3), "a", 2, ours.versions)
     assert newer.positions.tolist() == [1]
-    np.testing.assert_array_equal(newer.rows, store.pull("t", np.array([2])))
+    np.testing.assert_array_equal(newer.rows, pulled(store, "t", np.array([2])))
     assert store.sync("t", keys, _ones(3), "a", 3, newer.versions).positions.tolist() == []
 
 
@@ -77,33 +78,33 @@ def test_a_repeated_sync_answers_all_rows_as_they_are_by_then(store):
     store.push("t", key, _ones(1), "b", 1)
     for known in (_known(0), None):
         again = store.sync("t", key, _ones(1), "a", 1, known)
-        np.testing.assert_array_equal(again.rows, store.pull("t", key))
-    assert store.pull_newer("t", key, again.versions).positions.tolist() == []
+        np.testing.assert_array_equal(again.rows, pulled(store, "t", key))
+    assert store.pull("t", key, again.versions).positions.tolist() == []
 
 
-def test_pull_newer_leaves_out_what_is_known_and_what_is_not_there(store):
+def test_pull_leaves_out_what_is_known_and_what_is_not_there(store):
     store.push("t", np.array([1, 2]), _ones(2), "a", 1)
     keys = np.array([1, 2, 3])
-    newer = store.pull_newer("t", keys, _known(0, 0, 0))
+    newer = store.pull("t", keys, _known(0, 0, 0))
     assert newer.positions.tolist() == [0, 1]
     np.testing.assert_array_equal(newer.rows, store.tables["t"].rows)
     assert newer.versions[2] == 0
-    assert store.pull_newer("t", keys, newer.versions).positions.tolist() == []
+    assert store.pull("t", keys, newer.versions).positions.tolist() == []
 
 
 def test_a_restored_row_and_a_row_that_is_gone_are_newer(store, tmp_path):
     store.push("t", np.array([1]), _ones(1), "a", 1)
-    known = store.pull_newer("t", np.array([1]), _known(0)).versions
+    known = store.pull("t", np.array([1]), _known(0)).versions
     store.restore(tmp_path, [])
-    gone = store.pull_newer("t", np.array([1]), known)
+    gone = store.pull("t", np.array([1]), known)
     assert gone.versions.tolist() == [0]
     np.testing.assert_array_equal(gone.rows, store.tables["t"].initial_rows(np.array([1])))
     # A version from before the restore is never taken for a later one.
     assert store.sync("t", np.array([1]), _ones(1), "a", 2, known).positions.tolist() == [0]
     store.push("t", np.array([1]), _ones(1), "a", 1)
-    known = store.pull_newer("t", np.array([1]), _known(0)).versions
+    known = store.pull("t", np.array([1]), _known(0)).versions
     store.restore(tmp_path, store.save(tmp_path, 1))
-    assert store.pull_newer("t", np.array([1]), known).positions.tolist() == [0]
+    assert store.pull("t", np.array([1]), known).positions.tolist() == [0]
 
 
 def test_versions_cost_4_bytes_a_row_and_running_out_is_refused(store):
@@ -120,19 +121,19 @@ def test_a_put_sets_rows_and_a_late_copy_of_an_earlier_one_does_nothing(store):
     store.push("t", keys[:1], _ones(1), "b", 1)
     for rows, sequence in ((7, 1), (8, 2), (7, 1)):
         store.put("t", keys, rows * _ones(2), "a", sequence)
-    assert store.pull("t", keys).tolist() == [[8, 8], [8, 8]]
+    assert pulled(store, "t", keys).tolist() == [[8, 8], [8, 8]]
 
 
 def test_rows_of_a_put_have_a_new_version_and_go_into_the_next_delta(store, tmp_path):
     keys = np.array([4, 5])
     store.put("t", keys, _ones(2), "a", 1)
-    known = store.pull_newer("t", keys, np.zeros(2, np.uint32)).versions
+    known = store.pull("t", keys, np.zeros(2, np.uint32)).versions
     files = store.save(tmp_path, 1)
     store.put("t", keys[:1], 3 * _ones(1), "a", 2)
-    assert store.pull_newer("t", keys, known).positions.tolist() == [0]
+    assert store.pull("t", keys, known).positions.tolist() == [0]
     files += store.save(tmp_path, 2, files[0]["snapshot"])
     store.restore(tmp_path, files)
-    assert store.pull("t", keys).tolist() == [[3, 3], [1, 1]]
+    assert pulled(store, "t", keys).tolist() == [[3, 3], [1, 1]]
 
 
 @pytest.mark.parametrize("limit", [dict(min_frequency=2), dict(max_rows=9), dict(ttl_steps=3)])
@@ -173,20 +174,20 @@ def test_rows_that_are_not_in_the_form_of_the_table_are_refused(store, send):
         getattr(store, send)("u", np.array([1]), form.encode(np.full((1, 8), np.nan, np.float32)), "a", 1)
     assert len(store.tables["u"]) == 0
     getattr(store, send)("u", np.array([1]), form.encode(np.ones((1, 8), np.float32)), "a", 1)
-    np.testing.assert_array_equal(store.pull("u", np.array([1])), np.ones((1, 8)))
+    np.testing.assert_array_equal(pulled(store, "u", np.array([1])), np.ones((1, 8)))
 
 
 def test_an_unknown_table_and_versions_of_another_kind_are_refused(store):
     with pytest.raises(UserError, match="no table 'x'; there are: t"):
-        store.pull("x", np.array([1]))
+        pulled(store, "x", np.array([1]))
     for versions in (np.zeros(2, np.uint32), np.zeros(1, np.int64)):
         with pytest.raises(UserError, match=r"table t: versions .*, expected uint32\[1\]"):
-            store.pull_newer("t", np.array([1]), versions)
+            store.pull("t", np.array([1]), versions)
 
 
 def test_pushes_from_several_threads_all_arrive(store):
     keys = np.arange(1, 2001)
-    start = store.pull("t", keys)
+    start = pulled(store, "t", keys)
 
     def push(worker):
         for sequence in range(1, 21):
@@ -197,7 +198,7 @@ def test_pushes_from_several_threads_all_arrive(store):
         thread.start()
     for thread in threads:
         thread.join(60)
-    np.testing.assert_allclose(store.pull("t", keys), start + 80, rtol=1e-5)
+    np.testing.assert_allclose(pulled(store, "t", keys), start + 80, rtol=1e-5)
 
 
 def test_blocks_cover_each_row_once(store):

@@ -8,6 +8,7 @@ from ctr_trainer.embedding.store.worker_rows import StepHistory, TableRows
 from ctr_trainer.embedding.table import missed_steps
 from ctr_trainer.embedding.table.table_config import TableConfig
 from tests.row_optimizers import row_optimizer
+from tests.rows import pulled
 
 DIMS, KEYS, STEPS = (4, 1), np.arange(1, 31), 300
 DENSE = ("dense_sgd", "dense_adagrad", "dense_adam")
@@ -74,7 +75,7 @@ class Dense:
 
 
 def _dense(optimizer, store, l2, steps=STEPS):
-    dense = Dense(optimizer, store.pull("t", KEYS)[:, : sum(DIMS)], l2)
+    dense = Dense(optimizer, pulled(store, "t", KEYS)[:, : sum(DIMS)], l2)
     for step, batch in enumerate(_batches(steps)):
         dense.step(*batch, _rate(step))
     return dense.w
@@ -88,16 +89,16 @@ def test_every_row_equals_the_row_of_a_table_that_is_stepped_whole(optimizer, l2
     _train(rows, _batches(STEPS), l2)
     met = KEYS[rows.find(KEYS) >= 0]
     assert len(met) >= 20 and KEYS[29] in met
-    behind = store.pull("t", met)[:, : sum(DIMS)]
+    behind = pulled(store, "t", met)[:, : sum(DIMS)]
     caught_up = rows.take(rows.find_or_create(KEYS[:5]))
     np.testing.assert_allclose(caught_up, expected[:5], atol=1e-6, rtol=0)  # A lookup catches its rows up.
     rows.catch_up()
-    found = store.pull("t", met)[:, : sum(DIMS)]
+    found = pulled(store, "t", met)[:, : sum(DIMS)]
     np.testing.assert_allclose(found, expected[met - 1], atol=1e-6, rtol=0)
     moves = l2 > 0 or optimizer == "dense_adam"
     assert (np.abs(behind - found).max() > 1e-5) == moves  # Before the flush some rows did lag behind.
     rows.catch_up()
-    np.testing.assert_array_equal(store.pull("t", met)[:, : sum(DIMS)], found)  # All steps were made up for once.
+    np.testing.assert_array_equal(pulled(store, "t", met)[:, : sum(DIMS)], found)  # All steps were made up for once.
 
 
 def test_a_resumed_training_equals_one_that_was_not_interrupted(tmp_path):
@@ -113,7 +114,7 @@ def test_a_resumed_training_equals_one_that_was_not_interrupted(tmp_path):
     _train(resumed, batches[160:], 0.05, first=160)
     resumed.catch_up()
     there = KEYS[:10]
-    np.testing.assert_array_equal(again.pull("t", there), store.pull("t", there))
+    np.testing.assert_array_equal(pulled(again, "t", there), pulled(store, "t", there))
 
 
 def test_more_missed_steps_than_are_made_up_for_leave_the_row_near_zero(monkeypatch):
@@ -135,15 +136,15 @@ def test_adam_without_l2_comes_to_rest_in_closed_form():
     store, rows = _rows("dense_adam", 0.0)
     rows.follow_steps(history)
     rows.apply_gradients(KEYS[:1], rows.find_or_create(KEYS[:1]), [np.ones((1, dim), np.float32) for dim in DIMS], 0.01)
-    dense = Dense("dense_adam", store.pull("t", KEYS)[:, : sum(DIMS)] * 0, 0.0)
-    first = store.pull("t", KEYS[:1])[:, : sum(DIMS)]
+    dense = Dense("dense_adam", pulled(store, "t", KEYS)[:, : sum(DIMS)] * 0, 0.0)
+    first = pulled(store, "t", KEYS[:1])[:, : sum(DIMS)]
     dense.step(KEYS[:1], [np.ones((1, dim)) for dim in DIMS], 0.01)
     for _ in range(20_000):
         history.begin_step(0.01)
         history.end_step()
         dense.step(KEYS[:0], [np.ones((0, dim)) for dim in DIMS], 0.01)
     rows.catch_up()
-    (found,) = store.pull("t", KEYS[:1])
+    (found,) = pulled(store, "t", KEYS[:1])
     np.testing.assert_allclose(found[: sum(DIMS)] - first[0], dense.w[0] + 0.01, atol=1e-6)
     np.testing.assert_allclose(found[9:13], dense._v[0, :4], rtol=1e-3)
 
@@ -154,4 +155,4 @@ def test_lazy_rows_do_not_equal_the_table_that_is_stepped_whole():
     lazy = LocalStore()
     lazy.create_table(TableConfig("t", DIMS, (0.1, 0.05), row_optimizer("adam"), seed=3))
     _train(TableRows(lazy.tables["t"]), _batches(STEPS), 0.05)
-    assert np.abs(lazy.pull("t", KEYS[:10])[:, : sum(DIMS)] - expected[:10]).max() > 0.01
+    assert np.abs(pulled(lazy, "t", KEYS[:10])[:, : sum(DIMS)] - expected[:10]).max() > 0.01

@@ -13,6 +13,7 @@ from ctr_trainer.embedding.table.row_limits import Admission, RowUsage
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
+from tests.rows import pulled, read
 
 
 def _table(**limits):
@@ -79,7 +80,7 @@ def test_a_push_of_a_key_that_is_not_admitted_is_dropped():
     np.testing.assert_array_equal(refused.rows, initial)
     admitted = store.sync("t", keys, ones, "w", 2, absent)
     assert len(admitted.positions) == 0
-    np.testing.assert_array_equal(store.pull("t", keys), initial + 1)
+    np.testing.assert_array_equal(pulled(store, "t", keys), initial + 1)
     stats = store.stats()["tables"]["t"]
     assert (stats["rows"], stats["created"], stats["admitted"], stats["evicted"], stats["refused"]) == (1, 1, 1, 0, 1)
 
@@ -118,7 +119,7 @@ def test_counts_survive_a_restart_with_another_number_of_shards(tmp_path, shards
     assert store.tables["t"].limits.admission.counts()[1] == max(2 * len(keys) // shards, 1)
     store.push("t", np.append(keys, 50), np.ones((10, 2), np.float32), "w", 9)
     assert _keys(store.tables["t"]) == keys.tolist()
-    np.testing.assert_array_equal(store.pull("t", keys), store.tables["t"].initial_rows(keys) + ones)
+    np.testing.assert_array_equal(pulled(store, "t", keys), store.tables["t"].initial_rows(keys) + ones)
 
 
 def test_a_delta_has_the_latest_counts_and_altered_counts_are_refused(tmp_path):
@@ -183,7 +184,7 @@ def test_rows_of_a_batch_stay_and_keys_without_room_read_initial_rows():
     np.testing.assert_array_equal(rows.read(keys, slots, create=True), expected)
     np.testing.assert_array_equal(rows.read(keys, slots)[3:], np.zeros((2, 2)))
     rows.apply_gradients(keys, slots, [np.ones((5, 2), np.float32)], 1.0)
-    np.testing.assert_array_equal(table.read(keys), expected - np.float32([[1], [1], [1], [0], [0]]))
+    np.testing.assert_array_equal(read(table, keys), expected - np.float32([[1], [1], [1], [0], [0]]))
 
 
 @pytest.mark.parametrize("scanned, found", [(1, 1), (2, 1 << 16), (1 << 22, 1)])

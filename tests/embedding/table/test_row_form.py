@@ -11,6 +11,7 @@ from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.setting import declared
+from tests.rows import pulled
 
 ROUNDED = [name for name in DTYPES if name != "float32"]
 CONFIG = TableConfig("t", (2, 1), (0.0, 0.0), "sgd")
@@ -143,6 +144,6 @@ def test_deltas_at_an_odd_byte_are_added_as_others_are():
     newer = store.sync("t", keys, _at_an_odd_byte(deltas), "b", 0, np.zeros(2, np.uint32))
     assert newer.rows.tolist() == [[2, 4, 6], [8, 10, 12]]
     store.push("t", keys, _at_an_odd_byte(deltas), "c", 0)
-    assert store.pull("t", keys).tolist() == [[3, 6, 9], [12, 15, 18]]
+    assert pulled(store, "t", keys).tolist() == [[3, 6, 9], [12, 15, 18]]
     store.put("t", keys, _at_an_odd_byte(deltas), "c", 1)
-    assert store.pull("t", keys).tolist() == deltas.tolist()
+    assert pulled(store, "t", keys).tolist() == deltas.tolist()

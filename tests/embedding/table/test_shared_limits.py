@@ -10,6 +10,7 @@ from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from tests.embedding.table import shared_worker
 from tests.embedding.table.test_shared_table import Worker
+from tests.rows import read
 
 
 def _config(**limits):
@@ -56,7 +57,7 @@ def test_one_worker_trains_a_shared_table_to_the_bit_like_a_table_of_its_own(lim
     assert _keys(tables[0]) == _keys(tables[1]) != []
     assert tables[0].stats() | {"bytes": 0} == tables[1].stats() | {"bytes": 0}
     keys = np.array(_keys(tables[0]))
-    np.testing.assert_array_equal(tables[0].read(keys), tables[1].read(keys))
+    np.testing.assert_array_equal(read(tables[0], keys), read(tables[1], keys))
     for one, other in zip(*(table.use_of(table.find(keys)) or () for table in tables), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -68,7 +69,7 @@ def test_admission_and_max_rows_count_all_workers_together():
     assert _keys(one) == []
     _step(one, [7])
     assert (_keys(other), other.counters.admitted, other.counters.refused) == ([7], 1, 3)
-    np.testing.assert_array_equal(other.read(np.array([7])), other.initial_rows(np.array([7])) - 1)
+    np.testing.assert_array_equal(read(other, np.array([7])), other.initial_rows(np.array([7])) - 1)
     one, other = _two(max_rows=5)
     for key in range(1, 20):
         _step(one if key % 2 else other, [key])
@@ -84,10 +85,10 @@ def test_a_row_that_another_worker_evicted_is_neither_read_nor_trained():
     table = other._table
     _step(table, new, 7.0)
     assert other.find(new).tolist() == slots.tolist()  # The new rows are in the slots of the evicted ones.
-    trained = table.read(new)
+    trained = read(table, new)
     np.testing.assert_array_equal(one.read(keys, slots, create=True), table.initial_rows(keys))
     one.apply_gradients(keys, slots, [np.full((2, 2), 100, np.float32)], 1.0)
-    np.testing.assert_array_equal(table.read(new), trained)
+    np.testing.assert_array_equal(read(table, new), trained)
 
 
 def test_rows_expire_by_the_clock_that_one_worker_sets():
@@ -122,7 +123,7 @@ def test_a_delta_takes_out_what_another_worker_evicted_and_counts_go_on(tmp_path
     assert _keys(table) == _keys(one)
     assert len(table) == 3
     keys = np.array(_keys(table))
-    np.testing.assert_array_equal(table.read(keys), one.read(keys))
+    np.testing.assert_array_equal(read(table, keys), read(one, keys))
     _step(table, [6])
     assert 6 in _keys(table)
 
@@ -136,7 +137,7 @@ def test_concurrent_evictions_leave_each_row_its_own_gradients_only():
     keys = np.array(_keys(table))
     assert 0 < len(keys) <= shared_worker.LIMITED.max_rows
     assert table.counters.created - table.counters.evicted == len(keys)
-    steps = (table.initial_rows(keys) - table.read(keys)) / shared_worker.gradient_of(keys)
+    steps = (table.initial_rows(keys) - read(table, keys)) / shared_worker.gradient_of(keys)
     np.testing.assert_allclose(steps, np.round(steps), atol=1e-3)
     assert (steps[:, 0] >= 1).all()
     assert (steps[:, 0] <= 2 * shared_worker.STEPS).all()

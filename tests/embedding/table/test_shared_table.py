@@ -13,6 +13,7 @@ from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.system.messages.errors import UserError
 from tests.embedding.table import shared_worker as worker
+from tests.rows import pulled, read
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -57,7 +58,7 @@ def test_no_step_is_lost_when_two_workers_step_the_same_rows():
     expected = initial.copy()
     for _ in range(2 * worker.STEPS):
         expected -= np.float32(1)  # in float32, as the table does it
-    np.testing.assert_array_equal(table.read(worker.HOT), expected)
+    np.testing.assert_array_equal(read(table, worker.HOT), expected)
 
 
 def test_two_workers_create_rows_at_the_same_time_and_each_row_once():
@@ -72,8 +73,8 @@ def test_two_workers_create_rows_at_the_same_time_and_each_row_once():
     assert len(table) == len(mine) + len(others) - len(both)
     assert len(np.unique(table.keys)) == len(table)
     single = np.setdiff1d(np.union1d(mine, others), both)
-    np.testing.assert_array_equal(table.read(single), table.initial_rows(single) - np.float32(1))
-    np.testing.assert_array_equal(table.read(both), table.initial_rows(both) - np.float32(1) - np.float32(1))
+    np.testing.assert_array_equal(read(table, single), table.initial_rows(single) - np.float32(1))
+    np.testing.assert_array_equal(read(table, both), table.initial_rows(both) - np.float32(1) - np.float32(1))
 
 
 def test_a_worker_that_is_killed_while_it_holds_the_lock_frees_it():
@@ -103,7 +104,7 @@ def test_an_incremental_snapshot_has_what_another_worker_changed(tmp_path):
     restored.create_table(worker.CONFIG)
     restored.restore(tmp_path, full + delta)
     keys = np.concatenate([worker.HOT, fresh])
-    np.testing.assert_array_equal(restored.pull("dim2", keys), table.read(keys))
+    np.testing.assert_array_equal(pulled(restored, "dim2", keys), read(table, keys))
 
 
 def _open_memory():

@@ -14,6 +14,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS, RowAdagrad, RowAdam, RowAdamW, RowFtrl, RowMomentum
 from ctr_trainer.system.messages.errors import UserError
 from tests.row_optimizers import row_optimizer
+from tests.rows import pulled
 
 ROWS, STEPS, LEARNING_RATE, ACCUMULATOR = 7, 12, 0.05, 0.1
 SETTINGS = dict(
@@ -220,5 +221,5 @@ def test_a_snapshot_is_restored_with_other_settings_but_its_own_optimizer(tmp_pa
     faster = LocalStore()
     faster.create_table(dataclasses.replace(config, optimizer=RowAdam(beta1=0.5)))
     faster.restore(tmp_path, files)
-    np.testing.assert_array_equal(faster.pull("t", np.array([4])), store.pull("t", np.array([4])))
+    np.testing.assert_array_equal(pulled(faster, "t", np.array([4])), pulled(store, "t", np.array([4])))
     assert faster.tables["t"].config.optimizer.beta1 == 0.5

@@ -144,7 +144,7 @@ def test_insert_overwrites_and_clear_forgets():
     table = _table(optimizer="sgd")
     table.find_or_insert(_keys(3, 4), np.float32([[1, 2], [3, 4]]))
     table.find_or_insert(_keys(4, 5), np.float32([[5, 6], [7, 8]]))
-    np.testing.assert_array_equal(table.read(_keys(3, 4, 5, 6), "zeros"), [[1, 2], [5, 6], [7, 8], [0, 0]])
+    np.testing.assert_array_equal(table.take(table.find(_keys(3, 4, 5, 6))), [[1, 2], [5, 6], [7, 8], [0, 0]])
     table.clear()
     assert len(table) == 0
     assert table.find(_keys(3)).tolist() == [-1]

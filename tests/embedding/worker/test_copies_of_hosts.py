@@ -11,6 +11,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import copied_rows, row_copies
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
+from tests.rows import pulled
 
 CONFIG = TableConfig("t", (2,), (0.0,), "sgd")
 
@@ -30,9 +31,9 @@ class Asked(LocalStore):
         self.sent.append("sync")
         return super().sync(*arguments)
 
-    def pull_newer(self, table, keys, *others):
+    def pull(self, table, keys, *others):
         self.keys.append(keys.tolist())
-        return super().pull_newer(table, keys, *others)
+        return super().pull(table, keys, *others)
 
 
 @pytest.fixture
@@ -85,10 +86,10 @@ def test_a_step_counts_for_the_host_at_once_and_for_the_service_after_a_sync(sto
     other.sync()
     assert len(store.tables["t"]) == 0
     one.sync()
-    assert store.pull("t", _keys(1, 2, 3)).tolist() == [[-1, -1], [-11, -11], [-10, -10]]
+    assert pulled(store, "t", _keys(1, 2, 3)).tolist() == [[-1, -1], [-11, -11], [-10, -10]]
     _step(other, _keys(1), 1.0)
     one.sync()
-    assert store.pull("t", _keys(1)).tolist() == [[-2, -2]]
+    assert pulled(store, "t", _keys(1)).tolist() == [[-2, -2]]
 
 
 def test_a_key_is_asked_for_once_by_one_worker_of_a_lone_host(store):
@@ -137,25 +138,25 @@ def test_whole_rows_are_sent_if_nobody_else_changes_them(store, settings, sent):
     _step(other, _keys(1), 1.5 * settings.get("groups", 1))
     _sync(host)
     assert store.sent == [sent]
-    assert store.pull("t", _keys(1)).tolist() == [[-1.5, -1.5]]
+    assert pulled(store, "t", _keys(1)).tolist() == [[-1.5, -1.5]]
 
 
 def test_a_late_answer_does_not_undo_steps_that_were_synced_meanwhile(store):
     one, other = _host(store)
-    pull_newer = store.pull_newer
+    pull = store.pull
 
     def late(*arguments):
-        store.pull_newer = pull_newer
+        store.pull = pull
         _step(other, _keys(1), 1.0)  # Made here, stepped and synced, before the service reads the row for `one`.
         one.sync()
-        answer = pull_newer(*arguments)
+        answer = pull(*arguments)
         _step(other, _keys(1), 2.0)
         return answer
 
-    store.pull_newer = late
+    store.pull = late
     assert _read(one, _keys(1, 2)) == [[-3, -3], [0, 0]]
     one.sync()
-    assert store.pull("t", _keys(1)).tolist() == [[-3, -3]]
+    assert pulled(store, "t", _keys(1)).tolist() == [[-3, -3]]
 
 
 def test_what_one_host_changed_comes_to_both_workers_of_another_with_its_sync(store):
@@ -180,7 +181,7 @@ def test_a_flush_brings_all_of_both_workers_to_the_service_to_the_bit(store, dty
     _sync(host)
     other.flush()
     one.flush()
-    np.testing.assert_array_equal(store.pull("t", _keys(1)), other.take(other.find(_keys(1))))
+    np.testing.assert_array_equal(pulled(store, "t", _keys(1)), other.take(other.find(_keys(1))))
 
 
 @pytest.mark.parametrize(("much", "left"), [(0.0, 2), (row_copies._MUCH, 100)], ids=["much", "little"])
@@ -208,7 +209,7 @@ def test_a_row_that_the_service_evicted_begins_anew(store):
     assert store.stats()["tables"]["t"]["rows"] == 1
     _step(host[1], _keys(1), 4.0)
     _sync(host)
-    assert store.pull("t", _keys(1)).tolist() == _read(host[0], _keys(1)) == [[-4, -4]]
+    assert pulled(store, "t", _keys(1)).tolist() == _read(host[0], _keys(1)) == [[-4, -4]]
 
 
 def test_no_step_is_lost_while_two_workers_step_one_pulls_ahead_and_one_syncs(store):
@@ -231,4 +232,4 @@ def test_no_step_is_lost_while_two_workers_step_one_pulls_ahead_and_one_syncs(st
     expected = np.zeros((2001, 2))
     for keys in batches[0] + batches[1]:
         expected[keys] -= 1
-    np.testing.assert_array_equal(store.pull("t", np.arange(1, 2001)), expected[1:])
+    np.testing.assert_array_equal(pulled(store, "t", np.arange(1, 2001)), expected[1:])

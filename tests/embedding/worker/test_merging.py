@@ -9,6 +9,7 @@ from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.settings.optimizers import RowAdagrad, RowAdam, RowFtrl
 from tests.row_optimizers import row_optimizer
+from tests.rows import pulled
 
 KEY = np.array([1])
 LAZY = [name for name, each in OPTIMIZERS.items() if each.catch_up is None]  # Rows of the others are not copied.
@@ -77,8 +78,8 @@ def test_rare_rows_get_nearly_the_sum_and_frequent_rows_the_mean(dtype):
             # Of such a sum of squares each step is the gradient.
             cache.apply_gradients(keys, cache.find_or_create(keys), [-np.ones((len(keys), 2), np.float32)], 1e6)
         cache.sync()
-        np.testing.assert_allclose(store.pull("t", np.array([1, 2]))[:, 0], [sent, 2 * number], rtol=2e-3)
-    np.testing.assert_allclose(cache.take(cache.find(always)), store.pull("t", always)[:, :2], rtol=2e-3)
+        np.testing.assert_allclose(pulled(store, "t", np.array([1, 2]))[:, 0], [sent, 2 * number], rtol=2e-3)
+    np.testing.assert_allclose(cache.take(cache.find(always)), pulled(store, "t", always)[:, :2], rtol=2e-3)
 
 
 def test_steps_beside_a_sync_are_counted_for_the_next():
@@ -98,7 +99,7 @@ def test_steps_beside_a_sync_are_counted_for_the_next():
     cache.sync()
     assert _row(cache)[0] == pytest.approx(2.0)
     cache.sync()
-    assert store.pull("t", KEY)[0, 0] == pytest.approx(1.25)  # It was met in each of 5 steps: a quarter again.
+    assert pulled(store, "t", KEY)[0, 0] == pytest.approx(1.25)  # It was met in each of 5 steps: a quarter again.
 
 
 def test_the_sum_of_two_workers_rare_moves_is_what_both_have_after_their_syncs():
@@ -114,7 +115,7 @@ def test_the_sum_of_two_workers_rare_moves_is_what_both_have_after_their_syncs()
     a.sync()
     a.find_or_create(KEY)
     np.testing.assert_allclose(_row(a), merged, rtol=1e-6)
-    np.testing.assert_array_equal(store.pull("t", KEY)[0], _row(a))
+    np.testing.assert_array_equal(pulled(store, "t", KEY)[0], _row(a))
 
 
 def test_a_repeated_sync_of_a_mean_applies_it_once():
@@ -128,7 +129,7 @@ def test_a_repeated_sync_of_a_mean_applies_it_once():
     for _ in range(3):
         _step(cache, [8.0])
         cache.sync()
-    assert store.pull("t", KEY).tolist() == [[-6.0]]
+    assert pulled(store, "t", KEY).tolist() == [[-6.0]]
     assert _row(cache).tolist() == [-6.0]
 
 
@@ -138,7 +139,7 @@ def test_adams_moments_stay_weighted_means_of_the_gradients_whoever_has_stepped(
     store, (a, b) = _workers(config)
     _step(a, [2.0], 0.5)
     a.sync()
-    weight, m, v, c1, c2 = store.pull("t", KEY)[0]
+    weight, m, v, c1, c2 = pulled(store, "t", KEY)[0]
     assert weight == pytest.approx(-0.5)
     assert (m / c1, v / c2) == pytest.approx((2.0, 4.0), rel=1e-5)
     for _ in range(50):
@@ -146,7 +147,7 @@ def test_adams_moments_stay_weighted_means_of_the_gradients_whoever_has_stepped(
         _step(b, [4.0], 0.0)
         a.sync()
         b.sync()
-    _, m, v, c1, c2 = store.pull("t", KEY)[0]
+    _, m, v, c1, c2 = pulled(store, "t", KEY)[0]
     assert c1 == pytest.approx(1, abs=0.02)
     assert m / c1 == pytest.approx(3.0, rel=0.01)
     assert v / c2 == pytest.approx((4 + 16) / 2, rel=0.05)
@@ -167,7 +168,7 @@ def test_every_optimizer_stays_near_the_minimum_with_long_windows(optimizer):
             worker.apply_gradients(KEY, slots, [(factor * gradient).astype(np.float32)], job)
             if (step + 20 * k // 8) % 20 == 0:
                 worker.sync()
-    assert store.pull("t", KEY)[0, 0] == pytest.approx(1.0, abs=0.25)
+    assert pulled(store, "t", KEY)[0, 0] == pytest.approx(1.0, abs=0.25)
 
 
 def test_what_a_gradient_counts_for():
@@ -188,4 +189,4 @@ def test_a_row_that_one_of_four_workers_meets_steps_as_with_all_four_batches(opt
     _step(worker, factor * of_own_batch)
     alone.apply_gradients(alone.find_or_create(KEY), [of_own_batch[None] / 4], 1.0)
     worker.sync()
-    np.testing.assert_allclose(store.pull("t", KEY)[:, :2], alone.rows[:, :2], rtol=1e-5)
+    np.testing.assert_allclose(pulled(store, "t", KEY)[:, :2], alone.rows[:, :2], rtol=1e-5)

@@ -13,6 +13,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import copied_rows, row_copies
 from ctr_trainer.embedding.worker.row_copies import Group, RowCopies
 from ctr_trainer.settings.optimizers import RowAdagrad
+from tests.rows import pulled
 
 CONFIG = TableConfig("t", (2,), (1.0,), "sgd")
 
@@ -44,7 +45,7 @@ def _step(cache, keys, gradient, learning_rate=1.0):
 def test_a_worker_sees_its_own_steps_at_once_and_others_after_a_sync(store):
     a, b = _copies(store, "a"), _copies(store, "b")
     keys = _keys(1, 2, 3)
-    start = store.pull("t", keys)
+    start = pulled(store, "t", keys)
     _step(a, keys, 1.0)
     _step(b, _keys(3, 4), 10.0)
     np.testing.assert_allclose(_rows(a, keys), start - 2, rtol=1e-5)
@@ -64,7 +65,7 @@ def test_a_worker_sees_its_own_steps_at_once_and_others_after_a_sync(store):
     misses = a.misses
     np.testing.assert_array_equal(_rows(a, _keys(5)), store.tables["t"].initial_rows(_keys(5)))
     a.sync()
-    np.testing.assert_array_equal(_rows(a, _keys(5)), store.pull("t", _keys(5)))
+    np.testing.assert_array_equal(_rows(a, _keys(5)), pulled(store, "t", _keys(5)))
     assert (a.misses, a.rows_pulled) == (misses + 1, 2)
 
 
@@ -96,7 +97,7 @@ def test_an_unused_row_is_checked_and_pulled_only_if_another_changed_it(store):
     assert a.misses == misses  # Stepped in the window before, so its sync has checked it.
     a.find_or_create(_keys(1, 2))
     assert (a.misses, a.rows_pulled) == (misses + 2, 1)
-    np.testing.assert_array_equal(_rows(a, _keys(1, 2, 3)), store.pull("t", _keys(1, 2, 3)))
+    np.testing.assert_array_equal(_rows(a, _keys(1, 2, 3)), pulled(store, "t", _keys(1, 2, 3)))
 
 
 class _BeforeTheAnswer(LocalStore):
@@ -109,8 +110,8 @@ class _BeforeTheAnswer(LocalStore):
         self.then()
         return answer
 
-    def pull_newer(self, *arguments):
-        answer = super().pull_newer(*arguments)
+    def pull(self, *arguments):
+        answer = super().pull(*arguments)
         self.then()
         return answer
 
@@ -118,7 +119,7 @@ class _BeforeTheAnswer(LocalStore):
 def test_steps_during_a_sync_are_kept_and_go_out_with_the_next():
     store = _BeforeTheAnswer()
     a, b = _copies(store, "a"), _copies(store, "b")
-    start = store.pull("t", _keys(1, 2))
+    start = pulled(store, "t", _keys(1, 2))
     _step(a, _keys(1, 2), 1.0)
     _step(b, _keys(1), 10.0)
     b.sync()
@@ -130,11 +131,11 @@ def test_steps_during_a_sync_are_kept_and_go_out_with_the_next():
 
     store.then = meanwhile
     a.sync()
-    np.testing.assert_allclose(store.pull("t", _keys(1, 2)), start - [[11], [1]], rtol=1e-5)
+    np.testing.assert_allclose(pulled(store, "t", _keys(1, 2)), start - [[11], [1]], rtol=1e-5)
     np.testing.assert_allclose(_rows(a, _keys(1, 2)), start - [[211], [201]], rtol=1e-5)
     a.sync()
-    np.testing.assert_allclose(store.pull("t", _keys(1, 2)), start - [[111], [101]], rtol=1e-5)
-    np.testing.assert_array_equal(_rows(a, _keys(1, 2)), store.pull("t", _keys(1, 2)))
+    np.testing.assert_allclose(pulled(store, "t", _keys(1, 2)), start - [[111], [101]], rtol=1e-5)
+    np.testing.assert_array_equal(_rows(a, _keys(1, 2)), pulled(store, "t", _keys(1, 2)))
 
 
 def test_a_pull_overtaken_by_a_sync_changes_nothing():
@@ -152,11 +153,11 @@ def test_a_pull_overtaken_by_a_sync_changes_nothing():
 
     store.then = meanwhile
     a.pull_ahead(_keys(1))  # What it brings is older than what the sync brought.
-    np.testing.assert_array_equal(_rows(a, _keys(1)), store.pull("t", _keys(1)))
+    np.testing.assert_array_equal(_rows(a, _keys(1)), pulled(store, "t", _keys(1)))
     _step(a, _keys(1), 1000.0)
     a.sync()
     start = store.tables["t"].initial_rows(_keys(1))
-    np.testing.assert_allclose(store.pull("t", _keys(1)), start - 1111, rtol=1e-5)
+    np.testing.assert_allclose(pulled(store, "t", _keys(1)), start - 1111, rtol=1e-5)
 
 
 def test_rows_pulled_ahead_are_used_in_the_next_window_too_and_no_longer(store):
@@ -184,7 +185,7 @@ def test_rows_unused_for_eight_windows_leave_once_there_are_many(store, monkeypa
     assert len(cache) == 2
     everything = np.arange(1, 302)
     slots = cache.find_or_create(everything)
-    np.testing.assert_array_equal(cache.take(slots), store.pull("t", everything))
+    np.testing.assert_array_equal(cache.take(slots), pulled(store, "t", everything))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -204,7 +205,7 @@ def test_two_workers_and_one_that_pulls_ahead_at_random_lose_no_step(store, dtyp
         expected[keys] -= gradient
     for worker in workers:
         worker.flush()
-    np.testing.assert_array_equal(store.pull("u", np.arange(1, 41)), expected[1:])
+    np.testing.assert_array_equal(pulled(store, "u", np.arange(1, 41)), expected[1:])
 
 
 def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
@@ -229,7 +230,7 @@ def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
     sync.result(60)
     ahead.result(60)
     cache.flush()
-    np.testing.assert_array_equal(store.pull("u", np.arange(1, 2001)), expected[1:])
+    np.testing.assert_array_equal(pulled(store, "u", np.arange(1, 2001)), expected[1:])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -242,7 +243,7 @@ def test_copies_equal_the_rounded_rows_of_the_store_to_the_bit(store, dtype, gro
         gradients = [rng.normal(size=(100, dim)).astype(np.float32) for dim in (4, 1)]
         one.apply_gradients(keys, one.find_or_create(keys), gradients, 0.05)
         one.sync()
-        np.testing.assert_array_equal(one._copies.table.take(one.find(keys)), store.pull("u", keys))
+        np.testing.assert_array_equal(one._copies.table.take(one.find(keys)), pulled(store, "u", keys))
     assert one.rows_pulled == 0
     assert store.tables["u"].stored.shape[1] == {"float32": 10, "float16": 8, "int8": 8}[dtype]
 
@@ -253,7 +254,7 @@ def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(sto
     cache.sync()
     assert cache.find(_keys(1, 2)).tolist() == [0, -1]
     slots = cache.find_or_create(_keys(2, 5, 6))
-    np.testing.assert_array_equal(cache.take(slots), store.pull("t", _keys(2, 5, 6)))
+    np.testing.assert_array_equal(cache.take(slots), pulled(store, "t", _keys(2, 5, 6)))
     assert store.stats()["tables"]["t"]["rows"] == 1 and cache.rows_pulled == 0  # The worker makes new rows itself.
 
 
@@ -277,12 +278,12 @@ def test_a_sync_of_several_requests_equals_one(store, monkeypatch):
     monkeypatch.setattr(row_copies, "_REQUEST_ROWS", 3)
     cache = _copies(store, "a")
     keys = np.arange(1, 11)
-    start = store.pull("t", keys)
+    start = pulled(store, "t", keys)
     for count in (1, 2):
         _step(cache, keys, 1.0)
         cache.sync()
-        np.testing.assert_allclose(store.pull("t", keys), start - count, rtol=1e-4, atol=1e-6)
-    np.testing.assert_array_equal(_rows(cache, keys), store.pull("t", keys))
+        np.testing.assert_allclose(pulled(store, "t", keys), start - count, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(_rows(cache, keys), pulled(store, "t", keys))
 
 
 def test_sync_without_steps_and_the_counters(store):
