@@ -7,7 +7,7 @@ import concurrent.futures
 import itertools
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import psutil
@@ -132,6 +132,16 @@ def measure(rows: int, seconds: float, directory: str, core: int) -> tuple[float
     return table["bytes"] / rows - 4 * CONFIG.width, results
 
 
+def repeated(what: Callable[[np.ndarray], object], batches: list[np.ndarray], seconds: float) -> int:
+    """Calls `what` with the batches in turn for `seconds`, and returns their number of keys."""
+    done, end, in_turn = 0, time.perf_counter() + seconds, itertools.cycle(batches)
+    while time.perf_counter() < end:
+        batch = next(in_turn)
+        what(batch)
+        done += len(batch)
+    return done
+
+
 def saturate(op: str, service: LocalService, workers: list[Worker], seconds: float) -> dict[str, float]:
     """Returns rows/s and rows per core-second of an operation that all workers request continuously."""
     for worker in workers:
@@ -139,17 +149,9 @@ def saturate(op: str, service: LocalService, workers: list[Worker], seconds: flo
             getattr(worker, op)(ranks)
         worker.came = 0
 
-    def ask(worker: Worker) -> int:
-        done, end, batches = 0, time.perf_counter() + seconds, itertools.cycle(worker.batches)
-        while time.perf_counter() < end:
-            ranks = next(batches)
-            getattr(worker, op)(ranks)
-            done += len(ranks)
-        return done
-
     with concurrent.futures.ThreadPoolExecutor(len(workers)) as threads:
         used, begin = cpu_seconds(service), time.perf_counter()
-        rows = sum(threads.map(ask, workers))
+        rows = sum(threads.map(lambda worker: repeated(getattr(worker, op), worker.batches, seconds), workers))
         wall, used = time.perf_counter() - begin, cpu_seconds(service) - used
     figures = {f"{op}_rows_per_sec": rows / wall, f"{op}_rows_per_core_sec": rows / used}
     if op == "sync":

@@ -11,7 +11,6 @@ Example: python benchmarks/service.py                  # 1 M and 20 M rows: minu
          python benchmarks/service.py --rows=200000 --seconds=0.5
 """
 
-import itertools
 import json
 import os
 import pathlib
@@ -23,7 +22,7 @@ from typing import Any
 import loopback
 import numpy as np
 import sides
-from loopback import BATCHES, CONFIG, DISTRIBUTIONS, draw, key_of
+from loopback import BATCHES, CONFIG, DISTRIBUTIONS, draw, key_of, repeated
 
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.embedding.table.row_kernels import take
@@ -42,12 +41,8 @@ def rate(what: Callable[[np.ndarray], object], batches: list[np.ndarray], second
     """Returns the keys/s of calling `what` with the batches in turn for `seconds`, after one call with each batch."""
     for batch in batches:
         what(batch)
-    in_turn, done, start = itertools.cycle(batches), 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        batch = next(in_turn)
-        what(batch)
-        done += len(batch)
-    return done / (time.perf_counter() - start)
+    start = time.perf_counter()
+    return repeated(what, batches, seconds) / (time.perf_counter() - start)
 
 
 def in_process(rows: int, seconds: float) -> tuple[float, dict[str, dict[str, float]]]:

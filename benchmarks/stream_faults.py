@@ -243,9 +243,8 @@ def measure(times: int) -> dict[str, Any]:
         command = [*sides.COMMAND, "launch", "-np", kills.WORKERS, "--max_restarts", 10 * times, "--", *flags]
         process = stack.enter_context(sides.running(command, log))
         until = functools.partial(sides.wait_until, seconds=WAIT_SECONDS, process=process, log=log)
-        appender = Appender(broker.address, RATE, clicks(1, kills.COLUMNS, 0, "record"), kills.LINGER_MS)
-        appender.start()
-        stack.callback(appender.close)
+        rows = clicks(1, kills.COLUMNS, 0, "record")
+        appender = stack.enter_context(contextlib.closing(Appender(broker.address, RATE, rows, kills.LINGER_MS)))
         until(lambda: list(publication.glob("*/base-*.json")), "the first publication")
         with serving(publication, work / "score.log", f"--name={NAME}") as server:
             faults = Faults(broker, appender, server, model_dir)

@@ -214,9 +214,8 @@ def run_with_kills(work: pathlib.Path, proxy: CuttingProxy, kills: int, kill_sec
         until = functools.partial(sides.wait_until, seconds=WAIT_SECONDS, process=process, log=log)
         until(lambda: list(publication.glob("*/base-*.json")), "the first publication")
         servers = Servers(publication, work, stack)
-        appender = Appender(proxy.address, records / kills / kill_secs, rows, LINGER_MS)
-        appender.start()
-        stack.callback(appender.close)
+        rate = records / kills / kill_secs
+        appender = stack.enter_context(contextlib.closing(Appender(proxy.address, rate, rows, LINGER_MS)))
         threads, killed = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1)), threading.Event()
         stack.callback(killed.set)
         requests = threads.submit(ask_until, killed, servers, asked)

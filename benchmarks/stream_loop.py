@@ -55,7 +55,7 @@ def without_label(row: Row) -> Row:
 
 
 class Appender(threading.Thread):
-    """Appends the rows to the topic, `rate` records per second.
+    """Appends the rows to the topic, `rate` records per second, until `close`.
 
     A record waits up to `linger_ms` for other records, with which it is appended. The producer is idempotent: otherwise
     it would append records again if the connection is cut before the response.
@@ -69,6 +69,7 @@ class Appender(threading.Thread):
         self._producer = Producer(settings)
         self._rate, self._rows, self._ends = rate, rows, threading.Event()
         self.appended = 0
+        self.start()
 
     def run(self) -> None:
         begin = time.monotonic()
@@ -97,11 +98,6 @@ class Appender(threading.Thread):
         self.join(TIMEOUT_SECONDS)
 
 
-def training(data: object, *flags: str) -> list[str]:
-    """Returns the command of a training on the rows of a topic or a file."""
-    return [*sides.COMMAND, "train", f"--train_data={data}", f"--feature_spec={SPEC}", "--model=deepfm", *flags]
-
-
 def measure(flags: argparse.Namespace) -> dict[str, Any]:
     """Runs the whole loop, and requests scores of the marked records until the responses show their training."""
     with contextlib.ExitStack() as stack:
@@ -109,13 +105,12 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
         broker = stack.enter_context(brokers.tansu())
         brokers.make_topic(broker.address, TOPIC, PARTITIONS)
         rows, log, publication = clicks(seed=1), work / "train.log", work / "publication"
-        appender = Appender(broker.address, flags.rate, rows)
-        appender.start()
-        stack.callback(appender.close)
+        appender = stack.enter_context(contextlib.closing(Appender(broker.address, flags.rate, rows)))
         own = [f"--model_dir={work / 'model'}", f"--publish={publication}", f"--publish_secs={flags.publish_secs:g}"]
         own += ["--batch_size=256", "--save_checkpoints_secs=30", "--stream_wait_secs=0.1"]
-        job = training(f"kafka://{broker.address}/{TOPIC}", *own)
-        process = stack.enter_context(sides.running(["horovodrun", "-np", 2, "--gloo", *job], log))
+        own += [f"--train_data=kafka://{broker.address}/{TOPIC}", f"--feature_spec={SPEC}", "--model=deepfm"]
+        job = ["horovodrun", "-np", 2, "--gloo", *sides.COMMAND, "train", *own]
+        process = stack.enter_context(sides.running(job, log))
         sides.wait_until(
             lambda: list(publication.glob("*/base-*.json")), "the first publication", TIMEOUT_SECONDS, process, log
         )
