@@ -14,6 +14,7 @@ import mmap
 import os
 import pathlib
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from scaling import ONE_THREAD, W1_FLAGS
 from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table import rocks
+from ctr_trainer.embedding.table.table_config import TableConfig
 
 BATCH_SIZE, READERS, BLOCK_BYTES, FILE_BYTES, READS = 1024, 16, 4096, 1 << 30, 2000
 ROW_BYTES = 168  # Of a row of dim 16 with a linear weight and Adagrad in memory.
@@ -39,8 +41,12 @@ LIMIT_BYTES = 2 << 30  # TensorFlow needs about 1 GB of it.
 ONE = tuple(ONE_THREAD.items())
 EXACT = "--deterministic", "--batch_size=256", "--epochs=0"
 STEPS_PER_KILL, MOST_SECONDS = 80, 1.5  # The most time from a new checkpoint to a kill.
-LARGE = ("--model=wide_deep", "--hidden_units=64", "--recipe=none", "--row_dtype=int8", "--eval_data=", "--log_steps=1")
+LARGE = (
+    *("--model=wide_deep", "--hidden_units=64", "--recipe=none", "--eval_data=", "--log_steps=1"),
+    *("--row_dtype=int8", "--embedding_optimizer=rowwise_adagrad"),
+)
 LARGE_SPEC = 'name = "large"\nlabel = {column = "label"}\nsparse = [{columns = ["C1..C26"], dim = 16}]\n'
+ON_DISK = re.compile(r"on disk: ([\d,]+) \(.* index ([\d.]+) MB\)")
 GROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
@@ -144,7 +150,47 @@ def exact(flags: argparse.Namespace) -> dict[str, Any]:
         sides.call([*own, f"--model_dir={directory}/memory"])
         sides.call([*own, *on_disk(flags, directory), f"--model_dir={directory}/disk"])
         one, other = contents(f"{directory}/memory"), contents(f"{directory}/disk")
-    return {"weights_different": different(one, other), "exact_steps": flags.exact_steps, "exact_rows": len(one)}
+        changed, copied = newest_bytes(f"{directory}/memory"), newest_bytes(f"{directory}/disk")
+    return {
+        "weights_different": different(one, other),
+        "exact_steps": flags.exact_steps,
+        "exact_rows": len(one),
+        "checkpoint_bytes_over_changed_bytes": round(copied / changed, 3),
+    }
+
+
+def newest_bytes(model_dir: str) -> int:
+    """Returns how many bytes the last checkpoint wrote for the tables, without the files that it linked."""
+    last = latest_checkpoint(model_dir)
+    assert last is not None
+    own = [each for each in last.tables if each["snapshot"] == last.tables[-1]["snapshot"]]
+    return sum(each["bytes"] for each in own if not each["file"].endswith(rocks.ROWS_FILE))
+
+
+def checkpoints(flags: argparse.Namespace) -> dict[str, Any]:
+    """Trains the demo with rows on disk, with and without checkpoints every 1,000 steps, in turn."""
+    with demo() as given, tempfile.TemporaryDirectory(dir=flags.table_dir) as directory:
+        own = [*sides.COMMAND, "train", *given, *on_disk(flags, directory), "--epochs=0", "--max_steps=3000"]
+        both: dict[str, Callable[[], float]] = {
+            name: lambda every=every: sides.trained([*own, f"--save_checkpoints_steps={every}"])["examples_per_sec"]
+            for name, every in (("with", 1000), ("without", 0))
+        }
+        found = sides.in_turn(both, flags.rounds)
+    return {"checkpoint_slowdown_percent": round(100 * (sides.ratio(found, "without", "with") - 1), 1)}
+
+
+def small_rows(flags: argparse.Namespace) -> dict[str, Any]:
+    """Trains W1 with rows of float32 and of int8 in memory, in turn."""
+    kinds = {
+        dtype: Job(dtype, 1, (*W1_FLAGS, f"--row_dtype={dtype}", "--threads=1"), flags.steps, 100, environment=ONE)
+        for dtype in ("float32", "int8")
+    }
+    found = sides.in_turn({dtype: lambda job=job: jobs.rate(job.run()) for dtype, job in kinds.items()}, flags.rounds)
+    forms = {dtype: TableConfig("weights", (16, 1), (0.0, 0.0), "sgd", row_dtype=dtype).form for dtype in kinds}
+    return {
+        "int8_bytes_over_float32": round(forms["int8"].nbytes / forms["float32"].nbytes, 3),
+        "int8_speed_over_float32": sides.ratio(found, "int8", "float32"),
+    }
 
 
 def on_disk(flags: argparse.Namespace, directory: str) -> tuple[str, ...]:
@@ -227,6 +273,8 @@ def large(flags: argparse.Namespace) -> dict[str, Any]:
             first = f"step {2 * half + 1} of"
             sides.wait_until(lambda: first in log.read_text(), "the first step", 600, process, log)
             restored = time.monotonic() - started
+            sides.wait_until(lambda: ON_DISK.search(log.read_text()), "the rows on disk", 600, process, log)
+        cold, index = ON_DISK.findall(log.read_text())[-1]
         last = latest_checkpoint(model)
         assert last is not None
         files = [file for file in pathlib.Path(last.path).rglob("*") if file.is_file()]
@@ -240,6 +288,7 @@ def large(flags: argparse.Namespace) -> dict[str, Any]:
         "seconds_to_first_step_after_restore": round(restored, 1),
         "checkpoint_copied_bytes_per_row": round(copied / (count * w1.FIELDS), 2),
         "disk_bytes_per_row": round(linked / (count * w1.FIELDS), 1),
+        "memory_bytes_per_cold_row": round(float(index) * 1e6 / int(cold.replace(",", "")), 2),
     }
 
 
@@ -256,13 +305,16 @@ FIGURES = (
     *("rows_from_disk_per_example", "random_reads_per_sec"),
 )
 KEYS = tuple(f"{key}{name}" for name in ("", "_uniform", "_demo") for key in FIGURES)
+EXACT_KEYS = "weights_different", "exact_steps", "exact_rows", "checkpoint_bytes_over_changed_bytes"
 LARGE_KEYS = (
     *("rows_trained", "rows_trained_minutes", "rows_trained_per_sec", "seconds_to_first_step_after_restore"),
-    *("checkpoint_copied_bytes_per_row", "disk_bytes_per_row"),
+    *("checkpoint_copied_bytes_per_row", "disk_bytes_per_row", "memory_bytes_per_cold_row"),
 )
 PARTS = {
     "speed": sides.Part("keys by Zipf(1.05), uniform keys, and the demo", KEYS, speed),
-    "exact": sides.Part("the same bits as in memory", ("weights_different", "exact_steps", "exact_rows"), exact),
+    "exact": sides.Part("the same bits as in memory", EXACT_KEYS, exact),
+    "checkpoints": sides.Part("what checkpoints of the demo cost", ("checkpoint_slowdown_percent",), checkpoints),
+    "int8": sides.Part("rows of 8 bits", ("int8_bytes_over_float32", "int8_speed_over_float32"), small_rows),
     "kills": sides.Part("kills of one training at random moments", ("kill_runs", "rows_different", "rows_lost"), kills),
     "large": sides.Part("many rows, killed, restored and exported", LARGE_KEYS, large),
 }

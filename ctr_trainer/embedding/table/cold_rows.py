@@ -28,6 +28,7 @@ from ctr_trainer.system.messages.errors import UserError
 # A disk answers many requests concurrently, so _READERS threads read the rows of a batch, each at least _LEAST_READ. A
 # thread does not hold Python's lock while it waits.
 _READERS, _LEAST_READ = 32, 16
+_READ_AT_ONCE = 64  # So few rows that they are read without a queue; they left memory a moment ago.
 INDEX_BYTES_PER_ROW = 1.9  # Measured: the filter and the index of blocks, for rows of 156 bytes.
 # The share of the memory in which RocksDB collects rows before it writes a file, and its upper bound in bytes.
 _BUFFER_SHARE, _MOST_BUFFER = 1 / 16, 64 << 20
@@ -351,13 +352,15 @@ class ColdRows:
         if not keys:
             return []
         names = np.array(keys, np.int64).tobytes()
-        size = max(-(-len(keys) // _READERS), _LEAST_READ)
+        is_queued = len(keys) > _READ_AT_ONCE
+        size = max(-(-len(keys) // _READERS), _LEAST_READ) if is_queued else _READ_AT_ONCE
         parts = [
             [names[8 * at : 8 * at + 8] for at in range(first, min(first + size, len(keys)))]
             for first in range(0, len(keys), size)
         ]
         with rocks.told(self._place):
-            values = [value or _ABSENT for part in self._readers.map(self._db.get, parts) for value in part]
+            answers = (self._readers.map if is_queued else map)(self._db.get, parts)
+            values = [value or _ABSENT for part in answers for value in part]
         with self._guard:
             self.reads += len(values)
             self.found += sum(map(bool, values))
