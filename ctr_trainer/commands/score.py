@@ -23,6 +23,7 @@ def run(flags: ScoreFlags) -> None:
     try:
         import httptools  # noqa: F401, checked before the slow import of TensorFlow
         import orjson  # noqa: F401
+        import uvicorn  # noqa: F401
     except ImportError as error:
         raise UserError(f"{error}: score needs the extra `score`: pip install 'ctr_trainer[score]'") from None
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import http.client
 import io
 import json
 import logging
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from ctr_trainer.live.publication.places import open_reader
-from ctr_trainer.live.scoring import http_server
+from ctr_trainer.live.scoring import http_app, http_server
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
 from tests.scoring.conftest import Client, Slow, exchanged, probabilities, running, until
@@ -78,14 +79,15 @@ def test_an_endless_head_ends_the_connection(server, start, part, status):
 
 def test_a_request_that_never_ends_ends_the_connection(publication, monkeypatch):
     monkeypatch.setattr(http_server, "_SILENT_SECONDS", 2)
-    monkeypatch.setattr(http_server, "_BODY_SECONDS", 0.2)
-    starts = ("", "GET /healthz HTTP/1.1\r\nA: ", _PREDICT + "Content-Length: 10\r\n\r\n{")
+    monkeypatch.setattr(http_app, "_BODY_SECONDS", 0.2)
+    heads = "", "GET /healthz HTTP/1.1\r\nA: "
+    starts = (*heads, *(_PREDICT + "Content-Length: 10\r\n\r\n" + body for body in ("{", "")))
     with running(publication) as server, contextlib.ExitStack() as stack:
         connections = [stack.enter_context(_connected(server.port)) for _ in starts]
         for connection, start in zip(connections, starts, strict=True):
             connection.sendall(start.encode())
         answers = [_read_all(connection) for connection in connections]
-    assert answers[:2] == [b"", b""] and answers[2].startswith(b"HTTP/1.1 408 ")
+    assert answers[:2] == [b"", b""] and all(each.startswith(b"HTTP/1.1 408 ") for each in answers[2:])
 
 
 def _request(instance):
@@ -126,8 +128,8 @@ def test_a_request_to_upgrade_is_answered_by_http_1(server, small_model):
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        (b"GARBAGE\r\n\r\n", 400),
-        (_PREDICT.encode() + b"A: " + b"a" * 40_000, 400),
+        (b"GARBAGE\r\n\r\n", 200),
+        (_PREDICT.encode() + b"A: " + b"a" * 300_000, 200),
         (_PREDICT.encode() + b"Content-Length: 10\r\n\r\n{", 408),
     ],
     ids=["garbage", "long head", "half a body"],
@@ -135,11 +137,34 @@ def test_a_request_to_upgrade_is_answered_by_http_1(server, small_model):
 def test_a_refused_request_leaves_the_earlier_ones_their_answers(
     server, small_model, monkeypatch, caplog, sent, status
 ):
-    monkeypatch.setattr(http_server, "_BODY_SECONDS", 0.5)
-    *answered, last = _answers(server.port, b"".join(map(_request, small_model.instances[:5])) + sent)
-    assert len(answered) == 5 and _are_right(answered, small_model)
-    assert last[0] == status and last[1]["connection"] == "close"
+    monkeypatch.setattr(http_app, "_BODY_SECONDS", 0.5)
+    answered = _answers(server.port, b"".join(map(_request, small_model.instances[:5])) + sent)
+    assert len(answered) == 5 + (status == 408) and _are_right(answered[:5], small_model)
+    assert answered[-1][0] == status and answered[-1][1]["connection"] == "close"
     assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_client_that_does_not_wait_for_answers_is_closed_after_some(server):
+    sent = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100_000
+    answered = _answers(server.port, sent)
+    assert 0 < len(answered) < 100_000 and {status for status, _, _ in answered} == {200}
+    assert answered[-1][1]["connection"] == "close"
+
+
+@pytest.mark.parametrize("expects", [False, True], ids=["sent at once", "awaits 100"])
+def test_a_body_that_is_too_large_is_refused_and_the_client_reads_why(server, expects):
+    most = server._http.config.app._limits.max_body_bytes
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=_SECONDS)) as connection:
+        connection.putrequest("POST", f"/v1/models/{trained.NAME}:predict")
+        connection.putheader("Content-Length" if expects else "Transfer-Encoding", most + 1 if expects else "chunked")
+        if expects:
+            connection.putheader("Expect", "100-continue")
+        connection.endheaders()
+        if not expects:
+            connection.send(b"%x\r\n%s\r\n0\r\n\r\n" % (most + 1, b" " * (most + 1)))
+        response = connection.getresponse()
+        assert response.status == 413 and b"send fewer examples" in response.read()
+        assert (response.headers.get("connection") == "close") == expects
 
 
 def test_silent_connections_do_not_keep_others_out(publication, monkeypatch):
@@ -149,7 +174,7 @@ def test_silent_connections_do_not_keep_others_out(publication, monkeypatch):
             stack.enter_context(_connected(server.port))
             with contextlib.closing(Client(server.port)) as client:
                 assert client.ask("/healthz")[0] == 200
-        assert len(server._http.connections) <= 8
+        assert len(server._http.server_state.connections) <= 8
 
 
 def test_a_client_that_hangs_up_is_one_line_of_the_log(publication, caplog):

@@ -1,5 +1,6 @@
 """The process of a scoring server: its command, TLS, and its end by a signal."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -27,12 +28,17 @@ pytestmark = pytest.mark.integration
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates need openssl: apt-get install openssl")
 def test_serves_over_tls_and_at_sigterm_answers_what_is_under_way(publication, small_model, tmp_path):
     pem, port_file = certificates.make(tmp_path), tmp_path / "port"
-    tls = f"--tls_cert={pem / 'server.pem'}", f"--tls_key={pem / 'server.key'}"
+    tls = f"--tls_cert={pem / 'server.pem'}", f"--tls_key={pem / 'server.key'}", f"--tls_client_ca={pem / 'ca.pem'}"
     with serving(
         publication, tmp_path / "log", *tls, f"--port_file={port_file}", f"--timeout_secs={_SECONDS}"
     ) as server:
         assert port_file.read_text() == f"127.0.0.1:{server.port}"
         context = ssl.create_default_context(cafile=pem / "ca.pem")
+        stranger = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=_SECONDS, context=context)
+        with contextlib.closing(stranger), pytest.raises((OSError, http.client.RemoteDisconnected)):
+            stranger.request("GET", "/healthz")
+            stranger.getresponse()
+        context.load_cert_chain(pem / "client.pem", pem / "client.key")
         connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=_SECONDS, context=context)
         body = json.dumps({"instances": small_model.instances[:5]}).encode()
         connection.request("POST", f"/v1/models/{trained.NAME}:predict", body)

@@ -57,7 +57,7 @@ class ScoreServer:
         """
         with self._closing:
             self._live.start()
-            self._http.run(self._listening)
+            self._http.run([self._listening])
         if self._live.failure is not None:
             raise self._live.failure
 
