@@ -180,9 +180,10 @@ class ColdRows:
         packed[:, self._row_bytes :] = np.ascontiguousarray(use.T).view(np.uint8)
         places = dict(zip(keys.tolist(), range(len(keys)), strict=True))
         self._finish_writing()
-        self._leaving = places, packed.tobytes()
+        data = packed.tobytes()
+        self._leaving = places, data
         self._drop(places.keys())
-        self._writing = self._writer.submit(self._write, keys.tobytes())
+        self._writing = self._writer.submit(self._write, keys.tobytes(), data)
         self.count += len(keys)
 
     def remove(self, keys: np.ndarray) -> np.ndarray:
@@ -305,8 +306,7 @@ class ColdRows:
             for key in self._fetched.keys() & keys:
                 del self._fetched[key]
 
-    def _write(self, names: bytes) -> None:
-        _, data = self._leaving
+    def _write(self, names: bytes, data: bytes) -> None:
         width = self._row_bytes + 8
         with rocks.told(self._place):
             for first in range(0, len(names) // 8, _WRITTEN_TOGETHER):
