@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import itertools
 import mmap
 import operator
 import os
@@ -30,6 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import sides
 import worker as w1
+from model_quality import REAL_DATA
 from scaling import ONE_THREAD, W1_FLAGS
 
 from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
@@ -50,6 +52,7 @@ LARGE = (
 )
 LARGE_SPEC = 'name = "large"\nlabel = {column = "label"}\nsparse = [{columns = ["C1..C26"], dim = 16}]\n'
 ON_DISK = re.compile(r"on disk: ([\d,]+) \(.* index ([\d.]+) MB\)")
+MOVIELENS = sides.ROOT / "examples/movielens"
 GROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
@@ -200,6 +203,34 @@ def small_rows(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def auc(flags: argparse.Namespace) -> dict[str, Any]:
+    """Trains the demo and MovieLens with rows of float32 and of int8, and compares the AUCs of each seed's tests."""
+    with tempfile.TemporaryDirectory() as directory:
+        sides.make_synthetic(directory)
+        own = [sides.DEMO, f"--train_data={directory}/train", "--eval_data="]
+        found = {"demo": auc_changes(flags.seeds, own, f"{directory}/test")}
+        raw, data = f"{directory}/movielens.parquet", f"{directory}/movielens"
+        sides.call([sys.executable, MOVIELENS / "prepare.py", REAL_DATA / "movielens", raw])
+        spec = f"--feature_spec={MOVIELENS / 'movielens.toml'}", "--split=random:0.8,0.1,0.1"
+        sides.call([*sides.COMMAND, "convert", "--format=parquet", f"--input={raw}", f"--output={data}", *spec])
+        own = [f"--flagfile={MOVIELENS / 'deepfm.flags'}", f"--train_data={data}/train", f"--eval_data={data}/valid"]
+        found["movielens"] = auc_changes(flags.seeds, own, f"{data}/test")
+    means = {name: round(statistics.mean(changes), 5) for name, changes in found.items()}
+    return {"int8_auc_minus_float32": min(means.values()), "int8_auc_minus_float32_means": means, "auc_changes": found}
+
+
+def auc_changes(seeds: Sequence[int], own: Sequence[str], data: str) -> list[float]:
+    """Returns by seed the test AUC with rows of int8 minus that with rows of float32."""
+    found: dict[str, list[float]] = {"float32": [], "int8": []}
+    for number, (seed, dtype) in enumerate(itertools.product(seeds, found), 1):
+        with tempfile.TemporaryDirectory() as model_dir:
+            flags = f"--seed={seed}", f"--row_dtype={dtype}", f"--model_dir={model_dir}"
+            sides.call([*sides.COMMAND, "train", *own, *flags])
+            found[dtype].append(sides.test(pathlib.Path(model_dir), pathlib.Path(data))["auc"])
+        print(f"training {number} of {2 * len(seeds)}: {found[dtype][-1]:.5f}", file=sys.stderr, flush=True)
+    return [round(other - one, 5) for one, other in zip(*found.values(), strict=True)]
+
+
 def on_disk(flags: argparse.Namespace, directory: str) -> tuple[str, ...]:
     """Returns flags with which a tenth of the demo's rows is in memory."""
     return f"--table_memory={flags.demo_rows * ROW_BYTES // 10}", f"--table_dir={directory}"
@@ -313,6 +344,7 @@ FIGURES = (
 )
 KEYS = tuple(f"{key}{name}" for name in ("", "_uniform", "_demo") for key in FIGURES)
 EXACT_KEYS = "weights_different", "exact_steps", "exact_rows", "checkpoint_bytes_over_changed_bytes"
+AUC_KEYS = "int8_auc_minus_float32", "int8_auc_minus_float32_means", "auc_changes"
 LARGE_KEYS = (
     *("rows_trained", "rows_trained_minutes", "rows_trained_per_sec", "seconds_to_first_step_after_restore"),
     *("checkpoint_copied_bytes_per_row", "disk_bytes_per_row", "memory_bytes_per_cold_row"),
@@ -322,6 +354,7 @@ PARTS = {
     "exact": sides.Part("the same bits as in memory", EXACT_KEYS, exact),
     "checkpoints": sides.Part("what checkpoints of the demo cost", ("checkpoint_slowdown_percent",), checkpoints),
     "int8": sides.Part("rows of 8 bits", ("int8_bytes_over_float32", "int8_speed_over_float32"), small_rows),
+    "auc": sides.Part("the AUC of rows of 8 bits", AUC_KEYS, auc),
     "kills": sides.Part("kills of one training at random moments", ("kill_runs", "rows_different", "rows_lost"), kills),
     "large": sides.Part("many rows, killed, restored and exported", LARGE_KEYS, large),
 }
@@ -336,6 +369,7 @@ def main() -> None:
     parser.add_argument("--demo_rows", type=int, default=390_000, help="rows of the demo after the measured steps")
     parser.add_argument("--demo_warmup", type=int, default=200, help="steps of the demo before the measured ones")
     parser.add_argument("--exact_steps", type=int, default=10_000, help="steps of the part exact")
+    parser.add_argument("--seeds", type=sides.integers, default=[*range(1, 9)], help="seeds of the part auc, default 8")
     parser.add_argument("--kills", type=int, default=50, help="kills of the part kills")
     parser.add_argument("--large_rows", type=int, default=100_000_000, help="rows of the part large")
     parser.add_argument("--large_memory", default="2GiB", help="memory for these rows")
