@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -64,6 +64,14 @@ class RawColumn:
         return cls(name, DIGITS if is_number else TEXT, splits=tuple(sorted({str(f.separator) for f in lists})))
 
 
+def by_kind(columns: Iterable[RawColumn]) -> tuple[tuple[RawColumn, ...], ...]:
+    """Returns the columns of numbers, those of one text per example, and those of lists; no empty tuple."""
+    kinds: tuple[list[RawColumn], ...] = ([], [], [])
+    for column in columns:
+        kinds[0 if column.kind == NUMBER else 1 + column.is_list].append(column)
+    return tuple(tuple(kind) for kind in kinds if kind)
+
+
 def columns_of(spec: FeatureSpec) -> dict[str, RawColumn]:
     """Returns the columns that the features of a spec read, by name."""
     features = [f for f in spec.features if f.column not in spec.looked_up]
@@ -88,6 +96,11 @@ class RawInputs:
     def known(self) -> frozenset[str]:
         """The names that a request may contain."""
         return self.ignored.union(column.name for column in self.columns)
+
+    @functools.cached_property
+    def kinds(self) -> tuple[tuple[RawColumn, ...], ...]:
+        """The columns by kind, see `by_kind`."""
+        return by_kind(self.columns)
 
     @functools.cached_property
     def varying(self) -> tuple[RawColumn, ...]:

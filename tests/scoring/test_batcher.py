@@ -10,7 +10,7 @@ import pytest
 from ctr_trainer.export.raw_inputs import NUMBER, TEXTS, RawColumn, RawInputs
 from ctr_trainer.live.scoring import batcher as batcher_module
 from ctr_trainer.live.scoring.batcher import Batcher
-from ctr_trainer.live.scoring.examples import Examples
+from ctr_trainer.live.scoring.examples import Examples, block_of
 from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.served_model import Freshness, Scored
 from ctr_trainer.settings.command_flags import ScoreLimits
@@ -20,7 +20,7 @@ _NUMBER = RawInputs((RawColumn("price", NUMBER),), frozenset())
 
 
 def _examples(count):
-    return Examples(_NUMBER, count, {"price": np.zeros(count, np.float32)})
+    return Examples.missing(_NUMBER, count)
 
 
 def _scored(examples):
@@ -66,7 +66,9 @@ def test_what_is_cancelled_makes_room_in_the_queue_and_is_not_scored():
 
 def test_a_batch_has_no_more_values_than_one_request_may_have():
     inputs = RawInputs((RawColumn("tags", TEXTS),), frozenset())
-    short, long = (Examples(inputs, 1, {"tags": [[b"t"] * count]}) for count in (1, 50))
+    short, long = (
+        Examples(inputs, 1, (block_of(inputs.columns, {"tags": [["t"] * count]}, 50, "{}"),)) for count in (1, 50)
+    )
     sizes, goes_on, began = [], threading.Event(), threading.Event()
 
     def score(examples):

@@ -25,7 +25,7 @@ def predictions(outputs: Mapping[str, np.ndarray], form: Form) -> bytes:
     found: object
     values = {name: _values(array) for name, array in sorted(outputs.items())}
     if form is Form.ARROW:
-        columns = {name: v if v.ndim == 1 else values[name] for name, v in sorted(outputs.items())}
+        columns = {name: v.tolist() if isinstance(v, np.ndarray) and v.ndim > 1 else v for name, v in values.items()}
         batch, sink = pa.record_batch({name: pa.array(each) for name, each in columns.items()}), pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)
@@ -36,16 +36,16 @@ def predictions(outputs: Mapping[str, np.ndarray], form: Form) -> bytes:
         found = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
     else:
         found = values
-    return orjson.dumps({"predictions" if form is Form.ROWS else "outputs": found})
+    found = {"predictions" if form is Form.ROWS else "outputs": found}
+    return orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _values(array: np.ndarray) -> list[Any]:
+def _values(array: np.ndarray) -> np.ndarray | list[Any]:
     if array.dtype == object:
         return np.vectorize(_text, [object])(array).tolist()
-    text = orjson.dumps(np.ascontiguousarray(array), option=orjson.OPT_SERIALIZE_NUMPY)
-    if array.dtype.kind == "f" and b"null" in text:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RequestRefused("a prediction is not a finite number: the model has diverged", status=500)
-    return orjson.loads(text)
+    return np.ascontiguousarray(array)
 
 
 def _text(value: bytes) -> str | dict[str, str]:

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.export.raw_inputs import DIGITS, NUMBER, TEXT, RawColumn, RawInputs
+from ctr_trainer.export.raw_inputs import DIGITS, NUMBER, TEXT, RawColumn, RawInputs, by_kind
 from ctr_trainer.live.scoring.refusals import RequestRefused, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
@@ -21,8 +22,20 @@ from ctr_trainer.settings.command_flags import ScoreLimits
 LIMIT = "a limit that grows with max_examples"
 _WEIGHT = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MOST = float(np.finfo(np.float32).max)
-# B numbers or None, B texts, or B lists of texts.
-Column = np.ndarray | list[Any]
+_NUMBERS = {float, int, type(None)}
+Given = Mapping[str, Sequence[Any]]  # The JSON values of columns by name.
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """The values of columns of one kind, see `by_kind`.
+
+    Attributes:
+      values: float32[columns, B] numbers, NaN if missing; or object[columns, B], each a bytes or a list of bytes.
+    """
+
+    columns: tuple[RawColumn, ...]
+    values: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,30 +44,35 @@ class Examples:
 
     Attributes:
       inputs: the columns against which the values were checked.
+      blocks: the values; B is `count`, or 1 for columns of the context, which have blocks of their own.
       context: names of the columns with a single value, which all examples share.
     """
 
     inputs: RawInputs
     count: int
-    columns: Mapping[str, Column]
+    blocks: tuple[Block, ...]
     context: frozenset[str] = frozenset()
 
     @classmethod
     def missing(cls, inputs: RawInputs, count: int, has_context: bool = False) -> "Examples":
         """Returns examples whose values are all missing. The context, if any, has all columns except the first."""
-        context = frozenset(f.name for f in inputs.columns[1:]) if has_context else frozenset()
-        lengths = {f: 1 if f.name in context else count for f in inputs.columns}
-        return cls(inputs, count, {f.name: column_of(f, [None] * n, 0, "{}") for f, n in lengths.items()}, context)
+        shared = inputs.columns[1:] if has_context else ()
+        parts = (1, by_kind(shared)), (count, by_kind(inputs.columns[: len(inputs.columns) - len(shared)]))
+        blocks = [
+            block_of(kind, {f.name: [None] * size for f in kind}, 0, "{}") for size, kinds in parts for kind in kinds
+        ]
+        return cls(inputs, count, tuple(blocks), frozenset(f.name for f in shared))
 
     @classmethod
     def merged(cls, parts: Sequence["Examples"]) -> "Examples":
         """Concatenates the examples of parts, each of which `may_join` the others."""
         if len(parts) == 1:
             return parts[0]
-        columns: dict[str, Column] = {}
-        for raw in parts[0].inputs.columns:
-            columns[raw.name] = [*itertools.chain.from_iterable([part.columns[raw.name] for part in parts])]
-        return cls(parts[0].inputs, sum(part.count for part in parts), columns)
+        blocks = [
+            Block(block.columns, np.concatenate([part.blocks[place].values for part in parts], 1))
+            for place, block in enumerate(parts[0].blocks)
+        ]
+        return cls(parts[0].inputs, sum(part.count for part in parts), tuple(blocks))
 
     def may_join(self, other: "Examples") -> bool:
         """Whether these examples can be merged with others: both have no context, and the same `inputs`."""
@@ -62,10 +80,18 @@ class Examples:
 
     def expanded(self) -> "Examples":
         """Returns the same examples, each with its own copy of the context's values."""
-        columns = dict(self.columns)
-        for name in self.context:
-            columns[name] = [*columns[name]] * self.count
-        return dataclasses.replace(self, columns=columns, context=frozenset())
+        blocks = [
+            Block(block.columns, np.repeat(block.values, self.count, 1))
+            if block.columns[0].name in self.context
+            else block
+            for block in self.blocks
+        ]
+        return dataclasses.replace(self, blocks=tuple(blocks), context=frozenset())
+
+    @functools.cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The values of each column: float32[B], or object[B], each a bytes or a list of bytes."""
+        return {f.name: row for block in self.blocks for f, row in zip(block.columns, block.values, strict=True)}
 
     @functools.cached_property
     def widths(self) -> tuple[int, ...]:
@@ -83,13 +109,14 @@ class Examples:
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the inputs of an exported graph by column name: float32[B], string[B] or string[B, N].
 
-        B is 1 for a column of the context.
+        B is 1 for a column of the context. Lists are padded with b"" at the end.
         """
-        return {f.name: _array(f, self.columns[f.name]) for f in self.inputs.columns}
+        lists = {f.name: _padded(self.columns[f.name]) for f in self.inputs.varying if f.is_list}
+        return {**self.columns, **lists}
 
 
-def column_of(raw: RawColumn, values: Sequence[Any], most: int, where: str) -> Column:
-    """Converts the JSON values of a column.
+def block_of(kind: tuple[RawColumn, ...], given: Given, most: int, where: str) -> Block:
+    """Converts the JSON values of columns of one kind.
 
     Args:
       most: the largest number of values in a list.
@@ -97,54 +124,77 @@ def column_of(raw: RawColumn, values: Sequence[Any], most: int, where: str) -> C
 
     Raises RequestRefused: a value is wrong.
     """
-    if raw.kind == NUMBER:
-        for place, value in enumerate(values):
-            is_number = type(value) in (float, int) and (-_MOST <= value <= _MOST or value != value)
-            if value is not None and not is_number:
-                raise _refusal(raw, value, where.format(place))
-        return [*values]
-    if raw.is_list:
-        return [_list(raw, value, most, where.format(place)) for place, value in enumerate(values)]
+    columns = [given[f.name] for f in kind]
+    if kind[0].kind == NUMBER:
+        return Block(kind, _numbers(kind, columns, where))
+    values = np.empty(len(kind) * len(columns[0]), object)
+    if kind[0].is_list:
+        of_columns = zip(kind, columns, strict=True)
+        lists = (_list(raw, each, most, where.format(n)) for raw, column in of_columns for n, each in enumerate(column))
+        for place, value in enumerate(lists):
+            values[place] = value  # An assignment of all would take lists of one length for an axis.
+    else:
+        values[:] = _texts(kind, columns, where)
+    return Block(kind, values.reshape(len(kind), -1))
+
+
+def _texts(kind: Sequence[RawColumn], columns: Sequence[Sequence[Any]], where: str) -> list[bytes]:
+    """Converts texts, column by column."""
     try:
-        return [*map(str.encode, values)]  # Nearly all columns contain only strings.
+        return [*map(str.encode, itertools.chain.from_iterable(columns))]  # Mostly, there are only strings.
     except (TypeError, UnicodeEncodeError):
-        return [_bytes(raw, value, value, where.format(place)) for place, value in enumerate(values)]
+        return [
+            b"" if value is None else _bytes(raw, value, value, where.format(place))
+            for raw, column in zip(kind, columns, strict=True)
+            for place, value in enumerate(column)
+        ]
 
 
-def _width(raw: RawColumn, values: Column) -> int:
+def _numbers(kind: Sequence[RawColumn], columns: Sequence[Sequence[Any]], where: str) -> np.ndarray:
+    """Converts float32[columns, B] numbers."""
+    if _NUMBERS.issuperset(map(type, itertools.chain.from_iterable(columns))):
+        with contextlib.suppress(OverflowError):
+            values = np.array(columns, np.float64)  # A None becomes NaN.
+            if not (np.abs(values) > _MOST).any():
+                return values.astype(np.float32)
+    raise next(
+        _refusal(raw, value, where.format(place))
+        for raw, column in zip(kind, columns, strict=True)
+        for place, value in enumerate(column)
+        if not (value is None or type(value) in _NUMBERS and (value != value or -_MOST <= value <= _MOST))
+    )
+
+
+def _width(raw: RawColumn, values: np.ndarray) -> int:
     if raw.is_list:
         return max(map(len, values), default=0)
     counts = (max((text.count(each.encode()) for text in values), default=0) for each in raw.splits)
     return 1 + sum(counts)
 
 
-def _array(raw: RawColumn, column: Column) -> np.ndarray:
-    """Returns a column as an array. Lists become object[B, N] of bytes, padded with b"" at the end."""
-    if raw.kind == NUMBER:
-        return np.array(column, np.float32)  # A None becomes NaN.
-    if not raw.is_list:
-        texts = np.empty(len(column), object)
-        texts[:] = column
-        return texts
-    longest = max(map(len, column), default=0)
-    out = np.full((len(column), longest), b"", object)
-    for row, values in zip(out, column, strict=True):
+def _padded(lists: np.ndarray) -> np.ndarray:
+    """Returns object[B, N] of bytes of lists, object[B]."""
+    longest = max(map(len, lists), default=0)
+    out = np.full((len(lists), longest), b"", object)
+    for row, values in zip(out, lists, strict=True):
         row[: len(values)] = values
     return out
 
 
-def arrow_column(raw: RawColumn, column: pa.Array, limits: ScoreLimits, where: str) -> Column:
-    """Converts the Arrow array of a column, see `request_forms.of_arrow`. For `where`, see `column_of`."""
+def arrow_block_of(
+    kind: tuple[RawColumn, ...], given: Mapping[str, pa.Array], limits: ScoreLimits, where: str
+) -> Block:
+    """Converts Arrow arrays of columns of one kind, see `request_forms.of_arrow`. For `where`, see `block_of`."""
+    if kind[0].is_list:
+        return block_of(kind, {f.name: _python(f, given[f.name]) for f in kind}, limits.max_list_length, where)
+    convert = _arrow_numbers if kind[0].kind == NUMBER else _arrow_texts
+    return Block(kind, np.stack([convert(f, given[f.name], where) for f in kind]))
+
+
+def _arrow_numbers(raw: RawColumn, column: pa.Array, where: str) -> np.ndarray:
+    """Converts an Arrow array to float32[B]."""
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     kind = column.type
-    if raw.kind == TEXT and kind in (pa.string(), pa.binary()):
-        texts = column.view(pa.binary())
-        return (texts.fill_null(b"") if texts.null_count else texts).to_numpy(zero_copy_only=False)
-    if raw.kind != NUMBER:
-        try:
-            return column_of(raw, column.to_pylist(), limits.max_list_length, where)
-        except (ValueError, OverflowError) as error:  # A text that is not UTF-8, or a time that Python does not have.
-            raise RequestRefused(f"column {raw.name!r}: {error}: expected {raw.expected}") from None
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
         raise RequestRefused(f"column {raw.name!r}: type {kind}: expected {raw.expected}")
     with np.errstate(over="ignore"):
@@ -152,6 +202,22 @@ def arrow_column(raw: RawColumn, column: pa.Array, limits: ScoreLimits, where: s
     if np.isinf(values).any():
         raise _refusal(raw, "inf", where.format(int(np.isinf(values).argmax())))
     return values
+
+
+def _arrow_texts(raw: RawColumn, column: pa.Array, where: str) -> np.ndarray:
+    """Converts an Arrow array to object[B] of bytes."""
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    if column.type in (pa.string(), pa.binary()) and raw.kind == TEXT:
+        texts = column.view(pa.binary())
+        return (texts.fill_null(b"") if texts.null_count else texts).to_numpy(zero_copy_only=False)
+    return np.array(_texts([raw], [_python(raw, column)], where), object)
+
+
+def _python(raw: RawColumn, column: pa.Array) -> list[Any]:
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError) as error:  # A text that is not UTF-8, or a time that Python does not have.
+        raise RequestRefused(f"column {raw.name!r}: {error}: expected {raw.expected}") from None
 
 
 def _refusal(raw: RawColumn, value: object, where: str, expected: str | None = None) -> RequestRefused:

@@ -4,13 +4,13 @@ import enum
 import functools
 import json
 import operator
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import orjson
 
-from ctr_trainer.export.raw_inputs import NUMBER, RawInputs
+from ctr_trainer.export.raw_inputs import NUMBER, RawColumn, RawInputs, by_kind
 from ctr_trainer.live.arrow_messages import ArrowMessages, BadArrow, TooMuchArrow
-from ctr_trainer.live.scoring.examples import LIMIT, Column, Examples, arrow_column, column_of
+from ctr_trainer.live.scoring.examples import LIMIT, Block, Examples, arrow_block_of, block_of
 from ctr_trainer.live.scoring.refusals import RequestRefused, shown
 from ctr_trainer.settings.command_flags import ScoreLimits
 
@@ -56,11 +56,11 @@ def of_rows(inputs: RawInputs, rows: object, limits: ScoreLimits, context: Mappi
         raise RequestRefused(f'"{key}": expected a list of {what}s, as [{{"column": value, ...}}]')
     _check_count(len(rows), limits, what)
     _check_names(inputs, shared, (_object(each, f"{what} {place}") for place, each in enumerate(rows)), where)
-    own = [f for f in inputs.columns if f.name not in shared]
-    columns = dict[str, Column]()
-    for f in own:
-        columns[f.name] = column_of(f, [*map(operator.itemgetter(f.name), rows)], limits.max_list_length, where)
-    return _examples(inputs, len(rows), shared, columns, limits)
+    blocks = [
+        block_of(kind, {f.name: [*map(operator.itemgetter(f.name), rows)] for f in kind}, limits.max_list_length, where)
+        for kind in _own(inputs, shared)
+    ]
+    return _examples(inputs, len(rows), shared, blocks, limits)
 
 
 def _of_columns(inputs: RawInputs, columns: object, limits: ScoreLimits) -> Examples:
@@ -80,8 +80,8 @@ def _of_columns(inputs: RawInputs, columns: object, limits: ScoreLimits) -> Exam
             )
     count = len(columns[first]) if inputs.columns else 0
     _check_count(count, limits, "example")
-    made = {f.name: column_of(f, columns[f.name], limits.max_list_length, "example {}") for f in inputs.columns}
-    return _examples(inputs, count, {}, made, limits)
+    blocks = [block_of(kind, columns, limits.max_list_length, "example {}") for kind in inputs.kinds]
+    return _examples(inputs, count, {}, blocks, limits)
 
 
 def of_arrow(inputs: RawInputs, body: bytearray, limits: ScoreLimits) -> tuple[Examples, Form]:
@@ -106,9 +106,9 @@ def of_arrow(inputs: RawInputs, body: bytearray, limits: ScoreLimits) -> tuple[E
     _check_count(len(table), limits, what)
     batches = table.to_batches()
     batch = batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]
-    own, arrays = [f for f in inputs.columns if f.name not in context], dict(zip(names, batch.columns, strict=True))
-    columns = {f.name: arrow_column(f, arrays[f.name], limits, f"{what} {{}}") for f in own}
-    return _examples(inputs, len(table), context, columns, limits), Form.ARROW
+    arrays = dict(zip(names, batch.columns, strict=True))
+    blocks = [arrow_block_of(kind, arrays, limits, f"{what} {{}}") for kind in _own(inputs, context)]
+    return _examples(inputs, len(table), context, blocks, limits), Form.ARROW
 
 
 @functools.lru_cache
@@ -179,22 +179,26 @@ def _check_known(inputs: RawInputs, names: Collection[str], where: str) -> None:
         raise RequestRefused(f"{where}: unknown column {shown(unknown)}; the model reads {reads}")
 
 
+def _own(inputs: RawInputs, context: Collection[str]) -> tuple[tuple[RawColumn, ...], ...]:
+    """Returns the columns of which each example has its own value, by kind."""
+    return by_kind(f for f in inputs.columns if f.name not in context) if context else inputs.kinds
+
+
 def _examples(
-    inputs: RawInputs, count: int, context: Mapping[str, object], columns: dict, limits: ScoreLimits
+    inputs: RawInputs, count: int, context: Mapping[str, object], own: Sequence[Block], limits: ScoreLimits
 ) -> Examples:
-    size = 0
     shared = [f for f in inputs.columns if f.name in context] if context else []
-    for f in shared:
-        column = columns[f.name] = column_of(f, [context[f.name]], limits.max_list_length, _CONTEXT)
-        if f.kind != NUMBER:
-            size += count * sum(map(len, column[0] if f.is_list else column))
+    given = {f.name: [context[f.name]] for f in shared}
+    blocks = [block_of(kind, given, limits.max_list_length, _CONTEXT) for kind in by_kind(shared)]
+    texts = [text for each in blocks if each.columns[0].kind != NUMBER for text in each.values[:, 0]]
+    size = count * sum(sum(map(len, text)) if isinstance(text, list) else len(text) for text in texts)
     if size > limits.max_body_bytes:
         raise RequestRefused(
             f"context: {size} bytes if each of {count} candidates had its own copy, over {limits.max_body_bytes}, "
             f"{LIMIT}: send fewer candidates at a time",
             status=413,
         )
-    examples = Examples(inputs, count, columns, frozenset(f.name for f in shared))
+    examples = Examples(inputs, count, (*blocks, *own), frozenset(f.name for f in shared))
     if examples.values > limits.max_values:
         raise RequestRefused(
             f"{count} examples have {examples.values} values, with each list padded to the longest of its column, "
