@@ -9,7 +9,8 @@ from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.worker_rows import TableRows
 from ctr_trainer.embedding.table import row_limits
-from ctr_trainer.embedding.table.row_limits import Admission, RowUsage
+from ctr_trainer.embedding.table.admission import Admission
+from ctr_trainer.embedding.table.row_limits import RowUsage
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import UserError
