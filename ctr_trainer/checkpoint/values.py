@@ -78,7 +78,7 @@ def rows_of(checkpoint: Checkpoint, keys: Sequence[int]) -> dict[tuple[str, int]
                 elif kind == "use":
                     rows.get(place, {}).update(last_step=found["last_used"], trained=found["frequency"])
                 else:
-                    row = snapshot.columns(config, batch.slice(at, 1))[1][0].tolist()
+                    row = config.form.decode(snapshot.columns(config, batch.slice(at, 1))[1])[0].tolist()
                     rows[place] = dict(file=entry["file"], weights=row[: config.weights], state=row[config.weights :])
     for table, _, _, files in snapshot.cold_tables(checkpoint.path, checkpoint.tables):
         config, wanted = configs[table], [key for key in keys if (table, key) not in rows]

@@ -202,7 +202,8 @@ class WarmStart:
         is_kept = there.optimizer.name == config.optimizer.name and not config.optimizer.moves_all_rows
         columns = None if is_kept else there.weights
         lay_out = _layout(config)
-        return (lay_out(keys, rows[:, :columns]) for _, keys, rows in snapshot.merged(self.source, entries))
+        blocks = snapshot.merged(self.source, entries)
+        return (lay_out(keys, of.form.decode(stored)[:, :columns]) for of, keys, stored in blocks)
 
     def _log_differences(self, found: Mapping[str, Iterator[Block] | None]) -> list[str]:
         """Returns the tables of the source that this model does not have."""

@@ -246,8 +246,8 @@ class TableSaver(tf1.train.Saver):
         """Yields blocks of the rows of a table's variable: a row of zeros, then the weights of each key."""
         files = [entry for entry in self._files if entry["table"] == name]
         with tqdm.tqdm(desc=f"writing {name}", total=count, unit=" rows", disable=not sys.stderr.isatty()) as bar:
-            for number, (config, keys, rows) in enumerate(snapshot.merged(self._path, files)):
+            for number, (config, keys, stored) in enumerate(snapshot.merged(self._path, files)):
                 if number == 0:
                     yield np.zeros((1, config.form.weight_lanes), np.float32)
-                yield config.form.encode(rows)[:, : config.form.weight_lanes].copy()
+                yield stored[:, : config.form.weight_lanes].copy()
                 bar.update(len(keys))

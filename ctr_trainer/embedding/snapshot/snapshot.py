@@ -41,6 +41,7 @@ from ctr_trainer.system.messages.errors import UserError
 FileEntry = dict[str, Any]
 CONFIG = b"ctr_trainer.table"
 _MOST_WEIGHTS = 1 << 16
+_BATCHES = 16  # That are read before a file is opened again.
 KEY = pa.field("key", pa.int64(), nullable=False)
 _COUNTED = b"ctr_trainer.counted"
 _COUNTS = [pa.field(name, pa.uint8(), nullable=False) for name in ("first", "second")]
@@ -111,17 +112,21 @@ def check(path: AnyPath, entry: FileEntry) -> None:
         raise UserError(f"{file}: {error.strerror}; the snapshot needs this file") from None
     if crc32 != entry["crc32"]:
         raise UserError(f"{file}: checksum {crc32:08x}, expected {entry['crc32']:08x}: altered; use another snapshot")
-    if entry.get("kind") != COLD and (rows := sum(map(len, batches(path, entry)))) != entry["rows"]:
+    if entry.get("kind") == COLD:
+        return
+    with _open(path, entry) as (_, reader):
+        rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
+    if rows != entry["rows"]:
         raise UserError(f"{file}: {rows} rows, expected {entry['rows']}; use another snapshot")
 
 
 def read(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
-    """Yields (TableConfig, keys int64[n], rows float32[n, width]) blocks of a checked rows file, at least one.
+    """Yields (TableConfig, keys int64[n], stored rows float32[n, lanes]) blocks of a checked rows file, at least one.
 
     The first block has no rows, so that the table of an empty file is known.
     """
     config = read_config(path, entry)
-    yield config, np.empty(0, np.int64), np.empty((0, config.width), np.float32)
+    yield config, np.empty(0, np.int64), np.empty((0, config.form.lanes), np.float32)
     for batch in batches(path, entry):
         yield config, *columns(config, batch)
 
@@ -162,11 +167,10 @@ def batches(path: AnyPath, entry: FileEntry) -> Iterator[pa.RecordBatch]:
     """Yields the record batches of a checked file."""
     with _open(path, entry) as (_, reader):
         count = reader.num_record_batches
-    for i in range(count):
+    for first in range(0, count, _BATCHES):
         with _open(path, entry) as (_, reader):  # Reopens the file, because blocks stay in memory while it is open.
-            batch = reader.get_batch(i)
-        yield batch
-        del batch
+            for number in range(first, min(first + _BATCHES, count)):
+                yield reader.get_batch(number)
 
 
 def read_counts(path: AnyPath, entry: FileEntry) -> tuple[np.ndarray, int]:
@@ -208,11 +212,12 @@ def check_chain(files: Sequence[FileEntry]) -> None:
 
 
 def iterate(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
-    """Checks each file, then yields the rows as `merged` does."""
+    """Checks each file, then yields what `merged` does, with rows float32[n, width]."""
     check_chain(files)
     for entry in files:
         check(path, entry)
-    yield from merged(path, files)
+    for config, keys, stored in merged(path, files):
+        yield config, keys, config.form.decode(stored)
 
 
 def cold_tables(
@@ -238,7 +243,7 @@ def cold_files(files: Sequence[FileEntry]) -> dict[str, dict[str, FileEntry]]:
 def merged(
     path: AnyPath, files: Sequence[FileEntry], with_cold: bool = True
 ) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
-    """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a checked chain.
+    """Yields the (TableConfig, keys int64[n], stored rows float32[n, lanes]) blocks of a checked chain.
 
     Each key appears once, with its last row; removed keys do not appear. For this, an index of the keys in the deltas
     is kept in memory, and of all keys in rows files if there are rows on disk. Each table appears at least once.
@@ -269,19 +274,19 @@ def merged(
         for keys, packed in rocks.read_blocks(own, configs[table].form.nbytes):
             new = held[table].find(keys) < 0
             count += int(new.sum())
-            yield configs[table], keys[new], configs[table].form.unpacked(packed[new])
+            yield configs[table], keys[new], packed[new].view(np.float32)
         if count != expected:
             raise UserError(f"{path}: table {table}, shard {shard}: {count} rows on disk, expected {expected}")
 
 
 def columns(config: TableConfig, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the keys, int64[n], and rows, float32[n, width], of a record batch; views of its buffers if exact."""
+    """Returns the keys, int64[n], and stored rows, float32[n, lanes], of a record batch: views of its buffers."""
     rows, lanes = batch.column("row"), config.form.lanes
     if config.form.is_exact:
         stored = rows.flatten().to_numpy()
     else:
         stored = np.frombuffer(rows.buffers()[1], np.float32, len(rows) * lanes, rows.offset * 4 * lanes)
-    return batch.column("key").to_numpy(), config.form.decode(stored.reshape(len(batch), lanes))
+    return batch.column("key").to_numpy(), stored.reshape(len(batch), lanes)
 
 
 def _file(path: AnyPath, entry: FileEntry) -> Path:

@@ -311,11 +311,15 @@ class LocalStore(Store):
         return True
 
     def _fill(self, path: AnyPath, files: Sequence[FileEntry], is_linked: bool) -> None:
+        for entry in files:
+            if entry.get("kind", "full") == "full":
+                with self._locked(entry["table"]) as table:
+                    table.reserve(entry["rows"] // self._place[1])
         with tqdm.tqdm(desc="reading rows", unit=" rows", delay=1, disable=not sys.stderr.isatty()) as bar:
-            for config, keys, rows in snapshot.merged(path, files, with_cold=not is_linked):
+            for config, keys, stored in snapshot.merged(path, files, with_cold=not is_linked):
                 own = owned(keys, *self._place)
                 with self._locked(config.name) as table:
-                    self._versions[config.name].mark(table, table.restore(keys[own], rows[own]))
+                    self._versions[config.name].mark(table, table.restore(keys[own], stored[own], config.form))
                 bar.update(len(keys))
         for entry in files:
             if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:

@@ -11,6 +11,7 @@ from ctr_trainer.embedding.memory.growable_array import TableMemory, as_float32,
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.changes import Changes, PublishedRows
 from ctr_trainer.embedding.table.cold_rows import INDEX_BYTES_PER_ROW, ColdRows, Disk
+from ctr_trainer.embedding.table.row_form import RowForm
 from ctr_trainer.embedding.table.row_limits import RowLimits, row_counters
 from ctr_trainer.embedding.table.row_space import InitialRows, RowWatcher
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
@@ -207,10 +208,18 @@ class Table:
             self.find(keys)
         return self._put(as_int64(keys), rows)
 
-    def restore(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Inserts rows of the last snapshot, which are not there, as `find_or_insert` does, and counts them apart."""
-        created = self.counters.created
-        slots = self._put(as_int64(keys), rows)
+    def reserve(self, rows: int) -> None:
+        """Makes room for so many more rows that `restore` will bring, as far as they fit into memory."""
+        rows = min(rows, self.most_in_memory) if self.cold else rows
+        self._index.reserve(len(self._index) + rows)
+
+    def restore(self, keys: np.ndarray, stored: np.ndarray, form: RowForm) -> np.ndarray:
+        """Inserts rows of the last snapshot, which are not there, and counts them apart; returns their slots.
+
+        `stored`: float32[U, lanes], the rows in `form`.
+        """
+        created, rows = self.counters.created, stored if form is self._form else form.decode(stored)
+        slots = self._put(as_int64(keys), rows, is_stored=form is self._form)
         if self.changes is not None:
             self.changes.restored(slots)
         self.counters.restored += self.counters.created - created
@@ -343,12 +352,16 @@ class Table:
         if self.cold is not None:
             self.cold.clear()
 
-    def _put(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Sets the rows of keys that are in memory or nowhere; returns their slots."""
-        self._make_room(len(keys), self._index.find(keys))
+    def _put(self, keys: np.ndarray, rows: np.ndarray, is_stored: bool = False) -> np.ndarray:
+        """Sets the rows of keys that are in memory or nowhere, which may have the table's form; returns their slots."""
+        if self._excess(len(keys)) > 0:
+            self._make_room(len(keys), self._index.find(keys))
         slots = self._make(keys)
         self.before_change(slots)
-        self._form.put(self._rows.array, slots, rows)
+        if is_stored:
+            row_kernels.put(self._rows.array, slots, rows)
+        else:
+            self._form.put(self._rows.array, slots, rows)
         return slots
 
     def _return_from_disk(self, keys: np.ndarray, slots: np.ndarray) -> None:
@@ -384,9 +397,13 @@ class Table:
         for watcher in self.watchers:
             watcher.removed_on_disk(keys)
 
+    def _excess(self, count: int) -> int:
+        """Returns how many rows have to leave memory before `count` more fit."""
+        return len(self._index) + count - self.most_in_memory if self.cold else 0
+
     def _make_room(self, count: int, needed: np.ndarray) -> None:
         """Writes rows to disk until `count` more fit into memory, but not the rows at the slots `needed`."""
-        excess = len(self._index) + count - self.most_in_memory
+        excess = self._excess(count)
         if self.cold is None or excess <= 0:
             return
         assert self.limits.usage is not None
