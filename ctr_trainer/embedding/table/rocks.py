@@ -18,7 +18,7 @@ from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError, reason
 
 _BLOCK_BYTES = 4096  # What a disk reads at once.
-_BITS_PER_KEY = 10  # Of the Bloom filters, with which 1% of the unknown keys cost a read.
+_BITS_PER_KEY = 16  # Of the Bloom filters: of 1,000 unknown keys, one costs a read in each of a few sorted runs.
 _CACHED_BYTES = 8 << 20  # Of blocks that were read. A row that was read is in memory, so it is not read again soon.
 LEAST_BUFFER = 1 << 16  # Bytes of rows that are collected before a file is written.
 BLOCK_ROWS = 1 << 15  # Rows that are yielded at once.

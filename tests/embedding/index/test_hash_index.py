@@ -80,6 +80,17 @@ def test_keys_of_the_last_bucket_wrap_to_the_first_during_growth():
     np.testing.assert_array_equal(index.find(last), np.where(np.arange(400) % 2, slots, -1))
 
 
+@pytest.mark.parametrize("is_growing", [False, True])
+def test_a_reserved_index_keeps_its_keys_and_does_not_grow_for_the_next(is_growing):
+    index, keys = _index_that_grows() if is_growing else (Index(), np.empty(0, np.int64))
+    index.reserve(50_000)
+    buckets, new = len(index._buckets), np.arange(-50_000 + len(keys), 0)
+    assert not len(index._old)
+    index.find_or_add(new)
+    assert len(index._buckets) == buckets
+    np.testing.assert_array_equal(index.find(np.append(keys, new)), np.arange(50_000))
+
+
 def test_cleared_while_it_grows_an_index_begins_anew():
     index, keys = _index_that_grows()
     index.clear()
