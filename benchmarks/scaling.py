@@ -1,10 +1,12 @@
 """Measures the gain of a second worker, and the cost of a step in addition to its dense tower, on workload W1.
 
+W2 is W1 with hidden layers of 400, 400 and 400 units.
+
 The last line is JSON.
 
 Every worker has one thread on its own core; a service may use all cores. All sides run in turn, and a ratio is the
-median of the ratios by round. On a processor without instructions for bfloat16, the side `one_bf16` is left out, and
-its values are null.
+median of the ratios by round. On a processor without instructions for bfloat16, the sides with it are left out, and
+their values are null.
 
 Example: python benchmarks/scaling.py --rounds 5
 """
@@ -40,7 +42,7 @@ W1_FLAGS = (
     *(f"--embedding_optimizer_params=initial_accumulator={w1.INITIAL_ACCUMULATOR}", "--sync_steps=30", "--threads=1"),
 )
 SHARED, AVERAGED = "--embedding_service=shared", "--dense_sync_steps=30"
-BFLOAT16 = "--mixed_precision=bfloat16"
+BFLOAT16, W2_UNITS = "--mixed_precision=bfloat16", "--hidden_units=400,400,400"
 # The sides and the description of each ratio, by its key in the last line.
 RATIOS = {
     "one_worker_vs_in_graph": ("one", "in_graph", "one worker over TensorFlow's in-graph variables, float32"),
@@ -53,9 +55,12 @@ RATIOS = {
     "demo_default_vs_shared": ("demo", "demo_shared", f"the demo's job of two workers over the same with {SHARED}"),
     "two_workers_vs_naive_horovod": ("two_shared", "two_naive", "over in-graph variables under Horovod"),
     "step_vs_dense_tower": ("tower", "one_2_cores", "time of a step over that of its dense tower, two cores"),
+    "w2_bfloat16_vs_in_graph": ("w2_bf16", "w2_in_graph", f"W2, one worker with {BFLOAT16} over in-graph variables"),
+    "w2_vs_in_graph": ("w2", "w2_in_graph", "the same in float32"),
     "bfloat16_vs_float32": ("one_bf16", "one", f"one worker with {BFLOAT16} over one without"),
 }
 OTHERS = {
+    "w2_examples_per_sec": f"of W2 with {BFLOAT16}; in float32 on a processor without it",
     "seconds_to_first_step": "from the start of `python -m ctr_trainer train` to its first step, caches warm",
     "rss_growth_percent": "resident memory after --rss_steps steps, over that after 3,000",
 }
@@ -89,9 +94,9 @@ def on_cores(cores: Sequence[int]) -> Iterator[None]:
         os.sched_setaffinity(0, own)
 
 
-def reference(kind: str, steps: int, workers: int = 1) -> float:
+def reference(kind: str, steps: int, *flags: str, workers: int = 1) -> float:
     """Returns the examples/s of all workers of `w1.py` together."""
-    program = ["w1.py", kind, f"--steps={steps}"]
+    program = ["w1.py", kind, f"--steps={steps}", *flags]
     return jobs.rate(jobs.run_workers(jobs.horovodrun(workers), workers, program, ONE_THREAD))
 
 
@@ -105,6 +110,9 @@ def every_side(steps: int) -> dict[str, Callable[[], float]]:
         "one_bf16": functools.partial(alone, "--prefetch_batches=0", BFLOAT16),
         "in_graph": functools.partial(reference, "in_graph", steps),
         "tower": functools.partial(reference, "tower", steps),
+        "w2": functools.partial(alone, "--prefetch_batches=0", W2_UNITS),
+        "w2_bf16": functools.partial(alone, "--prefetch_batches=0", W2_UNITS, BFLOAT16),
+        "w2_in_graph": functools.partial(reference, "in_graph", steps, W2_UNITS),
         "one_2_cores": functools.partial(ours, steps, "--prefetch_batches=4", cores=(0, 1)),
         "two_shared": functools.partial(two, "--prefetch_batches=0", SHARED, AVERAGED),
         "two_service": functools.partial(two, "--prefetch_batches=0", AVERAGED),
@@ -115,11 +123,11 @@ def every_side(steps: int) -> dict[str, Callable[[], float]]:
 
 
 def runnable(every: dict[str, Callable[[], float]]) -> dict[str, Callable[[], float]]:
-    """Returns the sides that this processor can run, and prints which side is left out."""
+    """Returns the sides that this processor can run, and prints which are left out."""
     if hardware.has_bfloat16():
         return every
-    print("left out: one_bf16, since this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX)")
-    return {name: side for name, side in every.items() if name != "one_bf16"}
+    print("left out: bfloat16, since this processor has no instructions for it (AVX-512 BF16 or AMX)")
+    return {name: side for name, side in every.items() if not name.endswith("_bf16")}
 
 
 def demo(flags: Sequence[str], data: pathlib.Path) -> float:
@@ -181,6 +189,7 @@ def main() -> None:
         rates |= sides.in_turn(demos, min(flags.rounds, 3))
     medians = {name: round(statistics.median(of)) for name, of in rates.items()}
     results: dict[str, Any] = {key: sides.ratio(rates, one, other) for key, (one, other, _) in RATIOS.items()}
+    results |= {"w2_examples_per_sec": medians.get("w2_bf16", medians["w2"])}
     results |= {"seconds_to_first_step": first, "rss_growth_percent": growth}
     results["examples_per_sec"] = {name: medians.get(name) for name in (*every, *demos)}
     print(json.dumps(results | {"rounds": flags.rounds}))

@@ -8,7 +8,7 @@ is the upper limit of a worker on this core, as lookups and updates cost nothing
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import sides
@@ -36,7 +36,7 @@ def examples_per_sec(step: Callable[[], object], steps: int) -> float:
     return steps * BATCH_SIZE / (time.perf_counter() - start)
 
 
-def in_graph(steps: int) -> float:
+def in_graph(steps: int, hidden_units: Sequence[int]) -> float:
     tf1.disable_eager_execution()
     ids, dense, labels = w1.arrays(BATCH_SIZE, RANK)
     dataset = tf.data.Dataset.from_tensor_slices((ids.astype("int32"), dense, labels[..., None])).repeat().prefetch(4)
@@ -49,7 +49,7 @@ def in_graph(steps: int) -> float:
     total = tf.reduce_sum(rows, 1)
     second = 0.5 * tf.reduce_sum(total * total - tf.reduce_sum(rows * rows, 1), 1, keepdims=True)
     hidden = tf.concat([tf.reshape(rows, [BATCH_SIZE, w1.FIELDS * w1.DIM]), dense], 1)
-    for index, units in enumerate((*w1.HIDDEN_UNITS, 1)):
+    for index, units in enumerate((*hidden_units, 1)):
         kernel = tf1.get_variable(f"kernel_{index}", [hidden.shape[-1], units])
         bias = tf1.get_variable(f"bias_{index}", [units], initializer=tf1.zeros_initializer())
         hidden = tf.matmul(hidden, kernel) + bias
@@ -68,13 +68,13 @@ def in_graph(steps: int) -> float:
         return examples_per_sec(lambda: session.run(train_op), steps)
 
 
-def tower(steps: int) -> float:
+def tower(steps: int, hidden_units: Sequence[int]) -> float:
     distributed.init()
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         batch = next(iter(w1.W1Batches(BATCH_SIZE, 1)))
         features = FedFeatures(w1.spec(), {}, BATCH_SIZE)
-        params = ModelParams(TrainOp("adagrad", w1.LEARNING_RATE), w1.HIDDEN_UNITS)
+        params = ModelParams(TrainOp("adagrad", w1.LEARNING_RATE), tuple(hidden_units))
         spec = deepfm.model_fn(features, features.labels, ModeKeys.TRAIN, params)
         rng = np.random.default_rng(0)
         feed = {row: w1.STDDEV * rng.standard_normal(row.shape, dtype=np.float32) for row in features.placeholders}
@@ -93,10 +93,11 @@ def main() -> None:
     parser = sides.parser(__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--steps", type=int, default=200, help="steps measured, after 20 others")
+    parser.add_argument("--hidden_units", type=sides.integers, default=w1.HIDDEN_UNITS, help="of the tower")
     parser.add_argument("--result_dir", required=True, help="directory where rank r writes rank-r.json")
     flags = parser.parse_args()
     os.sched_setaffinity(0, {RANK})
-    w1.write(flags.result_dir, {"rank": RANK, "examples_per_sec": KINDS[flags.kind](flags.steps)})
+    w1.write(flags.result_dir, {"rank": RANK, "examples_per_sec": KINDS[flags.kind](flags.steps, flags.hidden_units)})
 
 
 if __name__ == "__main__":

@@ -61,9 +61,9 @@ def test_sides_are_measured_in_turn_and_a_ratio_is_the_median_of_the_ratios(caps
 def test_every_ratio_of_scaling_has_its_sides_and_bfloat16_is_left_out(monkeypatch, capsys):
     monkeypatch.setattr(scaling.hardware, "has_bfloat16", lambda: False)
     every = scaling.every_side(steps=2)
-    assert every.keys() - scaling.runnable(every).keys() == {"one_bf16"}
-    assert [name for name, side in every.items() if scaling.BFLOAT16 in side.args] == ["one_bf16"]
-    said = "left out: one_bf16, since this processor has no instructions for bfloat16"
+    assert every.keys() - scaling.runnable(every).keys() == {"one_bf16", "w2_bf16"}
+    assert [name for name, side in every.items() if scaling.BFLOAT16 in side.args] == ["one_bf16", "w2_bf16"]
+    said = "left out: bfloat16, since this processor has no instructions for it"
     assert capsys.readouterr().out.startswith(said)
     named = {side for one, other, _ in scaling.RATIOS.values() for side in (one, other)}
     assert named == scaling.every_side(steps=2).keys() | {"demo", "demo_shared"}
