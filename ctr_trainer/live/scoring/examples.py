@@ -143,10 +143,12 @@ def _texts(kind: Sequence[RawColumn], columns: Sequence[Sequence[Any]], where: s
     try:
         return [*map(str.encode, itertools.chain.from_iterable(columns))]  # Mostly, there are only strings.
     except (TypeError, UnicodeEncodeError):
+        if len(kind) > 1:  # One column with a null does not make the others slow.
+            of_columns = zip(kind, columns, strict=True)
+            return [text for raw, column in of_columns for text in _texts([raw], [column], where)]
         return [
-            b"" if value is None else _bytes(raw, value, value, where.format(place))
-            for raw, column in zip(kind, columns, strict=True)
-            for place, value in enumerate(column)
+            b"" if value is None else _bytes(kind[0], value, value, where.format(place))
+            for place, value in enumerate(columns[0])
         ]
 
 
