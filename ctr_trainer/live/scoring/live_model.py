@@ -1,5 +1,6 @@
 """The model of a scoring server. A thread waits for its publication, then for newer records."""
 
+import gc
 import logging
 import threading
 import time
@@ -129,7 +130,10 @@ class LiveModel:
     def _opened(self) -> ServedModel:
         reader = self._open_reader()
         try:
-            return ServedModel(reader)
+            model = ServedModel(reader)
+            gc.collect()
+            gc.freeze()  # A later collection would visit the objects of the graph, and halt all requests for 0.2 s.
+            return model
         except BaseException:
             reader.close()
             raise
