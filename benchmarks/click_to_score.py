@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     sides.add_parts(parser, PARTS, default=[*PARTS])
     parser.add_argument("--rate", type=float, default=2000.0, help="records per second of the part loop")
     parser.add_argument("--seconds", type=float, default=120.0, help="time of the part loop with marked records")
-    parser.add_argument("--publish_secs", type=float, default=0.1, help="least publication period of the loop")
+    parser.add_argument("--publish_secs", type=float, default=0.05, help="least publication period of the loop")
     parser.add_argument("--epochs", type=int, default=100, help="towers and epochs of rows of the part switches")
     parser.add_argument("--kills", type=int, default=100, help="kills of the part kills")
     parser.add_argument("--kill_secs", type=float, default=8.0, help="mean time between two kills of the part kills")

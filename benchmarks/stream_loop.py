@@ -24,6 +24,7 @@ OWN, VALUES, BLOCK = "own", 1000, 4096
 Row = dict[str, Any]
 NUMBERS, COLUMNS = 13, 26  # As in Criteo's rows.
 SPEC = sides.ROOT / "configs" / "features" / "demo.toml"
+LOOK_SECONDS = 0.005
 WARM_SECONDS = 15.0  # The time that the loop runs before the first marked record.
 
 
@@ -61,7 +62,7 @@ class Appender(threading.Thread):
     it would append records again if the connection is cut before the response.
     """
 
-    def __init__(self, address: str, rate: float, rows: Iterator[Row], linger_ms: int = 5) -> None:
+    def __init__(self, address: str, rate: float, rows: Iterator[Row], linger_ms: int) -> None:
         super().__init__(daemon=True)
         from confluent_kafka import Producer
 
@@ -78,13 +79,9 @@ class Appender(threading.Thread):
                 self._producer.poll(0)
             if self._ends.is_set():
                 break
-            self.append(row)
+            self.append_bytes(json.dumps(row).encode())
             self.appended += 1
         self._producer.flush(TIMEOUT_SECONDS)
-
-    def append(self, row: Row) -> None:
-        """Appends a record immediately, in addition to the records at the fixed rate."""
-        self.append_bytes(json.dumps(row).encode())
 
     def append_bytes(self, value: bytes, event_seconds: float | None = None) -> None:
         """Appends a message as it is, with an event time in seconds since 1970; the default is now."""
@@ -98,17 +95,45 @@ class Appender(threading.Thread):
         self.join(TIMEOUT_SECONDS)
 
 
+class StreamAppender(threading.Thread):
+    """Appends the rows to streams of Redis, `rate` records per second, until `close`. `appended` counts them."""
+
+    def __init__(self, client: Any, rate: float, rows: Iterator[Row]) -> None:
+        super().__init__(daemon=True)
+        self._client, self._rate, self._rows, self._ends = client, rate, rows, threading.Event()
+        self.appended = 0
+        for number in range(PARTITIONS):  # A group makes a stream that is not there yet.
+            client.xgroup_create(f"{TOPIC}:{number}", TOPIC, mkstream=True)
+        self.start()
+
+    def run(self) -> None:
+        begin = time.monotonic()
+        while not self._ends.wait(LOOK_SECONDS):
+            pipeline = self._client.pipeline(transaction=False)
+            for row in itertools.islice(self._rows, int(self._rate * (time.monotonic() - begin)) - self.appended):
+                pipeline.xadd(f"{TOPIC}:{self.appended % PARTITIONS}", {"value": json.dumps(row)})
+                self.appended += 1
+            pipeline.execute()
+
+    def append(self, row: Row) -> None:
+        """Appends a record immediately, in addition to the records at the fixed rate."""
+        self._client.xadd(f"{TOPIC}:0", {"value": json.dumps(row)})
+
+    def close(self) -> None:
+        self._ends.set()
+        self.join(TIMEOUT_SECONDS)
+
+
 def measure(flags: argparse.Namespace) -> dict[str, Any]:
     """Runs the whole loop, and requests scores of the marked records until the responses show their training."""
     with contextlib.ExitStack() as stack:
         work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        broker = stack.enter_context(brokers.tansu())
-        brokers.make_topic(broker.address, TOPIC, PARTITIONS)
+        redis, address = stack.enter_context(brokers.redis_server(work))
         rows, log, publication = clicks(seed=1), work / "train.log", work / "publication"
-        appender = stack.enter_context(contextlib.closing(Appender(broker.address, flags.rate, rows)))
+        appender = stack.enter_context(contextlib.closing(StreamAppender(redis, flags.rate, rows)))
         own = [f"--model_dir={work / 'model'}", f"--publish={publication}", f"--publish_secs={flags.publish_secs:g}"]
         own += ["--batch_size=256", "--save_checkpoints_secs=30", "--stream_wait_secs=0.1"]
-        own += [f"--train_data=kafka://{broker.address}/{TOPIC}", f"--feature_spec={SPEC}", "--model=deepfm"]
+        own += [f"--train_data=redis://{address}/{TOPIC}", f"--feature_spec={SPEC}", "--model=deepfm"]
         job = ["horovodrun", "-np", 2, "--gloo", *sides.COMMAND, "train", *own]
         process = stack.enter_context(sides.running(job, log))
         sides.wait_until(
@@ -128,7 +153,7 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _until_shown(appender: Appender, client: Client, seconds: float, log: pathlib.Path) -> list[float]:
+def _until_shown(appender: StreamAppender, client: Client, seconds: float, log: pathlib.Path) -> list[float]:
     """Appends a record with a new key every MARK_SECONDS; returns the seconds until a response has shown each key."""
     like, waiting, found = next(clicks(seed=2)), list[tuple[Row, float]](), list[float]()
     began = now = time.monotonic()

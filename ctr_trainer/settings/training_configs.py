@@ -114,7 +114,7 @@ class PublishConfig(Settings, title="Publishing"):
         2.0,
         "least time between two publications of changed rows; the next one begins when the previous one is delivered",
         "seconds",
-        minimum=0.1,
+        minimum=0.01,
         flag="publish_secs",
     )
     dtype: str = setting(

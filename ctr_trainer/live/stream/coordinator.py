@@ -250,7 +250,7 @@ class Coordinator:
             if window is not None:
                 self._add(window)
             elif not planner.is_over:
-                self._sleep(_POLL_SECONDS)
+                self._sleep(planner.until_next(_POLL_SECONDS))
         with self._changed:
             self._wait_for(lambda: self._released == self._planned)
             self._is_over = True

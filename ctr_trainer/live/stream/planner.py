@@ -127,6 +127,12 @@ class Planner:
         self.is_over = is_last and not there
         return None
 
+    def until_next(self, most: float) -> float:
+        """Returns the seconds until the records that are there may become a window, at most `most`."""
+        if self._waiting_since is None:
+            return most
+        return min(most, max(self._waiting_since + self._config.wait_secs - time.monotonic(), 0.0))
+
     def _window(self, ends: dict[int, int], counts: dict[int, int], total: int) -> Window:
         """Plans the next `total` records, evenly over the partitions, and divides them in the order of partitions.
 
