@@ -318,8 +318,7 @@ def large(flags: argparse.Namespace) -> dict[str, Any]:
         files = [file for file in pathlib.Path(last.path).rglob("*") if file.is_file()]
         linked = sum(file.stat().st_size for file in files if file.name.endswith(rocks.ROWS_FILE))
         copied = sum(file.stat().st_size for file in files) - linked
-        to = f"--to={directory}/published", "--publish_dtype=int8"
-        sides.call([*sides.COMMAND, "publish", f"--model_dir={model}", *to])
+        sides.call([*sides.COMMAND, "publish", f"--model_dir={model}", f"--to={directory}/published"])
     return {
         "rows_trained": count * w1.FIELDS,
         "rows_trained_minutes": round((time.monotonic() - began) / 60, 1),

@@ -118,9 +118,10 @@ class PublishConfig(Settings, title="Publishing"):
         flag="publish_secs",
     )
     dtype: str = setting(
-        "float32",
-        "type of the weights in published rows; smaller types make smaller, less exact publications",
-        choices=DTYPES,
+        "auto",
+        "type of the weights in published rows; smaller types make smaller, less exact publications. auto is int8 for "
+        "rows of row_dtype=int8, which loses nothing, and else float32",
+        choices=("auto", *DTYPES),
         flag="publish_dtype",
     )
     change_inputs: bool = setting(

@@ -50,6 +50,21 @@ def test_a_checkpoint_is_published_whole_each_time_as_a_new_generation(directory
         reader.close()
 
 
+def test_rows_of_8_bits_are_published_as_they_are(tmp_path):
+    data = small.make(tmp_path, rows=100)
+    flags = [f"--train_data={data}", f"--model_dir={tmp_path / 'model'}", "--hidden_units=4", "--batch_size=32"]
+    assert cli.main(["train", *flags, "--threads=1", "--row_dtype=int8"]) == 0
+    assert publish(tmp_path, tmp_path / "to") == 0
+    checkpoint, rows = latest_checkpoint(str(tmp_path / "model")), 0
+    with contextlib.closing(open_reader(tmp_path / "to")) as reader:
+        assert reader.record.dtype == "int8"
+        for config, keys, trained in snapshot.iterate(checkpoint.path, checkpoint.tables):
+            weights = config.form.read(trained)
+            np.testing.assert_allclose(reader.read(config.name, keys)[0], weights, rtol=1e-6, atol=0)
+            rows += np.count_nonzero(weights.any(axis=1))
+        assert rows > 100
+
+
 def test_a_published_model_is_replaced_by_one_with_other_inputs_only_if_asked(directory, tmp_path, capsys):
     assert publish(directory, tmp_path / "to") == 0
     (file,) = tmp_path.glob("to/generation-*/base-*.json")
@@ -71,7 +86,7 @@ def test_a_published_model_is_replaced_by_one_with_other_inputs_only_if_asked(di
         (["--to=x"], 1, "--model_dir is missing"),
         (["--to=x", "--model_dir=nowhere"], 1, "no such directory"),
         (["--to=x", "--input=./x"], 1, "is the spool of the training itself"),
-        (["--to=x", "--publish_dtype=int4"], 2, "choose one of float32, float16, int8"),
+        (["--to=x", "--publish_dtype=int4"], 2, "choose one of auto, float32, float16, int8"),
     ],
 )
 def test_what_is_missing_or_wrong_is_said(flags, status, said, tmp_path, capsys, monkeypatch):

@@ -14,7 +14,7 @@ weight. A float16 weight is at most 65504. `float16` and `int8` weights are roun
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -123,6 +123,13 @@ def write(
         with writing(REMOVED) as file:
             file.write([key_array(capture.removed)])
     return entries
+
+
+def exact_dtype(configs: Sequence[TableConfig]) -> str:
+    """Returns the smallest dtype that changes no weight: int8 if all are stored so, or are alone in their segment."""
+    segments = [(kind, weights) for config in configs for kind, weights, _ in config.form.segments]
+    is_small = any(kind == INT8 for kind, _ in segments)
+    return "int8" if is_small and all(kind == INT8 or weights == 1 for kind, weights in segments) else "float32"
 
 
 def value_bytes(config: TableConfig, dtype: str) -> int:

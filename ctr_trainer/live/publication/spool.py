@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.checkpoint.checkpoint import describe_file
+from ctr_trainer.embedding.snapshot.packed_rows import exact_dtype
 from ctr_trainer.embedding.store.store import FileEntry
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
@@ -58,7 +59,7 @@ class Spool:
     Args:
       path: path or URL of the directory, under which the store's shards must also reach it.
       publish_rows: f(directory, epoch, dtype, after), writes rows as `Store.publish` does.
-      dtype: the dtype of the packed rows.
+      dtype: the dtype of the packed rows; `auto` for the smallest one that changes no weight.
       stream: f() -> `Record.stream`; None if the training reads no stream.
       inputs, change_inputs: see `Record`.
 
@@ -82,7 +83,8 @@ class Spool:
         self.path: Path = path_of(path).absolute()
         self.look_seconds = _LOOK_SECONDS if isinstance(self.path, LocalPath) else _STORE_LOOK_SECONDS
         self._stream, self._inputs, self._changes_inputs = stream, dict(inputs or {}), change_inputs
-        self._model, self._publish_rows, self._dtype = model, publish_rows, dtype
+        self._model, self._publish_rows = model, publish_rows
+        self._dtype = exact_dtype(configs) if dtype == "auto" else dtype
         self._tables = [{"config": config.to_dict()} for config in configs]
         self._generation, self._holder = 0, ""
         self.last: Record | None = None
