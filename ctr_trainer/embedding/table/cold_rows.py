@@ -293,7 +293,7 @@ class ColdRows:
         buffer = int(min(max(self._memory * _BUFFER_SHARE, rocks.LEAST_BUFFER), _MOST_BUFFER))
         with rocks.told(self._place):
             options = rocks.options(self._rocksdict, buffer, rocks.is_direct(self._directory))
-            self._db = self._rocksdict.Rdict(str(self._directory / "rows"), options)
+            self._db = rocks.opened(self._directory / "rows", options)
             writing = self._rocksdict.WriteOptions()
             writing.disable_wal = True  # After a kill, a training resumes from a checkpoint.
             self._db.set_write_options(writing)

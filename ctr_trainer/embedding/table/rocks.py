@@ -57,7 +57,7 @@ def rewrite(files: Mapping[str, Path], without: np.ndarray, directory: LocalPath
         with temporary_directory(str(directory)) as place:
             new = options(module)
             drafts = _write_files(source, without, place, new)
-            with contextlib.closing(module.Rdict(os.path.join(place, "new"), new)) as database:
+            with contextlib.closing(opened(os.path.join(place, "new"), new)) as database:
                 if drafts:
                     moving = module.IngestExternalFileOptions()
                     moving.set_move_files(True)
@@ -96,9 +96,14 @@ def _opened(files: Mapping[str, Path]) -> Iterator[Any]:
                 LocalPath(directory, name).copy_from(file)
         place = next(iter(files.values())).parent
         with told(place, directory):
-            database = module.Rdict(directory, options(module), access_type=module.AccessType.read_only())
+            database = opened(directory, options(module), access_type=module.AccessType.read_only())
             with contextlib.closing(database):
                 yield database
+
+
+def opened(directory: str | os.PathLike[str], options: Any, **more: Any) -> Any:
+    """Opens a database with these options. By default, rocksdict takes those of the files, which have no filters."""
+    return rocksdict().Rdict(str(directory), options, {"default": options}, **more)
 
 
 def rocksdict() -> ModuleType:

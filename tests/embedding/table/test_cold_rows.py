@@ -100,6 +100,16 @@ def test_a_chain_of_snapshots_has_the_rows_on_disk_and_is_restored(tmp_path):
         again.close()
 
 
+def test_a_restored_database_has_the_options_of_a_new_one(tmp_path):
+    store = make(tmp_path / "disk")
+    files = store.save(tmp_path / "saved", 1)
+    store.restore(tmp_path / "saved", files)
+    log = (next((tmp_path / "disk").iterdir()) / "rows" / "LOG").read_text()
+    assert "filter_policy: bloomfilter" in log  # Without filters, each file costs a read for each key.
+    assert "filter_policy: nullptr" not in log
+    store.close()
+
+
 @pytest.mark.parametrize("shards", [2, 3])
 def test_shards_link_their_own_rows_or_read_those_of_other_shards(tmp_path, shards):
     def stores(number):
