@@ -115,8 +115,7 @@ class Planner:
         counts = self._patiently(functools.partial(self._counts, ends, _BATCHES * step))
         self._figures.lag_records = sum(counts.values())
         there = min(sum(counts.values()), _BATCHES * step)
-        if there and self._waiting_since is None:
-            self._waiting_since = now
+        self._waiting_since = (self._waiting_since or now) if there else None  # Records may be removed meanwhile.
         has_waited = self._waiting_since is not None and now - self._waiting_since >= self._config.wait_secs
         is_last = self._stops is not None
         if there >= step or (there and (has_waited or is_last)):
