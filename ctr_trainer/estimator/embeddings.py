@@ -21,7 +21,7 @@ from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.embedding.worker.row_copies import RowCopies
 from ctr_trainer.estimator.row_gradients import RowGradients, RowSync, TableGradients
 from ctr_trainer.features.spec import TableFeatures, TableLimits
-from ctr_trainer.features.tensors import EMBEDDING, LINEAR, PAIRS, SEQUENCE, VECTORS
+from ctr_trainer.features.tensors import EMBEDDING, FIELD_SUMS, LINEAR, PAIRS, SEQUENCE, VECTORS
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.measuring.clock import Clock
@@ -43,7 +43,7 @@ class TableInputs:
 
     def __init__(self, table: TableFeatures, segments: Mapping[str, tf.Tensor]) -> None:
         self._table, self._segments = table, segments
-        self._pooled = EMBEDDING in segments or LINEAR in segments
+        self._pooled = not {EMBEDDING, FIELD_SUMS, LINEAR}.isdisjoint(segments)
         kinds = SEQUENCE, PAIRS
         self._sequences = [f for f in table.sequences if any(f"{kind}/{f.name}" in segments for kind in kinds)]
         self.features = tuple(f.name for f in (*(table.pooled if self._pooled else ()), *self._sequences))
@@ -76,13 +76,21 @@ class TableInputs:
             [(bag.values, bag.splits, f.max_length) for bag, f in sequences],
         )
 
-    def gather(self, lookup: Lookup, distinct: np.ndarray) -> dict[tf.Tensor, np.ndarray]:
-        """Returns the feed_dict of the tensors; `distinct`, float32[U, weights], is the result of `WorkerRows.read`."""
+    def gather(self, lookup: Lookup, distinct: np.ndarray) -> tuple[dict[tf.Tensor, np.ndarray], np.ndarray | None]:
+        """Returns the feed_dict of the tensors, and the vectors that it sums for `field_sums`, or None.
+
+        `distinct`, float32[U, weights], is the result of `WorkerRows.read`.
+        """
         feed: dict[tf.Tensor, np.ndarray] = {}
-        start = 0
+        start, summed = 0, None
         for kind, dim in self._parts():
-            if kind in self._segments:
-                feed[self._segments[kind]] = lookup.gather(distinct, start, dim)
+            sums = FIELD_SUMS in self._segments and kind == EMBEDDING
+            if kind in self._segments or sums:
+                vectors = lookup.gather(distinct, start, dim)
+                if kind in self._segments:
+                    feed[self._segments[kind]] = vectors
+                if sums:
+                    feed[self._segments[FIELD_SUMS]], summed = lookup.add_fields(vectors), vectors
             if kind == EMBEDDING:
                 if VECTORS in self._segments:
                     feed[self._segments[VECTORS]] = lookup.vectors(distinct, start, dim)
@@ -92,10 +100,15 @@ class TableInputs:
                     if (pairs := f"{PAIRS}/{f.name}") in self._segments:
                         feed[self._segments[pairs]] = lookup.pairs(number)
             start += dim
-        return feed
+        return feed, summed
 
-    def sum_gradients(self, lookup: Lookup, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Returns one float32[U, dim] for each part of a row, the gradients, by tensor name, summed over equal keys."""
+    def sum_gradients(
+        self, lookup: Lookup, gradients: Mapping[str, np.ndarray], summed: np.ndarray | None
+    ) -> list[np.ndarray]:
+        """Returns one float32[U, dim] for each part of a row, the gradients, by tensor name, summed over equal keys.
+
+        `summed` are the vectors that `gather` has returned.
+        """
 
         def of(kind: str) -> np.ndarray | None:
             return gradients.get(self._segments[kind].name) if kind in self._segments else None
@@ -104,22 +117,28 @@ class TableInputs:
         for kind, dim in self._parts():
             of_sequences = [of(f"{SEQUENCE}/{f.name}") for f in self._sequences] if kind == EMBEDDING else []
             of_vectors = of(VECTORS) if kind == EMBEDDING else None
-            sums.append(lookup.sum_gradients(dim, of(kind), of_sequences, of_vectors))
+            of_sums = of(FIELD_SUMS) if kind == EMBEDDING else None
+            fields = None if of_sums is None or summed is None else (of_sums, summed)
+            sums.append(lookup.sum_gradients(dim, of(kind), of_sequences, of_vectors, fields))
         return sums
 
     def _parts(self) -> list[tuple[str, int]]:
         """Returns (kind, dim) of each part of a row's weights."""
-        embeds = EMBEDDING in self._segments or bool(self._sequences)
+        embeds = EMBEDDING in self._segments or FIELD_SUMS in self._segments or bool(self._sequences)
         return [(EMBEDDING, self._table.dim)] * embeds + [(LINEAR, 1)] * (LINEAR in self._segments)
 
 
 class TableLookup(NamedTuple):
-    """The lookup of a batch's keys in one table; `slots` are int64[U], the slots of the distinct keys."""
+    """The lookup of a batch's keys in one table.
+
+    `slots` are int64[U], the slots of the distinct keys, and `summed` the vectors that `TableInputs.gather` returned.
+    """
 
     rows: WorkerRows
     inputs: TableInputs
     lookup: Lookup
     slots: np.ndarray
+    summed: np.ndarray | None
 
 
 class Embeddings:
@@ -220,12 +239,13 @@ class Embeddings:
                 slots = rows.find_or_create(lookup.unique, None if self.syncs.is_strict else since)
             else:
                 slots = rows.find(lookup.unique)
-            feed |= inputs.gather(lookup, rows.read(lookup.unique, slots, create))
+            fed, summed = inputs.gather(lookup, rows.read(lookup.unique, slots, create))
+            feed |= fed
             self.new_keys.look(inputs.features, rows, lookup, slots, is_due)
             if rows.misses == asked:  # A request measures its own latency.
                 latency = self._local if name in self.syncs.copies else self._lookup
                 latency.record(1e6 * (time.perf_counter() - began))
-            tables.append(TableLookup(rows, inputs, lookup, slots))
+            tables.append(TableLookup(rows, inputs, lookup, slots, summed))
         return feed, tables
 
     def add_gradients(
@@ -237,8 +257,8 @@ class Embeddings:
         Rows of inputs on which the loss does not depend take a step with gradient 0.
         """
         parts = [
-            TableGradients(rows, lookup.unique, slots, inputs.sum_gradients(lookup, gradients))
-            for rows, inputs, lookup, slots in tables
+            TableGradients(rows, lookup.unique, slots, inputs.sum_gradients(lookup, gradients, summed))
+            for rows, inputs, lookup, slots, summed in tables
         ]
         self._gradients.add(parts, weight)
 

@@ -19,7 +19,7 @@ from ctr_trainer.system.messages.errors import UserError
 tf1 = tf.compat.v1
 _KEY = ("ctr_trainer", "example weights")  # Not a string, so that TensorFlow does not try to serialize the collection.
 EMBEDDING, LINEAR, FEATURE, SEQUENCE, MASK = "embedding", "linear", "feature", "sequence", "sequence_mask"
-VECTORS, PAIRS = "vectors", "pairs"
+VECTORS, PAIRS, FIELD_SUMS = "vectors", "pairs", "field_sums"
 
 
 class Features(Mapping, abc.ABC):
@@ -87,6 +87,13 @@ class Features(Mapping, abc.ABC):
         """Returns a sequence without padding, to use instead of `sequence/<name>`; None in an exported graph."""
         return None
 
+    def field_sums(self) -> tf.Tensor | None:
+        """Returns float32[B, dim + 1], the sum of the vectors of `embedding`, and the sum of the squares of all values.
+
+        None in an exported graph, or if the features have several dims.
+        """
+        return None
+
     def _make(self, name: str) -> tf.Tensor:
         if name not in self:
             raise KeyError(f"no feature {name!r}; feature spec {self.spec.name!r} offers {', '.join(self)}")
@@ -143,7 +150,8 @@ class FedFeatures(Features):
     Attributes:
       labels: float32[B] for one label; dict of label name -> float32[B] for several labels.
       segments: dict of table name -> dict of kind -> placeholder, for the kinds that the model accessed: `embedding`
-        and `linear` float32[B, F, dim]; `sequence/<name>` float32[B, L, dim]; `vectors`, `pairs/<name>`: `Behaviours`.
+        and `linear` float32[B, F, dim]; `field_sums` float32[B, dim + 1]; `sequence/<name>` float32[B, L, dim];
+      `vectors`, `pairs/<name>`: `Behaviours`.
     """
 
     def __init__(self, spec: FeatureSpec, statistics: Statistics | None, batch_size: int | None) -> None:
@@ -181,6 +189,13 @@ class FedFeatures(Features):
             if kind not in segments:
                 segments[kind] = tf1.placeholder(dtype, [None, width], operation_name(f"{kind}_{table.name}"))
         return Behaviours(segments[VECTORS], segments[pairs])
+
+    def field_sums(self) -> tf.Tensor | None:
+        tables = self._pooled_tables()
+        if len(tables) != 1:
+            return None
+        found = self.segments[tables[0].name].get(FIELD_SUMS)
+        return self._placeholder(tables[0], FIELD_SUMS, [tables[0].dim + 1]) if found is None else found
 
     def _raw_dense(self) -> tf.Tensor:
         return self.dense

@@ -3,8 +3,7 @@
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.head import Labels, binary_head
-from ctr_trainer.models.layers.inputs import field_columns
-from ctr_trainer.models.layers.interactions import fm
+from ctr_trainer.models.layers.interactions import fm_of_fields
 from ctr_trainer.models.layers.linear import linear
 from ctr_trainer.models.params import ModelParams
 
@@ -16,5 +15,5 @@ def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams)
 
     Source: Rendle, Factorization Machines, ICDM 2010, equation 1.
     """
-    logits = linear(features, bias=params.base_logit()) + fm(field_columns(features, "fm"))
+    logits = linear(features, bias=params.base_logit()) + fm_of_fields(features, "fm")
     return binary_head(features, labels, mode, params, logits)

@@ -124,6 +124,16 @@ class Lookup:
             lookup_kernels.pool(distinct, start, positions, splits, shares, column, self._columns, out)
         return out.reshape(self._examples, self._columns, dim)
 
+    def add_fields(self, vectors: np.ndarray) -> np.ndarray:
+        """Returns float32[B, dim + 1]: the sum of each example's vectors, and the sum of the squares of all values.
+
+        `vectors` are the result of `gather`.
+        """
+        dim = vectors.shape[2]
+        out = _aligned_empty(self._examples, dim + 1)
+        lookup_kernels.add_fields(vectors.reshape(-1, dim), self._columns, out)
+        return out
+
     def gather_sequence(self, number: int, distinct: np.ndarray, start: int, dim: int) -> np.ndarray:
         """Returns the tensor of sequence `number` for one segment of the rows; see `gather`.
 
@@ -157,6 +167,7 @@ class Lookup:
         gradient: np.ndarray | None = None,
         sequences: Sequence[np.ndarray | None] = (),
         vectors: np.ndarray | None = None,
+        fields: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray:
         """Returns float32[U, dim], the sum of the gradients of each distinct key; None stands for no gradient.
 
@@ -165,14 +176,23 @@ class Lookup:
             coefficient.
           sequences: list, by the number of the sequence, of the gradients of the tensors of `gather_sequence`, or None.
           vectors: the gradient of the tensor of `vectors`.
+          fields: the gradient of the tensor of `add_fields`, and the result of `gather` from which it was computed.
         """
         out = np.zeros((len(self.unique), dim), np.float32)
-        if gradient is not None:
-            flat = _flat(gradient, (self._examples, self._columns, dim))
-            if self._features:
-                lookup_kernels.sum_spread(flat, self._positions, self._features, self._columns, out)
+        shape = self._examples, self._columns, dim
+        if gradient is not None or fields is not None:
+            flat = _flat(np.zeros(shape, np.float32) if gradient is None else gradient, shape)
+            of_features = self._positions, self._features, self._columns, out
+            if self._features and fields is not None:
+                sums = _flat(fields[0], (self._examples, dim + 1))
+                lookup_kernels.sum_spread_fields(flat, sums, _flat(fields[1], shape), *of_features)
+            elif self._features:
+                lookup_kernels.sum_spread(flat, *of_features)
             for positions, splits, shares, column in self._bags:
-                lookup_kernels.sum_pool(flat, positions, splits, shares, column, self._columns, out)
+                of_bag = flat[column :: self._columns]
+                if fields is not None:
+                    of_bag = of_bag + fields[0][:, :dim] + 2 * fields[0][:, dim:] * fields[1][:, column]
+                lookup_kernels.sum_pool(np.ascontiguousarray(of_bag), positions, splits, shares, 0, 1, out)
         sequences = sequences or [None] * len(self._sequences)
         for (positions, splits, length), its_gradient in zip(self._sequences, sequences, strict=True):
             if its_gradient is not None:

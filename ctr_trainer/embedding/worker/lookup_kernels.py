@@ -129,6 +129,46 @@ def sum_spread(gradient: np.ndarray, positions: np.ndarray, features: int, colum
                     out[position, d] += gradient[source, d]
 
 
+@kernel(types.void(ROWS, types.int64, ROWS_OUT))
+def add_fields(vectors: np.ndarray, columns: int, out: np.ndarray) -> None:
+    """Sets out[b] to the sum of the vectors b * columns to (b + 1) * columns - 1, and the sum of all their squares."""
+    dim = vectors.shape[1]
+    squares = np.empty(dim, np.float32)
+    for b in range(out.shape[0]):
+        for d in range(np.uint64(dim)):
+            out[b, d] = squares[d] = _ZERO
+        for source in range(b * columns, (b + 1) * columns):
+            for d in range(np.uint64(dim)):
+                out[b, d] += vectors[source, d]
+                squares[d] += vectors[source, d] * vectors[source, d]
+        out[b, dim] = squares.sum()
+
+
+@kernel(types.void(ROWS, ROWS, ROWS, *_OF_FEATURES))
+def sum_spread_fields(
+    gradient: np.ndarray,
+    sums: np.ndarray,
+    vectors: np.ndarray,
+    positions: np.ndarray,
+    features: int,
+    columns: int,
+    out: np.ndarray,
+) -> None:
+    """Computes `sum_spread` of `gradient` and of the gradient of the result of `add_fields`, which is `sums`."""
+    dim = out.shape[1]
+    values = columns * dim
+    flat, of_vectors, slopes = gradient.reshape(-1), vectors.reshape(-1), np.empty(values, np.float32)
+    for b in range(sums.shape[0]):
+        twice = 2 * sums[b, dim]
+        for i in range(np.uint64(values)):  # One long loop is faster than one for each vector.
+            slopes[i] = flat[b * values + i] + twice * of_vectors[b * values + i]
+        for f in range(features):
+            position = positions[b * features + f]
+            if position >= 0:
+                for d in range(np.uint64(dim)):
+                    out[position, d] += slopes[f * dim + d] + sums[b, d]
+
+
 @kernel(types.void(ROWS, *_OF_BAGS))
 def sum_pool(
     gradient: np.ndarray,

@@ -1,11 +1,13 @@
 """Dot products of pairs of fields, and factorization machines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.features.ranked import Columns, RankedColumns
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.models.layers.inputs import field_columns
 
 
 @tf.custom_gradient
@@ -55,6 +57,24 @@ def fm(embeddings: Columns) -> tf.Tensor:
         across = tf.reduce_sum(context, 1) * tf.reduce_sum(candidates, 1)
         return _fm(context) + _fm(candidates) + tf.reduce_sum(across, 1, keepdims=True)
     return _fm(embeddings)
+
+
+def fm_of_fields(features: Mapping[str, tf.Tensor], model: str) -> tf.Tensor:
+    """Computes `fm` of one vector per sparse feature, from the sums that the lookup of the rows has computed.
+
+    The lookup also adds their gradient to that of the rows. It takes two passes over the vectors, the graph six.
+    For the arguments and errors, see `layers.inputs.field_columns`, which reads the vectors if there are no sums.
+    """
+    sums = features.field_sums() if isinstance(features, Features) else None
+    return fm(field_columns(features, model)) if sums is None else _fm_of_sums(sums)
+
+
+@tf.custom_gradient
+def _fm_of_sums(sums: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    total, sum_of_squares = sums[:, :-1], sums[:, -1:]
+    square_of_sum = tf.reduce_sum(tf.square(total), 1, keepdims=True)
+    slopes = tf.concat([total, -0.5 * tf.ones_like(sum_of_squares)], 1)
+    return 0.5 * (square_of_sum - sum_of_squares), lambda g: g * slopes
 
 
 @tf.custom_gradient

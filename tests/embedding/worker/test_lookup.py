@@ -146,6 +146,16 @@ def test_gather_and_sum_are_numpys_on_a_random_batch(dim):
     np.testing.assert_allclose(_gather(lookup, rows, slots, 1, dim), expected, rtol=1e-5, atol=1e-6)
     summed = lookup.sum_gradients(dim, gradient)
     np.testing.assert_allclose(summed, [sums[key] for key in lookup.unique.tolist()], rtol=1e-5, atol=1e-5)
+    vectors = lookup.gather(rows, 1, dim)
+    fields = lookup.add_fields(vectors)
+    both = np.concatenate([expected.sum(1), np.square(expected).sum((1, 2))[:, None]], 1)
+    np.testing.assert_allclose(fields, both, rtol=1e-5, atol=1e-5)
+    of_fields = rng.standard_normal(fields.shape).astype(np.float32)
+    through_fields = of_fields[:, None, :dim] + 2 * of_fields[:, None, dim:] * vectors
+    alone = lookup.sum_gradients(dim, None, fields=(of_fields, vectors))
+    np.testing.assert_allclose(alone, lookup.sum_gradients(dim, through_fields), rtol=1e-4, atol=1e-4)
+    summed = lookup.sum_gradients(dim, gradient, fields=(of_fields, vectors))
+    np.testing.assert_allclose(summed, lookup.sum_gradients(dim, gradient + through_fields), rtol=1e-4, atol=1e-4)
 
 
 def test_the_tensor_is_aligned_for_tensorflow_and_not_reused():
