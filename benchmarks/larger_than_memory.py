@@ -11,7 +11,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import itertools
 import mmap
 import operator
 import os
@@ -25,13 +24,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import auc_changes
 import jobs
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import sides
 import worker as w1
-from model_quality import REAL_DATA
 from scaling import ONE_THREAD, W1_FLAGS
 
 from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
@@ -52,7 +51,6 @@ LARGE = (
 )
 LARGE_SPEC = 'name = "large"\nlabel = {column = "label"}\nsparse = [{columns = ["C1..C26"], dim = 16}]\n'
 ON_DISK = re.compile(r"on disk: ([\d,]+) \(.* index ([\d.]+) MB\)")
-MOVIELENS = sides.ROOT / "examples/movielens"
 GROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
@@ -204,31 +202,14 @@ def small_rows(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def auc(flags: argparse.Namespace) -> dict[str, Any]:
-    """Trains the demo and MovieLens with rows of float32 and of int8, and compares the AUCs of each seed's tests."""
-    with tempfile.TemporaryDirectory() as directory:
-        sides.make_synthetic(directory)
-        own = [sides.DEMO, f"--train_data={directory}/train", "--eval_data="]
-        found = {"demo": auc_changes(flags.seeds, own, f"{directory}/test")}
-        raw, data = f"{directory}/movielens.parquet", f"{directory}/movielens"
-        sides.call([sys.executable, MOVIELENS / "prepare.py", REAL_DATA / "movielens", raw])
-        spec = f"--feature_spec={MOVIELENS / 'movielens.toml'}", "--split=random:0.8,0.1,0.1"
-        sides.call([*sides.COMMAND, "convert", "--format=parquet", f"--input={raw}", f"--output={data}", *spec])
-        own = [f"--flagfile={MOVIELENS / 'deepfm.flags'}", f"--train_data={data}/train", f"--eval_data={data}/valid"]
-        found["movielens"] = auc_changes(flags.seeds, own, f"{data}/test")
-    means = {name: round(statistics.mean(changes), 5) for name, changes in found.items()}
-    return {"int8_auc_minus_float32": min(means.values()), "int8_auc_minus_float32_means": means, "auc_changes": found}
-
-
-def auc_changes(seeds: Sequence[int], own: Sequence[str], data: str) -> list[float]:
-    """Returns by seed the test AUC with rows of int8 minus that with rows of float32."""
-    found: dict[str, list[float]] = {"float32": [], "int8": []}
-    for number, (seed, dtype) in enumerate(itertools.product(seeds, found), 1):
-        with tempfile.TemporaryDirectory() as model_dir:
-            flags = f"--seed={seed}", f"--row_dtype={dtype}", f"--model_dir={model_dir}"
-            sides.call([*sides.COMMAND, "train", *own, *flags])
-            found[dtype].append(sides.test(pathlib.Path(model_dir), pathlib.Path(data))["auc"])
-        print(f"training {number} of {2 * len(seeds)}: {found[dtype][-1]:.5f}", file=sys.stderr, flush=True)
-    return [round(other - one, 5) for one, other in zip(*found.values(), strict=True)]
+    """Compares the test AUCs of trainings with rows of int8 and of float32, by seed."""
+    changes = auc_changes.auc_changes(["--row_dtype=int8"], flags.seeds)
+    means = auc_changes.means(changes)
+    return {
+        "int8_auc_minus_float32": min(means.values()),
+        "int8_auc_minus_float32_means": means,
+        "auc_changes": changes,
+    }
 
 
 def on_disk(flags: argparse.Namespace, directory: str) -> tuple[str, ...]:

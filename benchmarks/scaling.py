@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import auc_changes
 import jobs
 import psutil
 import sides
@@ -61,6 +62,7 @@ RATIOS = {
 }
 OTHERS = {
     "w2_examples_per_sec": f"of W2 with {BFLOAT16}; in float32 on a processor without it",
+    "bfloat16_auc_minus_float32": f"least mean over --seeds of the test AUC with {BFLOAT16} minus that without it",
     "seconds_to_first_step": "from the start of `python -m ctr_trainer train` to its first step, caches warm",
     "rss_growth_percent": "resident memory after --rss_steps steps, over that after 3,000",
 }
@@ -170,12 +172,22 @@ def rss_growth_percent(steps: int) -> float | None:
     return round(100 * (held[-1] / held[0] - 1), 2)
 
 
+def bfloat16_auc(seeds: Sequence[int]) -> float | None:
+    """Returns `bfloat16_auc_minus_float32`, of DeepFM and DCN-v2; None without seeds or on a processor without it."""
+    if not seeds or not hardware.has_bfloat16():
+        return None
+    changes = auc_changes.auc_changes([BFLOAT16], seeds, ("deepfm", "dcn_v2"))
+    print(json.dumps({"bfloat16_auc_changes": changes}), flush=True)
+    return min(auc_changes.means(changes).values())
+
+
 def main() -> None:
     keys = {key: about for key, (_, _, about) in RATIOS.items()} | OTHERS
     parser = sides.parser("\n".join([str(__doc__), *(f"    {key:<32} {about}" for key, about in keys.items())]))
     parser.add_argument("--rounds", type=int, default=5, help="rounds of all sides, in turn")
     parser.add_argument("--steps", type=int, default=300, help="steps measured in each run, after 20 others")
     parser.add_argument("--rss_steps", type=int, default=20_000, help="steps for rss_growth_percent; null below 4,000")
+    parser.add_argument("--seeds", type=sides.integers, default=[], help="for bfloat16_auc_minus_float32, such as 1,2")
     flags = parser.parse_args()
     every = every_side(flags.steps)
     every["one"]()  # Compiles the kernels and warms the file cache.
@@ -190,6 +202,7 @@ def main() -> None:
     medians = {name: round(statistics.median(of)) for name, of in rates.items()}
     results: dict[str, Any] = {key: sides.ratio(rates, one, other) for key, (one, other, _) in RATIOS.items()}
     results |= {"w2_examples_per_sec": medians.get("w2_bf16", medians["w2"])}
+    results |= {"bfloat16_auc_minus_float32": bfloat16_auc(flags.seeds)}
     results |= {"seconds_to_first_step": first, "rss_growth_percent": growth}
     results["examples_per_sec"] = {name: medians.get(name) for name in (*every, *demos)}
     print(json.dumps(results | {"rounds": flags.rounds}))
