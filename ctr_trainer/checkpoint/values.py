@@ -52,7 +52,7 @@ def values_of(features: TrainedFeatures, pairs: Iterable[tuple[str, str]]) -> li
             encoded = encode.encoding(feature)(text)
             if encoded.bad is not None:
                 raise UserError(f"{name} {value}: expected {encoded.expected}")
-            keys = encoded.column.to_numpy()
+            keys = encode.hashed({name: encoded.column})[name].to_numpy()
         found.append(Value(name, value, int((buckets[name].keys(keys) if name in buckets else keys)[0])))
     for cross in spec.cross:
         parts = [[each for each in found if each.feature == part.name] for part in spec.crossed(cross)]

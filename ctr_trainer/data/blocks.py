@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -94,13 +94,14 @@ Block = Callable[[list[BadRow]], Chunk]
 class Encoded:
     """An encoded column of the data set, and its bad rows.
 
+    `column` is a pa.Array, or for a single-valued text feature the `hashing.Values` that are still to be hashed to it.
     `bad` is bool[n], whether each row is invalid, or None if all are valid; `expected` describes a valid value, and
     `cure` is advice for the message. `weights` are those of a bag's values, list<float32>. `lengths`, int[n], are the
     numbers of values in each row's list before truncation to `max_length`. `odd` is a value that looks like several, as
     `[1, 2]`.
     """
 
-    column: pa.Array
+    column: Any
     bad: np.ndarray | None = None
     expected: str = ""
     weights: pa.Array | None = None

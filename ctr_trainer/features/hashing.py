@@ -15,10 +15,11 @@ collide is about n^2 / 2^65: 0.03 % for 100 million values.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ctr_trainer.features.columns import BOUNDARIES, CrossFeature, SparseFeature, Statistics
 from ctr_trainer.features.host_function import host_function
@@ -41,16 +42,36 @@ def keys(slot: str, values: pa.Array | pa.ChunkedArray, missing_has_key: bool = 
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
-    values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    distinct = values.dictionary
-    if not (pa.types.is_binary(distinct.type) or pa.types.is_large_binary(distinct.type)):
-        distinct = distinct.cast(pa.string()).cast(pa.binary())
-    # The null at the end represents missing values. A dictionary may contain a null, too.
-    texts = pa.concat_arrays([distinct, pa.nulls(1, distinct.type)]).fill_null(b"").to_numpy(zero_copy_only=False)
-    hashed = _hasher()(texts, (slot + SEPARATOR).encode())
-    if not missing_has_key:
-        hashed = np.where(texts == b"", 0, hashed)
-    return hashed[values.indices.cast(pa.int32()).fill_null(len(texts) - 1).to_numpy()]
+    return keys_of_columns([Values(slot, values, missing_has_key)])[0]
+
+
+class Values(NamedTuple):
+    """A column to hash, see `keys`."""
+
+    slot: str
+    values: pa.Array
+    missing_has_key: bool = True
+
+
+def keys_of_columns(columns: Sequence[Values]) -> list[np.ndarray]:
+    """Computes the `keys` of several columns. For few rows, this is faster than one call of `keys` per column."""
+    places, texts = [], []
+    for slot, values, _ in columns:
+        values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        distinct, prefix = values.dictionary, f"{slot}{SEPARATOR}".encode()
+        if not (pa.types.is_binary(distinct.type) or pa.types.is_large_binary(distinct.type)):
+            distinct = distinct.cast(pa.string()).cast(pa.binary())
+        if distinct.null_count:
+            distinct = distinct.fill_null(b"")
+        whole = pc.binary_join_element_wise(prefix, distinct, b"").to_numpy(zero_copy_only=False)
+        texts.append(np.append(whole, prefix))  # The text at the end is that of a missing value.
+        indices = values.indices.cast(pa.int32())
+        places.append(indices.fill_null(len(distinct)) if indices.null_count else indices)
+    hashed = np.split(_hasher()(np.concatenate(texts)), np.cumsum([len(each) for each in texts])[:-1])
+    for column, of_column, own in zip(columns, hashed, texts, strict=True):
+        if not column.missing_has_key:
+            of_column[own == own[-1]] = 0
+    return [of_column[where.to_numpy()] for of_column, where in zip(hashed, places, strict=True)]
 
 
 def graph_keys(slots: str | Sequence[str], values: "tf.Tensor", owners: "tf.Tensor | None" = None) -> "tf.Tensor":
@@ -79,8 +100,8 @@ def _graph_hash(texts: "tf.Tensor") -> "tf.Tensor":
 
 @functools.cache
 def _hasher() -> Callable[..., Any]:
-    """Makes f(bytes[n], prefix of all values) -> int64[n] keys."""
-    return host_function(lambda texts, prefix: _graph_hash(prefix + texts), [None], [])
+    """Makes f(bytes[n]) -> int64[n] keys."""
+    return host_function(_graph_hash, [None])
 
 
 def cross_keys(feature: CrossFeature, parts: Sequence[np.ndarray]) -> np.ndarray:
