@@ -9,6 +9,7 @@ from ctr_trainer.commands.experiment.checks import require_files
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import tensorflow_import
 
 if TYPE_CHECKING:  # At run time the functions import it, so that the help appears immediately.
     from ctr_trainer.features.spec import FeatureSpec
@@ -89,7 +90,8 @@ def run(flags: ConvertFlags) -> None:
     spec = FeatureSpec.load(flags.feature_spec or _default_spec(flags.format))
     if flags.input and flags.engine == "local":
         require_files(flags.input)
-    from ctr_trainer.data.conversion.convert import convert  # It imports TensorFlow, which takes seconds.
+    tensorflow_import.load()
+    from ctr_trainer.data.conversion.convert import convert
 
     if flags.encoding:
         if flags.format != "csv":
@@ -128,6 +130,7 @@ def _infer(flags: ConvertFlags) -> None:
         if getattr(flags, name) not in ("", "none", False):
             raise UserError(f"--infer writes a feature spec and converts nothing, so it does not take --{name}")
     require_files(flags.input)
+    tensorflow_import.load()
     from ctr_trainer.data.conversion.infer import infer
 
     spec = infer(

@@ -23,6 +23,7 @@ from ctr_trainer.settings.by_flag import replaced
 from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import tensorflow_import
 
 if TYPE_CHECKING:
     from ctr_trainer.data.source import Source
@@ -45,6 +46,7 @@ def run(
     pairs, model_dir = pairs_of(values), experiment.model.model_dir
     require_model(experiment.model)
 
+    tensorflow_import.load()
     from ctr_trainer.checkpoint import checkpoint as checkpoints
     from ctr_trainer.checkpoint import retention
     from ctr_trainer.checkpoint.model_directory import features_path, one_job, trained_features

@@ -72,6 +72,7 @@ def run(
     if use.output and path_of(use.output).suffix != ".json":
         raise UserError(f"--output={use.output}: evaluate writes JSON; name a FILE.json, or leave it out: --output=")
 
+    tensorflow_import.load()
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, pin_cores=True, flags=alike(experiment))
@@ -85,7 +86,6 @@ def run(
         limits = data.batch_size, metrics, experiment.run.threads, experiment.stream.max_bad_rows
         results = evaluate_saved_model(use.saved_model, use.format, sources, *limits)
     else:
-        tensorflow_import.load()
         from ctr_trainer.commands.experiment.build import open_trained, reader
         from ctr_trainer.commands.experiment.open_source import open_source
         from ctr_trainer.data.moved import moved

@@ -14,6 +14,7 @@ from ctr_trainer.commands.experiment.checks import require_model
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import tensorflow_import
 
 POSITIONAL = "FEATURE VALUE [FEATURE VALUE...]"
 GROUPS = (Experiment, TrainedModelFlags)
@@ -29,6 +30,7 @@ def run(values: list[str], given: frozenset[str], experiment: Experiment, use: T
     pairs, model_dir = pairs_of(values), experiment.model.model_dir
     require_model(experiment.model)
 
+    tensorflow_import.load()
     from ctr_trainer.checkpoint.model_directory import find_checkpoint, trained_features
     from ctr_trainer.checkpoint.values import rows_of, values_of
     from ctr_trainer.ranks import distributed

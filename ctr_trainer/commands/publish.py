@@ -14,6 +14,7 @@ from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import RedisFiles
+from ctr_trainer.system.processes import tensorflow_import
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,7 @@ def publish_checkpoint(
 
     import contextlib
 
+    tensorflow_import.load()
     from ctr_trainer.commands.experiment.build import open_trained
     from ctr_trainer.live.publication.delivery import Delivery
     from ctr_trainer.live.publication.from_checkpoint import write_publication

@@ -4,6 +4,7 @@ import tempfile
 
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.command_flags import ScoreFlags
+from ctr_trainer.system.processes import tensorflow_import
 
 GROUPS = (ScoreFlags,)
 EXAMPLES = (
@@ -30,6 +31,7 @@ def run(flags: ScoreFlags) -> None:
     with temporary_directory() as place:
         before, tempfile.tempdir = tempfile.tempdir, place  # TensorFlow also writes files when it traces functions.
         try:
+            tensorflow_import.load()
             import tensorflow as tf
 
             from ctr_trainer.live.scoring.server import serve

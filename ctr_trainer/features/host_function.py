@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ctr_trainer.system.processes import tensorflow_import
+
 
 def host_function(compute: Callable[..., Any], *shapes: Sequence[int | None]) -> Callable[..., Any]:
     """Makes a function of arrays from `compute`, a function of string tensors of these shapes.
@@ -12,7 +14,8 @@ def host_function(compute: Callable[..., Any], *shapes: Sequence[int | None]) ->
     The function has its own graph and session, so it works within any graph, with eager execution on or off, and in
     several threads at the same time.
     """
-    import tensorflow as tf  # It takes seconds to import.
+    tensorflow_import.load()
+    import tensorflow as tf
 
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
         inputs = [tf.compat.v1.placeholder(tf.string, shape) for shape in shapes]
