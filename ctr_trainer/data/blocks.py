@@ -94,7 +94,7 @@ Block = Callable[[list[BadRow]], Chunk]
 class Encoded:
     """An encoded column of the data set, and its bad rows.
 
-    `column` is a pa.Array, or for a single-valued text feature the `hashing.Values` that are still to be hashed to it.
+    `column` is a pa.Array, or for a single-valued text feature the `hashing.Unhashed` of its keys.
     `bad` is bool[n], whether each row is invalid, or None if all are valid; `expected` describes a valid value, and
     `cure` is advice for the message. `weights` are those of a bag's values, list<float32>. `lengths`, int[n], are the
     numbers of values in each row's list before truncation to `max_length`. `odd` is a value that looks like several, as

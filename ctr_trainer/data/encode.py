@@ -13,7 +13,7 @@ from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.typed import is_text
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import SparseFeature
-from ctr_trainer.features.hashing import Values, keys_of_columns
+from ctr_trainer.features.hashing import Unhashed, keys_of_columns
 from ctr_trainer.features.spec import FeatureSpec
 
 
@@ -65,7 +65,7 @@ class Encoder:
         Each row that is left out is added to `bad_rows`; the lengths and odd values of lists are added to `observed`.
         """
         table = lookups.joined(chunk.table, self._spec)
-        columns: dict[str, pa.Array | Values] = {}
+        columns: dict[str, pa.Array | Unhashed] = {}
         lengths: dict[str, np.ndarray] = {}
         good = np.ones(len(table), bool)
         for name, (column, encode, what) in self._jobs.items():
@@ -90,9 +90,9 @@ class Encoder:
         return whole if good.all() else whole.filter(pa.array(good))
 
 
-def hashed(columns: Mapping[str, pa.Array | Values]) -> dict[str, pa.Array]:
+def hashed(columns: Mapping[str, pa.Array | Unhashed]) -> dict[str, pa.Array]:
     """Returns the columns, with the keys of those that are still to be hashed. One call hashes all of them."""
-    values = {name: column for name, column in columns.items() if isinstance(column, Values)}
+    values = {name: column for name, column in columns.items() if isinstance(column, Unhashed)}
     keys = map(pa.array, keys_of_columns([*values.values()]) if values else ())
     return {**columns, **dict(zip(values, keys, strict=True))}
 
@@ -121,7 +121,7 @@ def _single(values: pa.Array, feature: SparseFeature) -> Encoded:
         expected = times.expected(feature.derive)
     else:
         bad, expected = encoders.not_utf8(values), "UTF-8 text"
-    return Encoded(Values(feature.slot, values, feature.missing_has_row), bad, expected)
+    return Encoded(Unhashed(feature.slot, values, feature.missing_has_row), bad, expected)
 
 
 def _weight(values: pa.Array) -> Encoded:

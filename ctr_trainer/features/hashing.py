@@ -42,10 +42,10 @@ def keys(slot: str, values: pa.Array | pa.ChunkedArray, missing_has_key: bool = 
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
-    return keys_of_columns([Values(slot, values, missing_has_key)])[0]
+    return keys_of_columns([Unhashed(slot, values, missing_has_key)])[0]
 
 
-class Values(NamedTuple):
+class Unhashed(NamedTuple):
     """A column to hash, see `keys`."""
 
     slot: str
@@ -53,7 +53,7 @@ class Values(NamedTuple):
     missing_has_key: bool = True
 
 
-def keys_of_columns(columns: Sequence[Values]) -> list[np.ndarray]:
+def keys_of_columns(columns: Sequence[Unhashed]) -> list[np.ndarray]:
     """Computes the `keys` of several columns. For few rows, this is faster than one call of `keys` per column."""
     places, texts = [], []
     for slot, values, _ in columns:
