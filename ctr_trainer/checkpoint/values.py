@@ -47,8 +47,9 @@ def values_of(features: TrainedFeatures, pairs: Iterable[tuple[str, str]]) -> li
             hint = did_you_mean(name, by_name)
             raise UserError(f"{name}: the model has no such sparse feature; it has {', '.join(by_name)}{hint}")
         text = pa.array([value.encode()])
-        keys = hashing.keys(feature.slot, text)
-        if not feature.combiner:  # Otherwise it is one of the values of a list.
+        if feature.combiner:  # It is one of the values of a list.
+            keys = hashing.keys(feature.slot, text)
+        else:
             encoded = encode.encoding(feature)(text)
             if encoded.bad is not None:
                 raise UserError(f"{name} {value}: expected {encoded.expected}")

@@ -183,16 +183,19 @@ class Lookup:
         if gradient is not None or fields is not None:
             flat = _flat(np.zeros(shape, np.float32) if gradient is None else gradient, shape)
             of_features = self._positions, self._features, self._columns, out
-            if self._features and fields is not None:
-                sums = _flat(fields[0], (self._examples, dim + 1))
-                lookup_kernels.sum_spread_fields(flat, sums, _flat(fields[1], shape), *of_features)
-            elif self._features:
-                lookup_kernels.sum_spread(flat, *of_features)
-            for positions, splits, shares, column in self._bags:
-                of_bag = flat[column :: self._columns]
-                if fields is not None:
-                    of_bag = of_bag + fields[0][:, :dim] + 2 * fields[0][:, dim:] * fields[1][:, column]
-                lookup_kernels.sum_pool(np.ascontiguousarray(of_bag), positions, splits, shares, 0, 1, out)
+            if fields is None:
+                if self._features:
+                    lookup_kernels.sum_spread(flat, *of_features)
+                for positions, splits, shares, column in self._bags:
+                    lookup_kernels.sum_pool(flat, positions, splits, shares, column, self._columns, out)
+            else:
+                sums, summed = _flat(fields[0], (self._examples, dim + 1)), _flat(fields[1], shape)
+                if self._features:
+                    lookup_kernels.sum_spread_fields(flat, sums, summed, *of_features)
+                for positions, splits, shares, column in self._bags:
+                    own = slice(column, None, self._columns)
+                    of_bag = flat[own] + sums[:, :dim] + 2 * sums[:, dim:] * summed[own]
+                    lookup_kernels.sum_pool(of_bag, positions, splits, shares, 0, 1, out)
         sequences = sequences or [None] * len(self._sequences)
         for (positions, splits, length), its_gradient in zip(self._sequences, sequences, strict=True):
             if its_gradient is not None:
