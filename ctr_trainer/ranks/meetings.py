@@ -98,10 +98,10 @@ class StopSignals:
             yield
         finally:
             signal.set_wakeup_fd(before)
+            if self._is_ignored_after:
+                handlers[signal.SIGTERM] = signal.SIG_IGN  # At once: between two handlers a signal would find neither.
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-            if self._is_ignored_after:
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.close(write)
 
     def hand_to(self, request: StopRequest, grace_secs: float) -> None:

@@ -1,9 +1,28 @@
 """The steps after which all ranks meet, by a clock that only the test moves. The ranks are threads."""
 
+import subprocess
+import sys
+
 import pytest
 
 from ctr_trainer.ranks.meetings import NOTHING, Meetings, StopRequest, Told
 from tests.metrics.ranks import Ranks
+
+# Gets SIGTERM after each change of a handler while it leaves the block that handles signals.
+_LEAVES = """
+import os, signal
+from ctr_trainer.ranks.meetings import StopSignals
+
+def and_get_a_signal(number, handler, change=signal.signal):
+    change(number, handler)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+signals = StopSignals(lambda *_: None, lambda: False, is_ignored_after=True)
+signals.is_saved = True
+with signals.handled():
+    signal.signal = and_get_a_signal
+print("left")
+"""
 
 
 def _meet(seconds_of_step, steps, most_steps=None, over_after=None, signals=()):
@@ -72,3 +91,9 @@ def test_the_first_signal_counts(signals):
     for signal in signals:
         request.ask(signal)
     assert request.asked == 15
+
+
+def test_a_signal_ends_no_process_that_has_reported_its_end():
+    """horovodrun sends SIGTERM to the other ranks when the first one ends, at any moment of their own ends."""
+    ended = subprocess.run([sys.executable, "-c", _LEAVES], stdout=subprocess.PIPE, text=True, timeout=300)
+    assert (ended.returncode, ended.stdout) == (0, "left\n")
