@@ -55,11 +55,17 @@ def of_rows(inputs: RawInputs, rows: object, limits: ScoreLimits, context: Mappi
     if not isinstance(rows, list) or not rows:
         raise RequestRefused(f'"{key}": expected a list of {what}s, as [{{"column": value, ...}}]')
     _check_count(len(rows), limits, what)
-    _check_names(inputs, shared, (_object(each, f"{what} {place}") for place, each in enumerate(rows)), where)
-    blocks = [
-        block_of(kind, {f.name: [*map(operator.itemgetter(f.name), rows)] for f in kind}, limits.max_list_length, where)
-        for kind in _own(inputs, shared)
-    ]
+    names = [f.name for f in inputs.columns if f.name not in shared]
+    take = operator.itemgetter(*names, *names[:1]) if names else dict.values  # With one name, it returns no tuple.
+    try:
+        values = [*map(take, rows)]
+        has_others = {*map(len, rows)} != {len(names)}
+    except (KeyError, TypeError):
+        has_others = True
+    if shared or has_others:  # Otherwise, each row has exactly these names.
+        _check_names(inputs, shared, (_object(each, f"{what} {place}") for place, each in enumerate(rows)), where)
+    given = dict(zip(names, zip(*values, strict=True), strict=False))
+    blocks = [block_of(kind, given, limits.max_list_length, where) for kind in _own(inputs, shared)]
     return _examples(inputs, len(rows), shared, blocks, limits)
 
 
