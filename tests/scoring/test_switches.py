@@ -1,4 +1,5 @@
 import contextlib
+import functools
 import time
 
 import numpy as np
@@ -9,6 +10,7 @@ from ctr_trainer.live.scoring import request_forms
 from ctr_trainer.live.scoring.served_model import ServedModel
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
+from tests.scoring.conftest import Client, running
 
 
 @pytest.fixture
@@ -48,6 +50,31 @@ def test_towers_of_one_graph_share_two_sessions_until_another_graph_comes(small_
     for tower in former:
         with pytest.raises(RuntimeError, match="closed"):
             tower._session.run([])
+
+
+class _Unawaited:
+    """A reader that opens a publication before newer records come, and does not notice them while it waits."""
+
+    def __init__(self, url, publish):
+        self._reader = open_reader(url)
+        publish()
+
+    def __getattr__(self, name):
+        return getattr(self._reader, name)
+
+    def await_newer(self, seconds, ended):
+        ended.wait(seconds)
+        return False
+
+
+def test_a_server_loads_the_records_that_came_while_it_loaded_before_it_is_ready(publishing, tmp_path):
+    def publish():
+        for number in (1, 0, 1):
+            publishing.publish(number)
+
+    reader = functools.partial(_Unawaited, publish=publish)
+    with running(tmp_path, reader=reader, refresh_secs=3600.0) as server, contextlib.closing(Client(server.port)) as c:
+        assert c.ask("/healthz")[1]["epoch"] == 3
 
 
 def test_a_refresh_pauses_between_its_parts_so_that_requests_are_answered(publishing, model, monkeypatch):

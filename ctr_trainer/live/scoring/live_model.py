@@ -1,5 +1,6 @@
 """The model of a scoring server. A thread waits for its publication, then for newer records."""
 
+import contextlib
 import gc
 import logging
 import threading
@@ -131,6 +132,11 @@ class LiveModel:
         reader = self._open_reader()
         try:
             model = ServedModel(reader)
+            with contextlib.suppress(UserError):  # `_refresh` reports it.
+                # Otherwise, the first requests would wait for the records that came meanwhile. The first of these needs
+                # a session of its own, which takes a second on a busy machine; then a second one may be newer.
+                if model.refresh():
+                    model.refresh()
             gc.collect()
             gc.freeze()  # A later collection would visit the objects of the graph, and halt all requests for 0.2 s.
             return model
