@@ -23,6 +23,7 @@ from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import tensorflow_import
 
 if TYPE_CHECKING:  # At run time the functions import what imports TensorFlow.
     from ctr_trainer.checkpoint.checkpoint import Checkpoint
@@ -65,6 +66,7 @@ def train(
 
     Caveat: one process trains on all cores. For several workers, GPUs or streams, start the command under `horovodrun`.
     """
+    tensorflow_import.load()
     from ctr_trainer.checkpoint.checkpoint import list_checkpoints
     from ctr_trainer.commands import train as command
 
@@ -178,6 +180,7 @@ class ClickModel:
         self, data: Any, settings: Mapping[str, Any], labels: bool = True
     ) -> Iterator[tuple["Estimator", "Checkpoint", "BatchReader"]]:
         """Yields (the Estimator, its checkpoint, the batches of the data in the order of the rows)."""
+        tensorflow_import.load()
         from ctr_trainer.commands.experiment.build import reader
 
         with temporary_directory() as work:
@@ -187,6 +190,7 @@ class ClickModel:
 
     def _opened(self, settings: Mapping[str, Any]) -> tuple[Experiment, "Estimator", "Checkpoint"]:
         """Returns (the experiment, the Estimator, its best or else last checkpoint) with settings by flag."""
+        tensorflow_import.load()
         from ctr_trainer.commands.experiment.build import open_trained
         from ctr_trainer.ranks import distributed
 

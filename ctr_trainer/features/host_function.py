@@ -1,5 +1,6 @@
 """Runs TensorFlow operations on strings in NumPy arrays, so that conversion and exported graphs compute the same."""
 
+import atexit
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ def host_function(compute: Callable[..., Any], *shapes: Sequence[int | None]) ->
         fetches = compute(*inputs)
     flat = tf.nest.flatten(fetches)
     session = tf.compat.v1.Session(graph=graph, config=calling_thread_config())
+    # The function may live as long as the process. At its end, TensorFlow would report that it cannot free the calls of
+    # an open session, because its own modules are gone.
+    atexit.register(session.close)
     run = prepared_call(session, [each.name for each in inputs], [each.name for each in flat])
     return lambda *given: tf.nest.pack_sequence_as(fetches, run(*(np.asarray(each, object) for each in given)))
 

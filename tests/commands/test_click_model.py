@@ -3,6 +3,8 @@
 import json
 import pickle
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +50,13 @@ def test_a_table_trains_a_model_that_predicts_evaluates_and_exports(model, tmp_p
     assert opened.export(tmp_path / "serving") == str(tmp_path / "serving")
     assert (tmp_path / "serving" / "saved_model.pb").exists()
     assert "tensorflow" not in capfd.readouterr().err
+
+
+def test_a_script_writes_only_what_it_prints(tmp_path):
+    pq.write_table(clicks(500), file := tmp_path / "clicks.parquet")
+    script = "import sys, ctr_trainer as ctr; model = ctr.train(sys.argv[1], epochs=1); model.evaluate(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", script, file], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_importance_names_what_the_clicks_depend_on(model):
