@@ -29,7 +29,7 @@ from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.meetings import StopRequest
 from ctr_trainer.settings.train_settings import check_plateau
 from ctr_trainer.system.files.staging import staged
-from ctr_trainer.system.messages.errors import ServiceLost, UserError
+from ctr_trainer.system.messages.errors import ServiceLost, UserError, followed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -106,7 +106,7 @@ class Estimator(TrainedModel):
                 self.last_training = self._train(job, hooks, evaluation)
                 return self
             except ServiceLost as error:
-                raise ServiceLost(f"{str(error).rstrip()}. {ending.resume_text()}") from None
+                raise ServiceLost(followed(str(error), ending.resume_text())) from None
             finally:
                 tf1.summary.FileWriterCache.clear()  # Closes the event files.
 

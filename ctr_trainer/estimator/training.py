@@ -30,7 +30,7 @@ from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.meetings import Meetings
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import Clock
-from ctr_trainer.system.messages.errors import ServiceLost, UserError
+from ctr_trainer.system.messages.errors import ServiceLost, UserError, followed
 
 _log = logging.getLogger(__name__)
 # Two steps of a quiet stream, which take seconds each, may pass until all ranks know of a signal.
@@ -130,7 +130,7 @@ class Training:
         except UserError as error:
             if not has_trained():
                 raise
-            raise UserError(f"{str(error).rstrip('.')}. {model_directory.resume_text(self.job.model_dir)}") from None
+            raise UserError(followed(str(error), model_directory.resume_text(self.job.model_dir))) from None
 
 
 @contextlib.contextmanager

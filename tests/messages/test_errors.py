@@ -88,3 +88,15 @@ def test_a_process_that_ends_by_an_outage_says_so_by_its_status(tmp_path):
 )
 def test_users_and_passwords_of_urls_are_masked(text, shown):
     assert str(UserError(text)) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("the disk is full.", "the disk is full. Start again"),
+        ("the disk is full", "the disk is full. Start again"),
+        ("it has ended; its log LOG ends with\n12:00 - count: 63  Max: 830463\n", None),
+    ],
+)
+def test_what_to_do_follows_a_message_and_does_not_continue_a_line_of_a_log(text, whole):
+    assert errors.followed(text, "Start again") == (whole or f"{text}Start again")

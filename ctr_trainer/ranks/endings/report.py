@@ -201,7 +201,7 @@ class EndReport:
                 text = unheard or first.message
                 if self.resume_text is not None and not self._is_complete:
                     with contextlib.suppress(Exception):  # It may fail with the same disk error that ends the job.
-                        text = f"{text}. {call_within(_RESUME_TEXT_SECONDS, self.resume_text)}"
+                        text = errors.followed(text, call_within(_RESUME_TEXT_SECONDS, self.resume_text))
                 self._say(text)
             return self._speaks
 

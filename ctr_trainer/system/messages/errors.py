@@ -52,6 +52,12 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(texts[:100]) + (f", ... ({len(texts):,} in all)" if len(texts) > 100 else "")
 
 
+def followed(text: str, sentence: str) -> str:
+    """Returns a message and a sentence after it, on a line of its own if the message ends with lines of a log."""
+    text = text.rstrip()
+    return f"{text}\n{sentence}" if "\n" in text else f"{text.rstrip('.')}. {sentence}"
+
+
 class UserError(Exception):
     """An error that the user can correct: a wrong flag, file or row, or a lost service.
 
