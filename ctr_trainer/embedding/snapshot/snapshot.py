@@ -240,6 +240,16 @@ def cold_files(files: Sequence[FileEntry]) -> dict[str, dict[str, FileEntry]]:
     return groups
 
 
+def rows_of_snapshots(files: Sequence[FileEntry]) -> dict[str, list[int]]:
+    """Returns how many rows of each table are in the files of each snapshot of a chain, the full one first."""
+    found: dict[str, dict[Any, int]] = {}
+    for entry in files:
+        if entry.get("kind", "full") in ("full", "delta"):
+            rows = found.setdefault(entry["table"], {})
+            rows[entry.get("snapshot")] = rows.get(entry.get("snapshot"), 0) + entry["rows"]
+    return {name: [*rows.values()] for name, rows in found.items()}
+
+
 def merged(
     path: AnyPath, files: Sequence[FileEntry], with_cold: bool = True
 ) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
@@ -250,6 +260,9 @@ def merged(
     `files` are the results of a store's `save` for a full snapshot, then for each of its deltas.
     """
     newer: dict[str, Index] = {}
+    for name, (_, *deltas) in rows_of_snapshots(files).items():
+        newer[name] = Index()
+        newer[name].reserve(sum(deltas))
     cold = list(cold_tables(path, files)) if with_cold else []
     held, configs = {table: Index() for table, *_ in cold}, dict[str, TableConfig]()
     base = files[0].get("snapshot") if files else None

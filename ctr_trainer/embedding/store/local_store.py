@@ -311,10 +311,9 @@ class LocalStore(Store):
         return True
 
     def _fill(self, path: AnyPath, files: Sequence[FileEntry], is_linked: bool) -> None:
-        for entry in files:
-            if entry.get("kind", "full") == "full":
-                with self._locked(entry["table"]) as table:
-                    table.reserve(entry["rows"] // self._place[1])
+        for name, rows in snapshot.rows_of_snapshots(files).items():
+            with self._locked(name) as table:
+                table.reserve(max(rows) // self._place[1])
         with tqdm.tqdm(desc="reading rows", unit=" rows", delay=1, disable=not sys.stderr.isatty()) as bar:
             for config, keys, stored in snapshot.merged(path, files, with_cold=not is_linked):
                 own = owned(keys, *self._place)
