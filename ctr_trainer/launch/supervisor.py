@@ -4,7 +4,6 @@ import collections
 import contextlib
 import logging
 import secrets
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
@@ -15,7 +14,8 @@ from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary,
 from ctr_trainer.ranks import meetings
 from ctr_trainer.ranks.endings import records
 from ctr_trainer.settings.command_flags import LaunchFlags
-from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
+from ctr_trainer.system.files.temporary import temporary_directory
+from ctr_trainer.system.messages.errors import StoppedInOrder, UserError, followed
 from ctr_trainer.system.processes import child, reach
 
 _log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Supervisor:
         # Workers for the next restart have imported all modules and wait, which halves the time of a restart.
         self._standby: Attempt | None = None
         self._job = secrets.token_hex(16)
-        self._errors = tempfile.TemporaryDirectory(prefix="ctr_trainer-errors-")
+        self._errors = ""  # The directory to which the workers write why they end.
 
     def run(self) -> None:
         """Runs the training to its end; call it in the main thread.
@@ -96,7 +96,11 @@ class Supervisor:
         have ended because of SIGTERM or SIGINT.
         """
         summary, saved = summary_stamp(self._model_dir), Saved.newest(self._model_dir) or Saved()
-        with child.handling_signals(self._take_signal), self._errors, contextlib.closing(self):
+        with (
+            child.handling_signals(self._take_signal),
+            temporary_directory() as self._errors,
+            contextlib.closing(self),
+        ):
             placed = self._wait_for_slots(self._flags.np)
             while True:
                 attempt = self._take_standby(placed) or self._start(placed)
@@ -105,7 +109,7 @@ class Supervisor:
                 if ending.kind is Kind.FINISHED:
                     break
                 if ending.kind is not Kind.CHANGED and (why_not := self._patience.why_not(ending)):
-                    raise UserError(f"{ending.reason.rstrip('.')}. {why_not}")
+                    raise UserError(followed(ending.reason, why_not))
                 if ending.rank is not None and len(attempt.hosts) > 1:
                     name = host_of(attempt.hosts, ending.rank)
                     self._failures[name] += 1
@@ -142,7 +146,7 @@ class Supervisor:
     def _start(self, hosts: tuple[Host, ...], waits: bool = False) -> Attempt:
         """Returns an `Attempt`. If its workers wait, its name contains the number of the next restart."""
         name = f"{self._job}.{len(self._restarts) + waits}"
-        return Attempt(name, hosts, self._command, self._flags, self._environment, self._errors.name, waits)
+        return Attempt(name, hosts, self._command, self._flags, self._environment, self._errors, waits)
 
     def _watch(self, attempt: Attempt, reached: Reached) -> Ending:
         """Waits until all processes of the attempt on this host have ended, and returns the `Ending`."""
