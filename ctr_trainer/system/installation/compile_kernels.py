@@ -10,8 +10,6 @@ kernels are compiled at their first call.
 import importlib
 import pathlib
 
-from ctr_trainer.system.processes import tensorflow_import
-
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _MARKS = "@numba.njit(", "@kernel("
 
@@ -26,7 +24,6 @@ def modules() -> list[str]:
 
 def main() -> None:
     """Compiles the kernels by importing all modules that have kernels."""
-    tensorflow_import.load()
     for name in modules():
         importlib.import_module(name)
 
