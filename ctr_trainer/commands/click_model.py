@@ -101,6 +101,7 @@ class ClickModel:
     """
 
     def __init__(self, model_dir: str, temporary: "tempfile.TemporaryDirectory[str] | None" = None) -> None:
+        tensorflow_import.load()  # Each method needs it.
         self.model_dir, self._temporary = model_dir, temporary
 
     def __repr__(self) -> str:
@@ -180,7 +181,6 @@ class ClickModel:
         self, data: Any, settings: Mapping[str, Any], labels: bool = True
     ) -> Iterator[tuple["Estimator", "Checkpoint", "BatchReader"]]:
         """Yields (the Estimator, its checkpoint, the batches of the data in the order of the rows)."""
-        tensorflow_import.load()
         from ctr_trainer.commands.experiment.build import reader
 
         with temporary_directory() as work:
@@ -190,7 +190,6 @@ class ClickModel:
 
     def _opened(self, settings: Mapping[str, Any]) -> tuple[Experiment, "Estimator", "Checkpoint"]:
         """Returns (the experiment, the Estimator, its best or else last checkpoint) with settings by flag."""
-        tensorflow_import.load()
         from ctr_trainer.commands.experiment.build import open_trained
         from ctr_trainer.ranks import distributed
 
