@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,13 +30,10 @@ from ctr_trainer.system.messages.errors import UserError
 _READERS, _LEAST_READ = 32, 16
 _READ_AT_ONCE = 64  # So few rows that they are read without a queue; they left memory a moment ago.
 INDEX_BYTES_PER_ROW = 2.7  # 2 of the filter; the rest, of the index of blocks, was measured with rows of 156 bytes.
-# The share of the memory in which RocksDB collects rows before it writes a file, and its upper bound in bytes.
-_BUFFER_SHARE, _MOST_BUFFER = 1 / 16, 64 << 20
-_MOST_FULL_BUFFERS, _MOST_FILES, _BETWEEN_LOOKS = 1, 30, 0.005  # Of rows, not yet in files; to merge; and seconds.
+_MOST_FULL_BUFFERS, _MOST_FILES, _BETWEEN_LOOKS = 1, 30, 0.005  # Of removals; files to merge; and seconds.
 _MOST_FETCHED = 1 << 20  # Rows that were fetched and not taken.
-_WRITTEN_TOGETHER = 64  # Rows: RocksDB's wheel holds Python's lock while it writes, 2 us a row.
 _SWEPT_ROWS = 1 << 12  # Rows that `sweep` returns.
-_ABSENT = b""
+_UNREAD = b""
 # The figures of a table with rows on disk: the rows that are only there, their files, the memory of their index, and
 # the keys since the start that lookups asked the table for, that were sought on disk, and that were there.
 STATS = ("disk_rows", "disk_bytes", "disk_index_bytes", "looked_up", "disk_reads", "disk_found")
@@ -117,7 +114,7 @@ class ColdRows:
 
         Raises UserError: the package rocksdict is missing, or the directory cannot be used.
         """
-        self._row_bytes, self._memory, self._place = row_bytes, disk.memory, disk.directory
+        self._row_bytes, self._place = row_bytes, disk.directory
         self._stack = contextlib.ExitStack()
         try:
             os.makedirs(disk.directory, exist_ok=True)
@@ -129,9 +126,9 @@ class ColdRows:
         self._writer = concurrent.futures.ThreadPoolExecutor(1, "cold rows written")
         self._stack.callback(self._writer.shutdown)
         self._writing: concurrent.futures.Future[None] | None = None
-        self._leaving = dict[int, int](), b""  # The places by key in the rows that `_writing` writes, and these rows.
-        self._guard, self._fetched = threading.Lock(), dict[int, bytes]()
-        self._written = list[list[Set[int]]]()  # For each running `fetch`, the keys that were written meanwhile.
+        self._leaving = self._nothing = np.empty(0, np.uint64), np.empty((0, row_bytes + 8), np.uint8)  # See `_write`.
+        self._guard, self._fetched = threading.Lock(), dict[int, bytes | None]()  # None for a key that is not here.
+        self._written = list[list[np.ndarray]]()  # For each running `fetch`, the `ordered` keys written meanwhile.
         self._checked, self._saved, self._links = dict[str, tuple[int, int]](), dict[str, Path](), 0
         self.count = self.looked_up = self.reads = self.found = 0
         self._db: Any = None
@@ -141,19 +138,22 @@ class ColdRows:
 
     def fetch(self, keys: np.ndarray) -> None:
         """Reads the rows of keys, int64[n], that a later `read` then finds without a wait for the disk."""
-        written = list[Set[int]]()
+        if not self.count:
+            return
+        written, values = list[np.ndarray](), list[bytes | None]()
         with self._guard:
-            wanted = [key for key in keys.tolist() if key not in self._fetched] if self.count else []
+            known = np.fromiter(map(self._fetched.__contains__, keys.tolist()), np.bool_, len(keys))
             self._written.append(written)
-        values = list[bytes]()
+        wanted = keys[~known]
         try:
             values = self._read(wanted)
         finally:
             with self._guard:
                 self._written = [each for each in self._written if each is not written]
-                new = dict(zip(wanted, values, strict=False))
-                for keys_written in written:
-                    new = {key: value for key, value in new.items() if key not in keys_written}
+                new = dict(zip(wanted.tolist(), values, strict=False))
+                for order in written:
+                    for key in wanted[_places(order, wanted) >= 0].tolist():
+                        new.pop(key, None)
                 self._fetched |= new
                 for key in list(itertools.islice(self._fetched, max(len(self._fetched) - _MOST_FETCHED, 0))):
                     del self._fetched[key]
@@ -167,23 +167,25 @@ class ColdRows:
             return self._unpacked([])
         asked = keys.tolist()
         with self._guard:
-            values = [*map(self._fetched.pop, asked, itertools.repeat(None))]
-        missing = [at for at, value in enumerate(values) if value is None]
-        for at, value in zip(missing, self._read([asked[at] for at in missing]), strict=True):
+            values = [*map(self._fetched.pop, asked, itertools.repeat(_UNREAD))]
+        missing = [at for at, value in enumerate(values) if value is _UNREAD]
+        for at, value in zip(missing, self._read(keys[missing]), strict=True):
             values[at] = value
         return self._unpacked(values)
 
     def write(self, keys: np.ndarray, rows: np.ndarray, use: np.ndarray) -> None:
         """Writes rows, uint8[n, row_bytes], with their use, uint32[2, n]; from now on they are only here."""
+        if not len(keys):
+            return
+        order = rocks.ordered(keys)
+        by_order = np.argsort(order)
         packed = np.empty((len(keys), self._row_bytes + 8), np.uint8)
-        packed[:, : self._row_bytes] = rows
-        packed[:, self._row_bytes :] = np.ascontiguousarray(use.T).view(np.uint8)
-        places = dict(zip(keys.tolist(), range(len(keys)), strict=True))
+        packed[:, : self._row_bytes] = rows[by_order]
+        packed[:, self._row_bytes :] = np.ascontiguousarray(use.T[by_order]).view(np.uint8)
         self._finish_writing()
-        data = packed.tobytes()
-        self._leaving = places, data
-        self._drop(places.keys())
-        self._writing = self._writer.submit(self._write, keys.tobytes(), data)
+        self._leaving = order[by_order], packed
+        self._drop(order[by_order])
+        self._writing = self._writer.submit(self._write)
         self.count += len(keys)
 
     def remove(self, keys: np.ndarray) -> np.ndarray:
@@ -204,7 +206,7 @@ class ColdRows:
         with rocks.told(self._place):
             self._wait_for_files()
             self._db.write(batch)
-        self._drop({*keys.tolist()})
+        self._drop(np.sort(rocks.ordered(keys)))
 
     def clear(self) -> None:
         """Removes all rows."""
@@ -255,7 +257,7 @@ class ColdRows:
             return
         for at in range(0, len(keys), rocks.BLOCK_ROWS):
             asked = keys[at : at + rocks.BLOCK_ROWS]
-            there, rows, _ = self._unpacked(self._read(asked.tolist()))
+            there, rows, _ = self._unpacked(self._read(asked))
             yield asked[there], rows
 
     def sweep(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -283,39 +285,37 @@ class ColdRows:
     def _close(self) -> None:
         with contextlib.suppress(UserError):
             self._finish_writing()
-        self._writing, self._leaving = None, ({}, b"")
+        self._writing, self._leaving = None, self._nothing
         with contextlib.suppress(Exception):  # It first writes the rows to a file, for which the disk may be too full.
             self._db.close()
         self._db = None  # What is open would keep the files.
 
     def _open(self) -> None:
         self._rocksdict = rocks.rocksdict()
-        buffer = int(min(max(self._memory * _BUFFER_SHARE, rocks.LEAST_BUFFER), _MOST_BUFFER))
         with rocks.told(self._place):
-            options = rocks.options(self._rocksdict, buffer, rocks.is_direct(self._directory))
-            self._db = rocks.opened(self._directory / "rows", options)
+            self._options = rocks.options(self._rocksdict, rocks.is_direct(self._directory))
+            self._db = rocks.opened(self._directory / "rows", self._options)
             writing = self._rocksdict.WriteOptions()
             writing.disable_wal = True  # After a kill, a training resumes from a checkpoint.
             self._db.set_write_options(writing)
 
-    def _drop(self, keys: Set[int]) -> None:
-        """Drops what running and past calls of `fetch` have read of keys whose rows on disk are out of date now."""
+    def _drop(self, order: np.ndarray) -> None:
+        """Drops what running and past calls of `fetch` have read of sorted `ordered` keys, whose rows changed since."""
         with self._guard:
             for each in self._written:
-                each.append(keys)
-            for key in self._fetched.keys() & keys:
+                each.append(order)
+            fetched = np.fromiter(self._fetched, np.int64, len(self._fetched))
+            for key in fetched[_places(order, fetched) >= 0].tolist():
                 del self._fetched[key]
 
-    def _write(self, names: bytes, data: bytes) -> None:
-        width = self._row_bytes + 8
+    def _write(self) -> None:
+        """Writes the rows of `_leaving`, (uint64[n] `ordered` keys, uint8[n, row_bytes + 8]), to a file."""
+        file = str(self._directory / f"leaving{rocks.ROWS_FILE}")
         with rocks.told(self._place):
-            for first in range(0, len(names) // 8, _WRITTEN_TOGETHER):
-                batch = self._rocksdict.WriteBatch(raw_mode=True)
-                for at in range(first, min(first + _WRITTEN_TOGETHER, len(names) // 8)):
-                    batch.put(names[8 * at : 8 * at + 8], data[width * at : width * at + width])
-                self._wait_for_files()
-                self._db.write(batch)
-        self._leaving = {}, b""
+            rocks.write_file(file, self._options, *self._leaving)
+            self._wait_for_files()
+            rocks.move_files(self._db, [file])
+        self._leaving = self._nothing
 
     def _finish_writing(self) -> None:
         """Waits until all rows are in the database; raises UserError if they could not be written."""
@@ -339,19 +339,15 @@ class ColdRows:
                 raise Exception(f"its files cannot be written: {why[-1] if why else 'see LOG there'}")
             time.sleep(_BETWEEN_LOOKS)
 
-    def _read(self, keys: list[int]) -> list[bytes]:
-        """Returns the value of each key on disk or on its way there, `_ABSENT` for a key that is not there."""
-        (places, data), width = self._leaving, self._row_bytes + 8
-        if places and not places.keys().isdisjoint(keys):
-            values = iter(self._read_database([key for key in keys if key not in places]))
-            found = [places.get(key, -1) for key in keys]
-            return [data[width * at : width * at + width] if at >= 0 else next(values) for at in found]
-        return self._read_database(keys)
+    def _read(self, keys: np.ndarray) -> list[bytes | None]:
+        """Returns the value of each key on disk or on its way there, None for a key that is not there."""
+        order, packed = self._leaving
+        places = _places(order, keys)
+        values = iter(self._read_database(keys[places < 0]))
+        return [packed[at].tobytes() if at >= 0 else next(values) for at in places.tolist()]
 
-    def _read_database(self, keys: list[int]) -> list[bytes]:
-        if not keys:
-            return []
-        names = np.array(keys, np.int64).tobytes()
+    def _read_database(self, keys: np.ndarray) -> list[bytes | None]:
+        names = keys.tobytes()
         is_queued = len(keys) > _READ_AT_ONCE
         size = max(-(-len(keys) // _READERS), _LEAST_READ) if is_queued else _READ_AT_ONCE
         parts = [
@@ -360,10 +356,10 @@ class ColdRows:
         ]
         with rocks.told(self._place):
             answers = (self._readers.map if is_queued else map)(self._db.get, parts)
-            values = [value or _ABSENT for part in answers for value in part]
+            values = [*itertools.chain.from_iterable(answers)]
         with self._guard:
             self.reads += len(values)
-            self.found += sum(map(bool, values))
+            self.found += len(values) - values.count(None)
         return values
 
     def _unpacked(self, values: Sequence[bytes | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -376,3 +372,11 @@ class ColdRows:
         """Returns (rows, use) of uint8[n, row_bytes + 8]."""
         use = np.ascontiguousarray(packed[:, self._row_bytes :]).view(np.uint32)
         return packed[:, : self._row_bytes], use.T
+
+
+def _places(order: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Returns int64[n], the places of the keys in sorted `ordered` keys, uint64[m]; -1 for other keys."""
+    wanted = rocks.ordered(keys)
+    places = np.searchsorted(order, wanted)
+    places[places == len(order)] = -1
+    return np.where(order[places] == wanted, places, -1) if len(order) else places

@@ -20,9 +20,10 @@ from ctr_trainer.system.messages.errors import UserError, reason
 _BLOCK_BYTES = 4096  # What a disk reads at once.
 _BITS_PER_KEY = 16  # Of the Bloom filters: of 1,000 unknown keys, one costs a read in each of a few sorted runs.
 _CACHED_BYTES = 8 << 20  # Of blocks that were read. A row that was read is in memory, so it is not read again soon.
-LEAST_BUFFER = 1 << 16  # Bytes of rows that are collected before a file is written.
+_BUFFER_BYTES = 1 << 20  # Of removals that are collected before a file is written.
 BLOCK_ROWS = 1 << 15  # Rows that are yielded at once.
 _FILE_ROWS = 1 << 19  # Rows of a file that `rewrite` writes.
+_WRITTEN_TOGETHER = 1 << 12  # Rows.
 _RESTART = "restart to continue from the last checkpoint"
 _SPACE = f"free some space there, or name another table_dir, then {_RESTART}"
 _AGAIN = "free some space there, then give the same command again"
@@ -59,9 +60,7 @@ def rewrite(files: Mapping[str, Path], without: np.ndarray, directory: LocalPath
             drafts = _write_files(source, without, place, new)
             with contextlib.closing(opened(os.path.join(place, "new"), new)) as database:
                 if drafts:
-                    moving = module.IngestExternalFileOptions()
-                    moving.set_move_files(True)
-                    database.ingest_external_file(drafts, moving)
+                    move_files(database, drafts)
                 linked = LocalPath(place, "linked")
                 module.Checkpoint(database).create_checkpoint(str(linked))
             return [(linked / name).rename(directory / f"{prefix}{name}") for name in linked.files()]
@@ -75,13 +74,35 @@ def _write_files(source: Any, without: np.ndarray, place: str, new: Any) -> list
             bar.update(len(keys))
             if (kept := np.flatnonzero(~np.isin(keys, without))).size:
                 drafts.append(os.path.join(place, f"{len(drafts)}{ROWS_FILE}"))
-                writer = rocksdict().SstFileWriter(new)
-                writer.open(drafts[-1])
-                names, data, width = keys[kept].tobytes(), packed[kept].tobytes(), packed.shape[1]
-                for at in range(len(kept)):
-                    writer[names[8 * at : 8 * at + 8]] = data[width * at : width * at + width]
-                writer.finish()
+                write_file(drafts[-1], new, ordered(keys[kept]), packed[kept])
     return drafts
+
+
+def ordered(keys: np.ndarray) -> np.ndarray:
+    """Returns uint64[n] in whose order a database has its keys, int64[n]: that of their bytes."""
+    return keys.byteswap().view(np.uint64)
+
+
+def write_file(file: str, new: Any, order: np.ndarray, packed: np.ndarray) -> None:
+    """Writes rows, uint8[n, bytes], by their sorted `ordered` keys to a file for a database with the options `new`.
+
+    Without the database's buffer of rows, this takes 0.7 instead of 2.7 us of a core per row.
+    """
+    writer, width = rocksdict().SstFileWriter(new), packed.shape[1]
+    writer.open(file)
+    for first in range(0, len(order), _WRITTEN_TOGETHER):
+        names = order[first : first + _WRITTEN_TOGETHER].byteswap().tobytes()
+        data = packed[first : first + _WRITTEN_TOGETHER].tobytes()
+        for at in range(len(names) // 8):
+            writer[names[8 * at : 8 * at + 8]] = data[width * at : width * at + width]
+    writer.finish()
+
+
+def move_files(database: Any, files: list[str]) -> None:
+    """Moves files, whose keys are distinct, into a database; their rows replace those that it has."""
+    moving = rocksdict().IngestExternalFileOptions()
+    moving.set_move_files(True)
+    database.ingest_external_file(files, moving)
 
 
 @contextlib.contextmanager
@@ -142,8 +163,8 @@ def is_direct(directory: LocalPath) -> bool:
     return False
 
 
-def options(module: ModuleType, buffer: int = LEAST_BUFFER, is_direct: bool = False) -> Any:
-    """Returns the options of a database that collects `buffer` bytes of rows before it writes a file."""
+def options(module: ModuleType, is_direct: bool = False) -> Any:
+    """Returns the options of a database."""
     table = module.BlockBasedOptions()
     table.set_bloom_filter(_BITS_PER_KEY, False)
     table.set_block_size(_BLOCK_BYTES)
@@ -154,7 +175,7 @@ def options(module: ModuleType, buffer: int = LEAST_BUFFER, is_direct: bool = Fa
     found.set_block_based_table_factory(table)
     found.set_compression_type(module.DBCompressionType.none())  # Weights do not compress.
     found.set_compaction_style(module.DBCompactionStyle.universal())
-    found.set_write_buffer_size(buffer)
+    found.set_write_buffer_size(_BUFFER_BYTES)
     found.set_max_write_buffer_number(4)  # `ColdRows` waits itself while more than one is full.
     found.set_max_background_jobs(2)
     found.set_level_zero_slowdown_writes_trigger(1 << 30)  # `ColdRows` waits itself.
