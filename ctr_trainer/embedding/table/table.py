@@ -25,7 +25,7 @@ _STEP_BLOCK = 2048
 _MORE_BYTES_OF_A_ROW = 32  # Besides its floats, in memory: its key, index, use, version and bits.
 # When rows have to leave, so large a share of all rows in memory leaves at once, and so many rows at most. Larger files
 # are merged less often.
-_LEAVING_SHARE, _MOST_LEAVING = 1 / 32, 1 << 19
+_LEAVING_SHARE, _MOST_LEAVING = 1 / 16, 1 << 19
 _MOST_SWEPT = 1 << 18  # Rows on disk that `expire_on_disk` looks at in one call.
 _MORE_BYTES_ON_DISK = 16  # The key and the use; without rows that are out of date.
 
