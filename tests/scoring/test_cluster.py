@@ -132,6 +132,43 @@ def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tm
             until(lambda: predicted()[0] == "1", "the next epoch")
 
 
+class Overtaken:
+    """A reader during whose first reads two more epochs are published, so that their rows are ahead of its record."""
+
+    def __init__(self, reader, publish, reads):
+        self._reader, self._publish, self._left = reader, publish, reads
+
+    def __getattr__(self, name):
+        return getattr(self._reader, name)
+
+    def read(self, table, keys):
+        if self._left:
+            self._left -= 1
+            self._publish()
+            self._publish()
+        return self._reader.read(table, keys)
+
+
+def test_a_request_is_answered_although_epochs_come_faster_than_refreshes(small_model, tmp_path, cluster):
+    spool = tmp_path / "spool"
+    publishing = trained.Publishing(spool, small_model)
+    with contextlib.closing(ClusterTarget(cluster.url, RedisFiles())) as target:
+
+        def publish():
+            publishing.publish(0)
+            deliver_all(spool, target)
+
+        publish()
+        with (
+            running(cluster.url, reader=lambda url: Overtaken(open_reader(url, cache_rows=0), publish, 6)) as server,
+            contextlib.closing(Client(server.port)) as client,
+        ):
+            status, answer, headers = client.predict(instances=small_model.instances)
+    assert status == 200, answer
+    assert headers["X-Model-Epoch"] == "12"
+    np.testing.assert_allclose(probabilities(answer), small_model.expected[0], atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize("lost", ["a node without the state", "all flushed"])
 def test_lost_rows_are_refused_until_they_are_published_again(cluster, publications, caplog, lost):
     first = publications.publish(0)

@@ -17,7 +17,7 @@ from ctr_trainer.live.scoring.refusals import RequestRefused
 from ctr_trainer.live.scoring.tower import RecordGate, Tower, look_up
 from ctr_trainer.system.messages.errors import UserError
 
-_MOST_TRIES = 3
+_MOST_SECONDS = 5  # A batch waits for so long for a record of which the rows are not ahead.
 
 
 class RecordRefused(UserError):
@@ -111,10 +111,10 @@ class ServedModel:
         Raises:
           RequestRefused: the rows cannot be read now, or the model's columns changed after the examples were checked.
         """
-        ahead: RowsAhead | None = None
-        for _ in range(_MOST_TRIES):
+        ends, is_ahead = time.monotonic() + _MOST_SECONDS, False
+        while True:
             try:
-                if ahead is not None:
+                if is_ahead:
                     self.refresh()
                 with self._gate.batch():
                     if examples.inputs != self.tower.inputs:
@@ -122,13 +122,12 @@ class ServedModel:
                             "the model was replaced by one with other columns: send the request again", status=503
                         )
                     return self._score(examples)
-            except RowsAhead as error:
-                ahead = error
             except RequestRefused:
                 raise
             except UserError as error:
-                raise RequestRefused(f"the rows cannot be read: {error}", status=503) from None
-        raise RequestRefused(f"the rows cannot be read: {ahead}", status=503)
+                is_ahead = isinstance(error, RowsAhead) and time.monotonic() < ends
+                if not is_ahead:
+                    raise RequestRefused(f"the rows cannot be read: {error}", status=503) from None
 
     def refresh(self) -> bool:
         """Switches to the newest record unless it is served or was refused. Returns whether the record changed.
