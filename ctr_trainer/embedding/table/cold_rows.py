@@ -82,15 +82,12 @@ class LinkedRows:
     directory: LocalPath
     rows: int
     saved: dict[str, Path]
-    _checked: dict[str, tuple[int, int]]
 
     def files(self) -> Iterator[tuple[LocalPath, int, int]]:
-        """Yields (file, its bytes, their CRC-32). A file of rows is read once in the life of the table."""
+        """Yields (file, its bytes, their CRC-32); of a file of rows, only that of its end, which tells files apart."""
         for name in self.directory.files():
             file = self.directory / name
-            if name not in self._checked or not name.endswith(rocks.ROWS_FILE):
-                self._checked[name] = bytes_and_crc32(file)
-            yield file, *self._checked[name]
+            yield file, *(rocks.bytes_and_end if name.endswith(rocks.ROWS_FILE) else bytes_and_crc32)(file)
 
 
 class ColdRows:
@@ -129,7 +126,7 @@ class ColdRows:
         self._leaving = self._nothing = np.empty(0, np.uint64), np.empty((0, row_bytes + 8), np.uint8)  # See `_write`.
         self._guard, self._fetched = threading.Lock(), dict[int, bytes | None]()  # None for a key that is not here.
         self._written = list[list[np.ndarray]]()  # For each running `fetch`, the `ordered` keys written meanwhile.
-        self._checked, self._saved, self._links = dict[str, tuple[int, int]](), dict[str, Path](), 0
+        self._saved, self._links = dict[str, Path](), 0
         self.count = self.looked_up = self.reads = self.found = 0
         self._db: Any = None
         self._failures = 0  # Of RocksDB in the background, when there were few files last.
@@ -221,7 +218,7 @@ class ColdRows:
         with rocks.told(self._place):
             self._rocksdict.Checkpoint(self._db).create_checkpoint(str(path))
         try:
-            yield LinkedRows(path, self.count, self._saved, self._checked)
+            yield LinkedRows(path, self.count, self._saved)
         finally:
             path.remove_all()
 
@@ -233,7 +230,7 @@ class ColdRows:
         with self._guard:
             self._fetched.clear()
         self._close()
-        self._checked, self._saved = {}, {name: file for name, file in files.items() if name.endswith(rocks.ROWS_FILE)}
+        self._saved = {name: file for name, file in files.items() if name.endswith(rocks.ROWS_FILE)}
         path = self._directory / "rows"
         path.remove_all()
         path.mkdir()

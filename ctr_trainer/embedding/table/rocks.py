@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -28,6 +29,7 @@ _RESTART = "restart to continue from the last checkpoint"
 _SPACE = f"free some space there, or name another table_dir, then {_RESTART}"
 _AGAIN = "free some space there, then give the same command again"
 ROWS_FILE = ".sst"  # The end of the names of RocksDB's files that never change.
+_END_BYTES = 1 << 14  # With the properties of a file, to which RocksDB gives a unique identifier.
 
 
 def read_blocks(files: Mapping[str, Path], row_bytes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -151,6 +153,14 @@ def blocks(database: Any, first: bytes = b"", size: int = BLOCK_ROWS) -> Iterato
         packed = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
         yield np.frombuffer(b"".join(names), np.int64), packed
     at.status()
+
+
+def bytes_and_end(file: LocalPath) -> tuple[int, int]:
+    """Returns (number of bytes, CRC-32 of the last ones) of a file of rows; no other file has both."""
+    with file.open_input() as source:
+        size = source.size()
+        source.seek(max(size - _END_BYTES, 0))
+        return size, zlib.crc32(source.read())
 
 
 def is_direct(directory: LocalPath) -> bool:

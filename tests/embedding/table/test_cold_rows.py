@@ -11,8 +11,10 @@ import pytest
 from ctr_trainer.embedding.index.key_kernels import owned
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table import rocks
 from ctr_trainer.embedding.table.cold_rows import Disk
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 
 pytest.importorskip("rocksdict", reason="rows on disk need the extra `disk`")
@@ -108,6 +110,20 @@ def test_a_restored_database_has_the_options_of_a_new_one(tmp_path):
     assert "filter_policy: bloomfilter" in log  # Without filters, each file costs a read for each key.
     assert "filter_policy: nullptr" not in log
     store.close()
+
+
+def test_a_snapshot_reads_no_row_on_disk_and_tells_its_files_apart(tmp_path, monkeypatch):
+    stores, read, blocks = [make(tmp_path / "one"), make(tmp_path / "two")], [], LocalPath.blocks
+    monkeypatch.setattr(LocalPath, "blocks", lambda path, size: read.append(path.name) or blocks(path, size))
+    cold = []
+    for number, store in enumerate(stores):  # With equal rows.
+        rng = np.random.default_rng(1)
+        for _ in range(20):
+            step(store, rng)
+        cold += [each for each in store.save(tmp_path / f"saved {number}", 1) if each["file"].endswith(rocks.ROWS_FILE)]
+        store.close()
+    assert len(cold) > 2 and len({each["crc32"] for each in cold}) == len(cold)
+    assert read and not [name for name in read if name.endswith(rocks.ROWS_FILE)]
 
 
 @pytest.mark.parametrize("shards", [2, 3])
