@@ -29,6 +29,7 @@ from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, Int, kernel, mi
 
 # The number of empty buckets that suffice before the first bucket to move, and how many buckets are searched for it.
 _WIDE_GAP, _SEARCHED = 16, 1 << 20
+_BLOCK = 64  # Keys to remove whose memory is prefetched together.
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -143,6 +144,15 @@ def _remove(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: 
     return slot
 
 
+@kernel()
+def _fetch_cluster(buckets: np.ndarray, mask: Int, keys: np.ndarray, hashed: Int) -> None:
+    """Prefetches the keys of the entries from the home of a hash on, which `_remove` may read."""
+    bucket = home_of(hashed, buckets)
+    while buckets[bucket] != 0:
+        prefetch(keys, (np.uint64(buckets[bucket]) & mask) - np.uint64(1))
+        bucket = after(bucket, np.uint64(buckets.size))
+
+
 @kernel(types.void(BUCKETS_OUT, *OLD, KEYS_OUT, KEYS, KEYS_OUT))
 def remove(
     buckets: np.ndarray,
@@ -155,12 +165,25 @@ def remove(
 ) -> None:
     """Removes keys: slots[i] = the slot that unwanted[i] had, or -1 if it had none; keys[slot] = 0."""
     mask, old_mask = mask_of(buckets), mask_of(old)
-    for i in range(unwanted.size):
-        key = unwanted[i]
-        slots[i] = -1
-        if key != 0:
+    for start in range(0, unwanted.size, _BLOCK):
+        block = unwanted[start : start + _BLOCK]
+        for key in block:
             hashed = mix(np.uint64(key))
             if is_in_old(hashed, old, first, moved):
-                slots[i] = _remove(old, old_mask, keys, key, hashed)
+                prefetch(old, home_of(hashed, old))
             else:
-                slots[i] = _remove(buckets, mask, keys, key, hashed)
+                prefetch(buckets, home_of(hashed, buckets))
+        for key in block:
+            hashed = mix(np.uint64(key))
+            if is_in_old(hashed, old, first, moved):
+                _fetch_cluster(old, old_mask, keys, hashed)
+            else:
+                _fetch_cluster(buckets, mask, keys, hashed)
+        for i in range(block.size):
+            hashed = mix(np.uint64(block[i]))
+            if block[i] == 0:
+                slots[start + i] = -1
+            elif is_in_old(hashed, old, first, moved):
+                slots[start + i] = _remove(old, old_mask, keys, block[i], hashed)
+            else:
+                slots[start + i] = _remove(buckets, mask, keys, block[i], hashed)
