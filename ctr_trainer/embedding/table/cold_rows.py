@@ -145,9 +145,9 @@ class ColdRows:
         try:
             values = self._read(wanted)
         finally:
+            new = dict(zip(wanted.tolist(), values, strict=False))
             with self._guard:
                 self._written = [each for each in self._written if each is not written]
-                new = dict(zip(wanted.tolist(), values, strict=False))
                 for order in written:
                     for key in wanted[_places(order, wanted) >= 0].tolist():
                         new.pop(key, None)
