@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -18,21 +18,14 @@ from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 30.0  # A damaged file is read again after this time, or once there is a newer record.
-_Rows = TypeVar("_Rows", MappedRows, NewerRows)
 
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """The rows after a record is applied.
-
-    Attributes:
-      tables: the rows of each table after this record, or after an earlier one, which `changes` follow.
-      changes: the later changes of each table; {} if there are none.
-    """
+    """The rows of each table after a record is applied."""
 
     record: Record
-    tables: dict[str, MappedRows]
-    changes: dict[str, NewerRows]
+    tables: Mapping[str, MappedRows]
 
 
 class DirectoryReader:
@@ -63,7 +56,7 @@ class DirectoryReader:
         return records.await_record(self._next, seconds, ended)
 
     def refresh(self) -> Record | None:
-        self._settle()
+        self._state = dataclasses.replace(self._state, tables=dict(self._settled()))
         generation, names = self._current()
         pause()
         if self._failed and self._failed[0] == (generation, names) and time.monotonic() < self._failed[2]:
@@ -84,10 +77,7 @@ class DirectoryReader:
             self._state, self._ready = self._ready, None
 
     def read(self, table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        state = self._state
-        if state.changes:
-            return state.changes[table].read_over(state.tables[table], keys)
-        return state.tables[table].find(keys)
+        return self._state.tables[table].find(keys)
 
     @contextlib.contextmanager
     def tower(self, record: Record) -> Iterator[str]:
@@ -100,8 +90,7 @@ class DirectoryReader:
 
     def close(self) -> None:
         for state in filter(None, (self._state, self._ready)):
-            tables: list[MappedRows | NewerRows] = [*state.tables.values(), *state.changes.values()]
-            for rows in tables:
+            for rows in state.tables.values():
                 rows.close()
 
     def _current(self) -> tuple[int, list[tuple[str, int]]]:
@@ -111,13 +100,11 @@ class DirectoryReader:
         self._next = records.record_path(self._url, generation, records.EPOCH, names[-1][1] + 1)
         return generation, names
 
-    def _settle(self) -> None:
-        """Applies the changes of the served record to its tables."""
-        state = self._state
-        for table, changes in state.changes.items():
-            changes.settle(state.tables[table])
+    def _settled(self) -> Iterator[tuple[str, MappedRows]]:
+        """Yields the served tables with their changes applied."""
+        for table, rows in self._state.tables.items():
+            yield table, rows.settled()
             pause()
-        self._state = dataclasses.replace(state, changes={})
 
     def _after(self, state: _State, generation: int, names: list[tuple[str, int]]) -> _State:
         """Returns the newest state that can be read, or `state`; raises the error of a newer record otherwise."""
@@ -126,10 +113,12 @@ class DirectoryReader:
         if (found.generation, found.holder) != (served.generation, served.holder):
             _log.info("%s: generation %d is current: reading it", self._url, generation)
             return self._loaded(generation, names)
-        changes = state.changes or self._empty(state.record, NewerRows)
-        newest, error = self._extended(state, names, changes)
-        if newest is not state:
-            return dataclasses.replace(newest, changes=changes)
+        first = state
+        if state is self._state:  # Batches read its tables, so changes are kept apart from them.
+            first = _State(state.record, {name: NewerRows(rows) for name, rows in state.tables.items()})
+        newest, error = self._extended(first, names)
+        if newest is not first:
+            return newest
         if error is None:
             return state
         if (records.newest_base(names) or 0) <= state.record.epoch:
@@ -140,21 +129,19 @@ class DirectoryReader:
     def _loaded(self, generation: int, names: list[tuple[str, int]]) -> _State:
         """Reads the newest readable record into new tables. Returns the state after it."""
         record = records.read_record(self._url, generation, records.BASE, records.newest_base(names) or 0)
-        tables = self._empty(record, MappedRows)
+        tables = {name: MappedRows(config, record.dtype) for name, config in record.configs().items()}
         for entry in record.files:
             with self._checked(record, entry) as local:
                 _put(record, entry, local, tables)
-        state, error = self._extended(_State(record, tables, {}), names, tables)
+        state, error = self._extended(_State(record, tables), names)
         if error is not None:
             _log.warning("%s; the epochs before it are served", error)
         rows, record = sum(map(len, tables.values())), state.record
         _log.info("%s: generation %d, epoch %d: %d rows", self._url, record.generation, record.epoch, rows)
         return state
 
-    def _extended(
-        self, state: _State, names: list[tuple[str, int]], tables: Mapping[str, _Rows]
-    ) -> tuple[_State, Exception | None]:
-        """Applies the later epochs to tables. Returns the last state, and the error of the epoch after it or None."""
+    def _extended(self, state: _State, names: list[tuple[str, int]]) -> tuple[_State, Exception | None]:
+        """Applies the later epochs to its tables. Returns the last state, and the error of the next epoch or None."""
         while any(epoch > state.record.epoch for _, epoch in names):
             epoch = state.record.epoch + 1
             with contextlib.ExitStack() as stack:
@@ -167,12 +154,9 @@ class DirectoryReader:
                     return state, error
                 for entry, local in zip(record.files, files, strict=True):
                     pause()
-                    _put(record, entry, local, tables)
+                    _put(record, entry, local, state.tables)
             state = dataclasses.replace(state, record=record)
         return state, None
-
-    def _empty(self, record: Record, kind: type[_Rows]) -> dict[str, _Rows]:
-        return {name: kind(config, record.dtype) for name, config in record.configs().items()}
 
     @contextlib.contextmanager
     def _checked(self, record: Record, entry: dict[str, Any]) -> Iterator[str]:
@@ -183,7 +167,7 @@ class DirectoryReader:
             yield local
 
 
-def _put(record: Record, entry: dict[str, Any], local: str, tables: Mapping[str, _Rows]) -> None:
+def _put(record: Record, entry: dict[str, Any], local: str, tables: Mapping[str, MappedRows]) -> None:
     """Puts the rows of a file into its table, or deletes the file's removed keys from the table."""
     config, table = record.configs()[entry["table"]], tables[entry["table"]]
     if entry["kind"] == ROWS:

@@ -27,7 +27,7 @@ class MappedRows:
     """
 
     def __init__(self, config: TableConfig, dtype: str) -> None:
-        self._config, self._dtype = config, dtype
+        self.config, self.dtype = config, dtype
         self._width = value_bytes(config, dtype)
         self._index, self._lock = Index(), threading.Lock()
         self._file = tempfile.TemporaryFile()
@@ -61,8 +61,8 @@ class MappedRows:
             slots = self._index.find(keys)
             found = slots >= 0
             values = self._values[slots[found]]
-        weights = np.zeros((len(keys), self._config.weights), np.float32)
-        weights[found] = unpack(values, self._config, self._dtype)[0]
+        weights = np.zeros((len(keys), self.config.weights), np.float32)
+        weights[found] = unpack(values, self.config, self.dtype)[0]
         return weights, found
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -71,6 +71,10 @@ class MappedRows:
             keys = self._index.keys[first : first + _ROWS_A_LOCK]
             there = keys != 0  # The others are free slots.
             yield keys[there], self._values[first : first + len(keys)][there]
+
+    def settled(self) -> "MappedRows":
+        """Merges the changes of `NewerRows`, and returns the result. `find` returns the same rows in the meantime."""
+        return self
 
     def close(self) -> None:
         """Releases memory and disk."""
@@ -89,48 +93,49 @@ class MappedRows:
             pages = mmap.mmap(self._file.fileno(), size)
         except OSError as error:
             raise UserError(
-                f"{tempfile.gettempdir()}: {size >> 20} MiB for the rows of the table {self._config.name}: "
+                f"{tempfile.gettempdir()}: {size >> 20} MiB for the rows of the table {self.config.name}: "
                 f"{error.strerror or error}; make room there, or set TMPDIR to a directory with room"
             ) from None
         self._values = np.frombuffer(pages, np.uint8).reshape(rows, self._width)
 
 
-class NewerRows:
-    """The changes of one table since the state in a `MappedRows`: changed rows, and removed keys."""
+class NewerRows(MappedRows):
+    """The rows of an `earlier` table with changes, which are kept apart from it: changed rows, and removed keys."""
 
-    def __init__(self, config: TableConfig, dtype: str) -> None:
-        self._rows, self._removed, self._lock = MappedRows(config, dtype), Index(), threading.Lock()
+    def __init__(self, earlier: MappedRows) -> None:
+        super().__init__(earlier.config, earlier.dtype)
+        self._earlier, self._removed, self._removing = earlier, Index(), threading.Lock()
 
     def put(self, keys: np.ndarray, values: np.ndarray) -> None:
-        self._rows.put(keys, values)
-        with self._lock:
+        super().put(keys, values)
+        with self._removing:
             self._removed.remove(np.require(keys, requirements=("C", "A")))
 
     def remove(self, keys: np.ndarray) -> None:
-        self._rows.remove(keys)
-        with self._lock:
+        super().remove(keys)
+        with self._removing:
             self._removed.find_or_add(np.require(keys, requirements=("C", "A")))
 
-    def read_over(self, earlier: MappedRows, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the result of `MappedRows.find` for the earlier rows with these changes applied."""
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         keys = np.require(keys, np.int64, ("C", "A"))
-        weights, found = earlier.find(keys)
-        changed, there = self._rows.find(keys)
+        weights, found = self._earlier.find(keys)
+        changed, there = super().find(keys)
         weights[there], found[there] = changed[there], True
-        with self._lock:
+        with self._removing:
             removed = self._removed.find(keys) >= 0
         weights[removed], found[removed] = 0, False
         return weights, found
 
-    def settle(self, earlier: MappedRows) -> None:
-        """Applies the changes to the earlier rows. `read_over` returns the same rows before, during and after."""
-        for keys, values in self._rows.blocks():
-            earlier.put(keys, values)
+    def settled(self) -> MappedRows:
+        for keys, values in self.blocks():
+            self._earlier.put(keys, values)
         removed = self._removed.keys
-        earlier.remove(removed[removed != 0].copy())
+        self._earlier.remove(removed[removed != 0].copy())
+        return self._earlier
 
     def close(self) -> None:
-        self._rows.close()
+        super().close()
+        self._earlier.close()
 
 
 def pause() -> None:
