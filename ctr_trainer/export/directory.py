@@ -44,7 +44,7 @@ def _on_disk(path: str) -> Iterator[str]:
         new = str(unfinished.add(f"{_OLD}/", f"{_NEW}/"))
         unfinished.remove(f"{_NEW}/")
         yield new
-        FileList(new, _LIST).add(*_names(new))
+        FileList(new, _LIST).add(*LocalPath(new).files())
         for at, _, files in os.walk(new):
             for file in (*files, "."):
                 LocalPath(at, file).sync()
@@ -69,7 +69,7 @@ def _in_store(path: Path) -> Iterator[str]:
         new = LocalPath(place, _NEW)
         yield str(new)
         refuse_others(path)
-        names = sorted(_names(new), key=lambda name: name == _LAST)
+        names = sorted(new.files(), key=lambda name: name == _LAST)
         earlier = FileList(path, _LIST)
         earlier.remove()
         earlier.add(*names)
@@ -120,10 +120,3 @@ def refuse_others(path: str | os.PathLike[str] | Path) -> None:
         else "name another export_dir, or remove it yourself"
     )
     raise UserError(f"{path} holds files that `export` did not write ({others[0]}), so it is not replaced: {cure}")
-
-
-def _names(directory: str | os.PathLike[str]) -> list[str]:
-    """Returns the sorted names of the files below a directory, relative to it."""
-    return sorted(
-        os.path.relpath(os.path.join(at, name), directory) for at, _, files in os.walk(directory) for name in files
-    )
