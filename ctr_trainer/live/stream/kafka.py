@@ -13,12 +13,11 @@ from ctr_trainer.live.stream.kafka_client import (
     Trouble,
     configuration,
     confluent_kafka,
+    dead_letters,  # noqa: F401, of this scheme of streams.
     kafka_admin,
-    letter_sender,
     opened,
 )
 from ctr_trainer.live.stream.source import (
-    Letters,
     Message,
     Range,
     StreamAddress,
@@ -252,10 +251,3 @@ def source_opener(
     """Implements `opening.opener`."""
     settings = configuration(address, kafka_config, group)
     return lambda: KafkaSource(address, settings)
-
-
-def dead_letters(
-    address: StreamAddress, kafka_config: str, redis: RedisFiles
-) -> Callable[[Letters], tuple[Letters, str]]:
-    """Implements `opening.dead_letters`."""
-    return letter_sender(address.dead_letters, configuration(address, kafka_config, ""))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ctr_trainer.live.stream.source import Letters, StreamAddress
+from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
 
 try:
@@ -92,10 +93,12 @@ def opened(kind: Any, settings: dict[str, Any], trouble: Trouble) -> Any:
         raise UserError(f"kafka_config: librdkafka refuses its settings: {error.args[0].str()}") from error
 
 
-def letter_sender(topic: str, settings: dict[str, Any]) -> Callable[[Letters], tuple[Letters, str]]:
-    """Returns the function `send` of `DeadLetters` for a topic."""
+def dead_letters(
+    address: StreamAddress, kafka_config: str, redis: RedisFiles
+) -> Callable[[Letters], tuple[Letters, str]]:
+    """Implements `opening.dead_letters`."""
     trouble = Trouble()
-    producer = opened(confluent_kafka.Producer, settings, trouble)
+    producer = opened(confluent_kafka.Producer, configuration(address, kafka_config, ""), trouble)
 
     def send(letters: Letters) -> tuple[Letters, str]:
         left, why = dict(enumerate(letters)), f"no answer within {_LETTER_SECONDS:g} s"
@@ -110,7 +113,7 @@ def letter_sender(topic: str, settings: dict[str, Any]) -> Callable[[Letters], t
         for number, letter in enumerate(letters):
             value, to = json.dumps(letter).encode(), functools.partial(delivered, number)
             try:
-                producer.produce(topic, value, on_delivery=lambda error, _, to=to: to(error))
+                producer.produce(address.dead_letters, value, on_delivery=lambda error, _, to=to: to(error))
             except (BufferError, confluent_kafka.KafkaException) as error:  # The queue is full, or the record too long.
                 why = str(error)
         if producer.flush(_LETTER_SECONDS):
