@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -41,7 +40,7 @@ class DirectoryTarget:
             lambda holder: f"{url}: {holder} publishes there now; wait until it ends, or publish to another place"
         )
         try:
-            self._chain, self._chain_lock = self._read_chain(), threading.Lock()
+            self._chain = self._read_chain()
         except BaseException:
             self._fence.close()
             raise
@@ -64,23 +63,22 @@ class DirectoryTarget:
             place.sync()
         self._fence.check()
         records.write_record(self._url, record)
-        with self._chain_lock:
-            self._chain = [record] if begins else [*self._chain, record]
         if begins:
+            self._chain = [record]
             self._remove_old(record)
+        else:
+            self._chain.append(record)
 
     def tidy(self) -> None:
-        if not self._chain:
+        chain = self._chain  # `deliver` appends to this list in another thread, or begins another one.
+        if not chain:
             return
-        base, *epochs = chain = list(self._chain)
+        base, *epochs = merged = list(chain)
         changed = sum(entry["bytes"] for record in epochs for entry in record.files)
         is_large = changed >= sum(entry["bytes"] for entry in base.files) and len(epochs) >= _LEAST_EPOCHS
         if is_large or len(epochs) >= _MOST_EPOCHS:
             self._fence.check()
-            base = self._merge(chain)
-            with self._chain_lock:
-                if self._chain[0] is chain[0]:
-                    self._chain = [base, *self._chain[len(chain) :]]
+            chain[: len(merged)] = [self._merge(merged)]
         self._remove_old(self._chain[-1])
 
     def close(self) -> None:
