@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 import tqdm
 
-from ctr_trainer.data.batch import batch_of, rows_of
-from ctr_trainer.data.blocks import ID_PREFIX, BadRow, BadRows, label_columns
+from ctr_trainer.data.batch import Batch, batch_of, rows_of
+from ctr_trainer.data.blocks import ID_PREFIX, BadRow, BadRows
 from ctr_trainer.data.conversion.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.encoders import split
 from ctr_trainer.data.observations import Observations, form
 from ctr_trainer.data.source import list_files
+from ctr_trainer.data.typed import is_list
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.export.exported_table import row_numbers
 from ctr_trainer.export.raw_inputs import NUMBER, columns_of
@@ -26,6 +28,7 @@ from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import BOUNDARIES, FORM, NEW_KEYS, SparseFeature, Statistics
 from ctr_trainer.features.hashing import Buckets, buckets_of, keys
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.times import texts_of
 from ctr_trainer.models.metrics.click_metrics import metric_name
 from ctr_trainer.models.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.ranks import distributed
@@ -38,17 +41,14 @@ _GROUP_SLOT = "group"
 
 @dataclasses.dataclass
 class RawExamples:
-    """`B` examples: the `inputs` of columns, see `receivers.ExportedFeatures`, and float32[B] labels and weights.
+    """Examples: the `inputs` of an export, see `receivers.ExportedFeatures`, and the `batch` that a training reads.
 
-    The name of a spec's only label is "". `groups` are int64[B], or None. `keys` are, by name of a sparse feature or
-    cross, int64[n], its keys other than 0.
+    `groups` are int64[B], or None.
     """
 
     inputs: dict[str, np.ndarray]
-    labels: dict[str, np.ndarray]
-    weights: np.ndarray
+    batch: Batch
     groups: np.ndarray | None
-    keys: dict[str, np.ndarray]
 
 
 def read_raw(
@@ -97,38 +97,25 @@ def _examples(
         if column.kind == NUMBER:
             inputs[name] = encoded[readers[name].name].to_numpy()
         elif isinstance(feature, SparseFeature) and column.is_list:
-            inputs[name] = _lists(raw[name].to_pylist(), feature)
+            inputs[name] = _lists(raw[name].combine_chunks(), feature)
         else:
-            inputs[name] = np.array([_bytes(value) for value in raw[name].to_pylist()], object)
-    labels = {name: encoded[name].to_numpy() for name in label_columns(spec)}
-    labels = {"" if len(labels) == 1 else name.partition(":")[2]: values for name, values in labels.items()}
+            inputs[name] = texts_of(raw[name].combine_chunks())
     groups = None
     if group_by:
         column = encoded[ID_PREFIX + group_by if group_by in spec.ids else group_by].combine_chunks()
         groups = column.to_numpy()
         if not np.issubdtype(groups.dtype, np.integer):
             groups = keys(_GROUP_SLOT, column)
-    batch = batch_of(rows_of(encoded, spec, buckets), len(encoded))
-    found = {name: bag.values for name, bag in batch.bags.items()}
-    found |= {f.name: batch.keys[t.name][:, at] for t in spec.tables for at, f in enumerate(t.single)}
-    return RawExamples(inputs, labels, batch.weights, groups, {n: keys[keys != 0] for n, keys in found.items()})
+    return RawExamples(inputs, batch_of(rows_of(encoded, spec, buckets), len(encoded)), groups)
 
 
-def _lists(values: Sequence[Any], feature: SparseFeature) -> np.ndarray:
+def _lists(values: pa.Array, feature: SparseFeature) -> np.ndarray:
     """Returns string[B, N], the values of each row, padded with "" to the length of the longest row."""
-    if not any(isinstance(value, list) for value in values):
-        values = split(pa.array([_bytes(value) for value in values], pa.binary()), feature).to_pylist()
-    rows = [[_bytes(value) for value in row or []] for row in values]
-    longest = max(map(len, rows), default=0)
-    return np.array([row + [b""] * (longest - len(row)) for row in rows], object).reshape(len(rows), longest)
-
-
-def _bytes(value: Any) -> bytes:
-    if value is None:
-        return b""
-    if isinstance(value, float):
-        return np.format_float_positional(value, trim="-").encode()
-    return value if isinstance(value, bytes) else str(value).encode()
+    lists = values if is_list(values.type) else split(pa.array(texts_of(values), pa.binary()), feature)
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    found = np.full((len(lists), lengths.max(initial=0)), b"", object)
+    found[np.arange(found.shape[1]) < lengths[:, None]] = texts_of(lists.flatten())
+    return found
 
 
 def evaluate_saved_model(
@@ -169,23 +156,27 @@ def evaluate_saved_model(
         new_keys = NewKeys(numbers, warns=distributed.is_chief())
         new_keys.in_training = load_figure(path, NEW_KEYS)
         new_keys.forms = lambda name: (
-            form(batch.inputs[columns[name]].ravel().tolist()) if name in columns else "",
+            form(raw.inputs[columns[name]].ravel().tolist()) if name in columns else "",
             forms.get(name, ""),
         )
         statistics = {name: {BOUNDARIES: bounds} for name, bounds in load_figure(path, BOUNDARIES).items()}
         batches = read_raw(format, files, spec, batch_size, config.group_by, max_bad_rows, statistics)
         hidden = not (distributed.is_chief() and sys.stderr.isatty())
-        for number, batch in enumerate(tqdm.tqdm(batches, desc="evaluating", unit=" batches", disable=hidden)):
+        for number, raw in enumerate(tqdm.tqdm(batches, desc="evaluating", unit=" batches", disable=hidden)):
             if number % distributed.size() != distributed.rank():
                 continue
-            feed = {signature.inputs[name].name: batch.inputs[name] for name in signature.inputs}
-            feed |= {given[name]: batch.keys[name] for name in numbers}
+            batch = raw.batch
+            keys_of = {f.name: batch.keys[t.name][:, at] for t in spec.tables for at, f in enumerate(t.single)}
+            keys_of |= {name: bag.values for name, bag in batch.bags.items()}
+            feed = {signature.inputs[name].name: raw.inputs[name] for name in signature.inputs}
+            feed |= {given[name]: keys_of[name][keys_of[name] != 0] for name in numbers}
             logits, found = session.run((outputs, numbers), feed)
             for name, rows in found.items():
                 new_keys.add([name], np.array([[(rows == 0).sum(), len(rows)]]))
+            labels_of = dict(zip(labels, batch.labels.reshape(batch.size, -1).T, strict=True))
             for label, values in logits.items():
-                metrics.update(label, values.reshape(-1), batch.labels[label], batch.weights, batch.groups)
-            examples += len(batch.weights)
+                metrics.update(label, values.reshape(-1), labels_of[label], batch.weights, raw.groups)
+            examples += batch.size
     metrics.merge(distributed.all_sum, distributed.all_gather)
     total = int(distributed.all_sum(np.array(examples, np.int64), "evaluated_examples"))
     if not total:

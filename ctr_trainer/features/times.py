@@ -56,7 +56,7 @@ _HOUR, _DAY, _SATURDAY = 3600.0, 86400.0, 5
 
 def seconds(values: pa.Array) -> np.ndarray:
     """Converts texts or numbers to float64[n], seconds since 1970 in UTC; NaN if missing or not a time."""
-    found, good = _seconds_of_texts()(_texts(values))
+    found, good = _seconds_of_texts()(texts_of(values))
     return np.where(good, found, np.nan)
 
 
@@ -66,7 +66,7 @@ def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
     The values are texts or numbers. A number is read in the same way as the text of its digits.
     """
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    texts = _texts(values.dictionary)
+    texts = texts_of(values.dictionary)
     found = _derived_of_texts(what)(texts)
     none = found == b""
     column = pa.array(np.where(none, 0, found).astype(np.int64), mask=none)
@@ -109,8 +109,9 @@ def _matches(values: pa.Array, pattern: str) -> np.ndarray:
     return pc.match_substring_regex(values, pattern).fill_null(False).to_numpy(zero_copy_only=False)
 
 
-def _texts(values: pa.Array) -> np.ndarray:
+def texts_of(values: pa.Array) -> np.ndarray:
     """Returns texts, or the digits of numbers, as bytes in an array of objects; b"" if missing."""
+    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     if pa.types.is_floating(values.type):
         numbers = values.fill_null(np.nan).to_numpy(zero_copy_only=False)
         digits = [b"" if np.isnan(x) else np.format_float_positional(x, trim="-").encode() for x in numbers]
