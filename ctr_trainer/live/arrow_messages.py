@@ -98,8 +98,7 @@ class ArrowMessages:
                 column.validate(full=True)
             except pa.ArrowInvalid as error:
                 raise ValueError(f"column {name!r}: {error}") from None
-            chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-            size = sum(map(_repeated_bytes, chunks))
+            size = sum(map(_repeated_bytes, column.chunks))
             if size > self._most_bytes:
                 raise TooMuchArrow(
                     f"column {name!r}: {size} bytes without its dictionary, over {self._most_bytes}, {self._limit}: "

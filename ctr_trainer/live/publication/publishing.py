@@ -67,8 +67,7 @@ class DenseTower:
         for name, content in self._files.items():
             file = LocalPath(path) / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("xb") as stream:
-                stream.write(content)
+            file.write_bytes(content)
         saved_model.write_spec(path, *self._trained_features, self._new_keys.in_training)
 
 

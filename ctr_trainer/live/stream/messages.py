@@ -108,7 +108,7 @@ class MessageDecoder:
     def empty(self) -> pa.Table:
         """Returns the rows of no messages."""
         table = pa.table({name: pa.nulls(0) for name in self._wanted})
-        return self._rows(self._encode(table, []))
+        return self._encode(table, [])
 
     def _tables(self, messages: Sequence[Message], bad: list[BadMessage], skip: dict[int, int]) -> Iterator[Decoded]:
         """Yields the raw columns of the messages of each format, and adds the bad messages to `bad`."""
@@ -140,7 +140,7 @@ class MessageDecoder:
         """Encodes raw columns. Yields the good rows, and adds the other rows to `bad`."""
         found: list[BadRow] = []
         try:
-            rows = self._rows(self._encode(raw.rows, found))
+            rows = self._encode(raw.rows, found)
         except MemoryError:
             raise
         except Exception as error:  # Some rows have values that cannot be converted. Nothing is known about the data.
@@ -171,10 +171,7 @@ class MessageDecoder:
 
     def _encode(self, table: pa.Table, found: list[BadRow]) -> pa.Table:
         chunk = typed.as_chunk(table, self._wanted, self._name, np.arange(len(table)), found)
-        return self._encoder.encode(chunk, found, Observations(self._spec))
-
-    def _rows(self, encoded: pa.Table) -> pa.Table:
-        return rows_of(encoded, self._spec, self._buckets)
+        return rows_of(self._encoder.encode(chunk, found, Observations(self._spec)), self._spec, self._buckets)
 
     def _read_examples(self, values: list[bytes]) -> _Read:
         from ctr_trainer.data.conversion import tfrecord  # Imports TensorFlow, which other formats do not need.
