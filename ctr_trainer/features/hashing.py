@@ -14,7 +14,7 @@ collide is about n^2 / 2^65: 0.03 % for 100 million values.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -67,7 +67,7 @@ def keys_of_columns(columns: Sequence[Unhashed]) -> list[np.ndarray]:
         texts.append(np.append(whole, prefix))  # The text at the end is that of a missing value.
         indices = values.indices.cast(pa.int32())
         places.append(indices.fill_null(len(distinct)) if indices.null_count else indices)
-    hashed = np.split(_hasher()(np.concatenate(texts)), np.cumsum([len(each) for each in texts])[:-1])
+    hashed = np.split(host_function(_graph_hash)(np.concatenate(texts)), np.cumsum([len(each) for each in texts])[:-1])
     for column, of_column, own in zip(columns, hashed, texts, strict=True):
         if not column.missing_has_key:
             of_column[own == own[-1]] = 0
@@ -96,12 +96,6 @@ def _graph_hash(texts: "tf.Tensor") -> "tf.Tensor":
 
     key = tf.bitcast(tf.fingerprint(texts, method="farmhash64"), tf.int64)
     return tf.where(tf.equal(key, 0), tf.ones_like(key), key)
-
-
-@functools.cache
-def _hasher() -> Callable[..., Any]:
-    """Makes f(bytes[n]) -> int64[n] keys."""
-    return host_function(_graph_hash, [None])
 
 
 def cross_keys(feature: CrossFeature, parts: Sequence[np.ndarray]) -> np.ndarray:

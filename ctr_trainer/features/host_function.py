@@ -1,6 +1,7 @@
 """Runs TensorFlow operations on strings in NumPy arrays, so that conversion and exported graphs compute the same."""
 
 import atexit
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 from ctr_trainer.system.processes import tensorflow_import
 
 
-def host_function(compute: Callable[..., Any], *shapes: Sequence[int | None]) -> Callable[..., Any]:
-    """Makes a function of arrays from `compute`, a function of string tensors of these shapes.
+@functools.cache
+def host_function(compute: Callable[..., Any], *settings: Any) -> Callable[[np.ndarray], Any]:
+    """Makes f(bytes[n]) of `compute(texts, *settings)`, whose argument `texts` is string[n].
 
     The function has its own graph and session, so it works within any graph, with eager execution on or off, and in
     several threads at the same time.
@@ -19,15 +21,15 @@ def host_function(compute: Callable[..., Any], *shapes: Sequence[int | None]) ->
     import tensorflow as tf
 
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
-        inputs = [tf.compat.v1.placeholder(tf.string, shape) for shape in shapes]
-        fetches = compute(*inputs)
+        texts = tf.compat.v1.placeholder(tf.string, [None])
+        fetches = compute(texts, *settings)
     flat = tf.nest.flatten(fetches)
     session = tf.compat.v1.Session(graph=graph, config=calling_thread_config())
     # The function may live as long as the process. At its end, TensorFlow would report that it cannot free the calls of
     # an open session, because its own modules are gone.
     atexit.register(session.close)
-    run = prepared_call(session, [each.name for each in inputs], [each.name for each in flat])
-    return lambda *given: tf.nest.pack_sequence_as(fetches, run(*(np.asarray(each, object) for each in given)))
+    run = prepared_call(session, [texts.name], [each.name for each in flat])
+    return lambda given: tf.nest.pack_sequence_as(fetches, run(given))
 
 
 def prepared_call(session: Any, feed: Sequence[str], fetch: Sequence[str]) -> Callable[..., list[np.ndarray]]:

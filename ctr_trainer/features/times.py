@@ -23,8 +23,6 @@ Source of `log_squared`: Juan et al., the winning solution of Criteo's display-a
 leaderboard transforms Criteo_x4 in this way.
 """
 
-import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,7 +54,7 @@ _HOUR, _DAY, _SATURDAY = 3600.0, 86400.0, 5
 
 def seconds(values: pa.Array) -> np.ndarray:
     """Converts texts or numbers to float64[n], seconds since 1970 in UTC; NaN if missing or not a time."""
-    found, good = _seconds_of_texts()(texts_of(values))
+    found, good = host_function(graph_seconds)(texts_of(values))
     return np.where(good, found, np.nan)
 
 
@@ -67,7 +65,7 @@ def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
     """
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     texts = texts_of(values.dictionary)
-    found = _derived_of_texts(what)(texts)
+    found = host_function(graph_derived, what)(texts)
     none = found == b""
     column = pa.array(np.where(none, 0, found).astype(np.int64), mask=none)
     where = values.indices.fill_null(len(texts)).to_numpy()
@@ -118,16 +116,6 @@ def texts_of(values: pa.Array) -> np.ndarray:
         return np.array(digits, object)
     texts = values.cast(pa.string()) if pa.types.is_integer(values.type) else values
     return texts.cast(pa.binary()).fill_null(b"").to_numpy(zero_copy_only=False)
-
-
-@functools.cache
-def _seconds_of_texts() -> Callable[..., Any]:
-    return host_function(graph_seconds, [None])
-
-
-@functools.cache
-def _derived_of_texts(what: str) -> Callable[..., Any]:
-    return host_function(lambda texts: graph_derived(texts, what), [None])
 
 
 def of_seconds(seconds: Any, what: str) -> Any:

@@ -50,11 +50,11 @@ def test_chunked_dictionary_and_binary_columns_hash_alike():
 
 def test_key_0_is_kept_for_no_value(monkeypatch):
     monkeypatch.setattr(tf, "fingerprint", lambda data, method: tf.zeros([tf.size(data), 8], tf.uint8))
-    hashing._hasher.cache_clear()
+    hashing.host_function.cache_clear()
     try:
         assert hashing.keys("a", pa.array(["x"])).tolist() == [1]
     finally:
-        hashing._hasher.cache_clear()
+        hashing.host_function.cache_clear()
 
 
 @settings(deadline=None, max_examples=30)  # A session is made for each example.

@@ -16,5 +16,5 @@ def test_the_calling_thread_computes():
     def compute(texts):  # Two branches, which a pool of threads would compute concurrently.
         return [tf.numpy_function(noted, [texts], tf.string) for _ in range(2)]
 
-    both = host_function(compute, [None])(np.array([b"a"], object))
+    both = host_function(compute)(np.array([b"a"], object))
     assert [each.tolist() for each in both] == [[b"a"], [b"a"]] and threads == {threading.get_ident()}
