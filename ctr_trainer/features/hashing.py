@@ -151,9 +151,7 @@ class Buckets:
         self.boundaries = np.array(boundaries, np.float32)
         names = [str(number) for number in range(len(self.boundaries) + 1)]
         # The last key is for a missing number.
-        self.by_bucket = keys(feature.slot, pa.array([*names, ""]))
-        if not feature.missing_has_row:
-            self.by_bucket[-1] = 0
+        self.by_bucket = keys(feature.slot, pa.array([*names, ""]), feature.missing_has_row)
 
     def keys(self, values: np.ndarray) -> np.ndarray:
         """Returns the keys, int64[n], of float32[n] numbers; NaN is a missing number."""

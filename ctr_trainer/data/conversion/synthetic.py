@@ -12,7 +12,7 @@ by chance.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tqdm
 
-from ctr_trainer.data.conversion.delimited import CRITEO_COLUMNS as COLUMNS
 from ctr_trainer.data.conversion.delimited import CRITEO_DENSE as DENSE
 from ctr_trainer.data.conversion.delimited import CRITEO_SPARSE as SPARSE
 from ctr_trainer.data.conversion.measurement import auc
@@ -28,7 +27,7 @@ from ctr_trainer.data.conversion.writer import DatasetWriter
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.paths import Path, path_of
+from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
 
 CTR = 0.25
@@ -90,8 +89,8 @@ def write(
     labels = (rng.random(total) < probabilities).astype(np.float32)
     extra = dict(oracle_auc=auc(labels[rows:], probabilities[rows:]), seed=seed)
     sample = slice(rows, rows + min(SAMPLE_ROWS, total - rows))
-    text = {c: _text(at, ranks[at][sample]).to_pylist() for at, c in enumerate(SPARSE)}
-    key_columns = {f.name: _keys(f, at := SPARSE.index(f.column), ranks[at]) for f in spec.sparse}
+    texts = [_text(field, drawn[sample]).to_pylist() for field, drawn in enumerate(ranks)]
+    key_columns = {f.name: _keys(f, ranks) for f in spec.sparse}
     writers = {}
     for part, start, stop in (("train", 0, rows), ("test", rows, total)):
         writers[part] = make_writer(part)
@@ -101,7 +100,7 @@ def write(
             columns |= {name: values[chunk] for name, values in key_columns.items()}
             writers[part].write(pa.table(columns | {"label": labels[chunk]}))
             bar.update(chunk.stop - chunk.start)
-    _write_sample(sample_file, labels[sample], [n[sample] for n in numbers], text)
+    _write_sample(sample_file, labels[sample], [n[sample] for n in numbers], texts)
     return writers, extra
 
 
@@ -200,31 +199,23 @@ def _text(field: int, ranks: np.ndarray) -> pa.StringArray:
     """Returns 8 hex digits for each rank, different for different ranks; null for the rank -1."""
     mixed = (ranks.astype(np.uint32) + np.uint32(field * 0x9E3779B1 & 0xFFFFFFFF)) * np.uint32(0x85EBCA6B)
     mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0xC2B2AE35)  # Each step is invertible, so values differ.
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
-    shifts = np.arange(28, -4, -4, dtype=np.uint32)
-    text = digits[(mixed[:, None] >> shifts) & np.uint32(15)]
+    digits = mixed.astype(">u4").tobytes().hex().encode()
     offsets = np.arange(0, 8 * len(ranks) + 8, 8, dtype=np.int32)
-    present = pa.array(ranks >= 0)
-    array = pa.StringArray.from_buffers(len(ranks), pa.py_buffer(offsets), pa.py_buffer(text))
-    return pc.if_else(present, array, pa.scalar(None, pa.string()))
+    array = pa.StringArray.from_buffers(len(ranks), pa.py_buffer(offsets), pa.py_buffer(digits))
+    return pc.if_else(pa.array(ranks >= 0), array, pa.scalar(None, pa.string()))
 
 
-def _keys(feature: SparseFeature, field: int, ranks: np.ndarray) -> np.ndarray:
-    """Returns the keys, int64[n]. Each value that occurs is hashed once."""
-    occurs = np.zeros(ranks.max() + 2, bool)  # The last one is for missing values.
-    occurs[ranks] = True
-    there = np.flatnonzero(occurs[:-1]).astype(np.int32)
-    by_rank = np.zeros(len(occurs), np.int64)
-    by_rank[np.append(there, -1)] = keys(feature.slot, _text(field, np.append(there, -1)))
-    if not feature.missing_has_row:
-        by_rank[-1] = 0
-    return by_rank[ranks]
+def _keys(feature: SparseFeature, ranks: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the keys, int64[n], by the ranks of all fields. Each value that occurs is hashed once."""
+    field = SPARSE.index(feature.column)
+    drawn = pa.array(ranks[field]).dictionary_encode()
+    texts = _text(field, drawn.dictionary.to_numpy())
+    return keys(feature.slot, pa.DictionaryArray.from_arrays(drawn.indices, texts), feature.missing_has_row)
 
 
-def _write_sample(path: Path, labels: np.ndarray, numbers: list[np.ndarray], text: dict[str, list[str | None]]) -> None:
+def _write_sample(path: Path, labels: np.ndarray, numbers: list[np.ndarray], texts: list[list[str | None]]) -> None:
     """Writes rows in the format of Criteo's raw TSV files."""
     columns = [[f"{int(v)}" for v in labels]]
     columns += [["" if np.isnan(v) else f"{int(v)}" for v in n] for n in numbers]
-    columns += [["" if v is None else v for v in text[c]] for c in SPARSE]
-    assert len(columns) == len(COLUMNS)
-    path_of(path).write_text("".join("\t".join(row) + "\n" for row in zip(*columns, strict=True)))
+    columns += [["" if v is None else v for v in of_field] for of_field in texts]
+    path.write_text("".join("\t".join(row) + "\n" for row in zip(*columns, strict=True)))
