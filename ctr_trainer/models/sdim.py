@@ -97,12 +97,30 @@ def sampled_attention(
 
 def _sampled_once(target: tf.Tensor, behaviours: Behaviours, planes: np.ndarray, normalize: bool) -> tf.Tensor:
     """Returns `sampled_attention`, with the signatures of each distinct vector computed once."""
-    shared, count = SharedSignatures(target, behaviours, planes), tf.shape(target)[0]
+    # The signature of a vector is its side of each of `bits` random hyperplanes. A vector that lies in one of them
+    # shares this signature with no vector; therefore a zero vector shares no signature.
+    #
+    # A word of 64 bits has as many signatures as fit. It has a field for each plane, and another field that marks the
+    # signatures in whose planes the vector lies. Bit i of each field belongs to signature i of the word. Two vectors
+    # share the signature if their words agree in bit i of all fields.
+    bits, _, signatures = planes.shape
+    width = min(_WORD // (bits + 1), 31)  # The bits of a field are summed in an int32.
+    # The last word is filled with zeros, whose signatures no vector shares.
+    planes = np.pad(planes, ((0, 0), (0, 0), (0, -signatures % width)))
+    own = behaviours.of_vectors(_words(behaviours.vectors, planes, width, is_target=False))
+    asked = behaviours.of_examples(_words(target, planes, width, is_target=True))
+    shared = tf.bitwise.invert(_any_field(tf.bitwise.bitwise_xor(own, asked), bits + 1, width))
+    count = tf.shape(target)[0]
     if normalize:
-        sums = tf.stack([behaviours.sum(weights, count) for weights in shared.each()], 1)
+        words = tf.unstack(shared, axis=1)
+        shifted = [tf.bitwise.right_shift(words[at // width], _constant(at % width)) for at in range(signatures)]
+        each = [tf.cast(tf.bitwise.bitwise_and(word, _constant(1)), tf.float32) for word in shifted]
+        sums = tf.stack([behaviours.sum(weights, count) for weights in each], 1)
         pooled = tf.reduce_mean(tf.math.l2_normalize(sums, 2), 1)
     else:
-        pooled = behaviours.sum(shared.count(), count) / planes.shape[2]
+        first_fields = tf.bitwise.bitwise_and(shared, _constant((1 << width) - 1))
+        weights = tf.reduce_sum(tf.cast(tf.raw_ops.PopulationCount(x=first_fields), tf.float32), 1)
+        pooled = behaviours.sum(weights, count) / signatures
     return tf.ensure_shape(pooled, target.shape)
 
 
@@ -111,42 +129,6 @@ def random_planes(bits: int, dim: int, signatures: int) -> np.ndarray:
     if not 1 <= bits <= MOST_BITS:
         raise ValueError(f"{bits} bits of a signature: give 1 to {MOST_BITS}")
     return np.random.default_rng(_SEED).normal(size=(bits, dim, signatures)).astype(np.float32)
-
-
-class SharedSignatures:
-    """The signatures that each behaviour shares with the target of its example.
-
-    The signature of a vector is its side of each of `bits` random hyperplanes. A vector that lies in one of the planes
-    shares this signature with no vector; therefore a zero vector shares no signature.
-
-    A word of 64 bits has as many signatures as fit. It has a field for each plane, and another field that marks the
-    signatures in whose planes the vector lies. Bit i of each field belongs to signature i of the word. Two vectors
-    share the signature if their words agree in bit i of all fields. `planes` are float32[bits, dim, m], the normals.
-    """
-
-    def __init__(self, target: tf.Tensor, behaviours: Behaviours, planes: np.ndarray) -> None:
-        bits, _, self._signatures = planes.shape
-        self._width = min(_WORD // (bits + 1), 31)  # The bits of a field are summed in an int32.
-        # The last word is filled with zeros, whose signatures no vector shares.
-        planes = np.pad(planes, ((0, 0), (0, 0), (0, -self._signatures % self._width)))
-        own = behaviours.of_vectors(_words(behaviours.vectors, planes, self._width, is_target=False))
-        asked = behaviours.of_examples(_words(target, planes, self._width, is_target=True))
-        differing = _any_field(tf.bitwise.bitwise_xor(own, asked), bits + 1, self._width)
-        self._shared = tf.bitwise.invert(differing)
-
-    def count(self) -> tf.Tensor:
-        """Returns float32[N], the number of signatures that each behaviour shares."""
-        words = tf.bitwise.bitwise_and(self._shared, _constant((1 << self._width) - 1))
-        return tf.reduce_sum(tf.cast(tf.raw_ops.PopulationCount(x=words), tf.float32), 1)
-
-    def each(self) -> list[tf.Tensor]:
-        """Returns a float32[N] per signature, 1 for a behaviour that shares it and 0 for other behaviours."""
-        words = tf.unstack(self._shared, axis=1)
-        shifted = [
-            tf.bitwise.right_shift(words[number // self._width], _constant(number % self._width))
-            for number in range(self._signatures)
-        ]
-        return [tf.cast(tf.bitwise.bitwise_and(word, _constant(1)), tf.float32) for word in shifted]
 
 
 def _words(vectors: tf.Tensor, planes: np.ndarray, width: int, is_target: bool) -> tf.Tensor:
