@@ -1,17 +1,7 @@
 """Converts the typed columns of Parquet and TFRecords to the text or numbers that the encoder reads.
 
-| source type | converted to a number | converted to a category |
-|---|---|---|
-| integers | unchanged | their digits |
-| floating point; NaN is missing | unchanged | whole numbers as integers (`3.0` is `3`), others in shortest form |
-| bool | 0 and 1 | `false` and `true` |
-| decimal | float64 | its digits, in the column's scale |
-| timestamp, date, time, duration | seconds (since 1970 in UTC) | as text: `2024-01-31`, `2024-01-31 08:00:00.000000` |
-| string, binary | the number that it represents | unchanged |
-| list of any of these types | its only value | for a bag or sequence, its values; otherwise its only value |
-
 Dense and bucketised features, the weight, the time of a split, and labels without `positive` need numbers. A column
-that is needed as both a number and a category is converted to a number.
+that is needed as both a number and a category is converted to a number. docs/inputs.md lists the conversions by type.
 """
 
 import dataclasses

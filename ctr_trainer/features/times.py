@@ -1,23 +1,10 @@
 """Parses times, and derives values from times and numbers, identically at conversion, in training and in an export.
 
-| text | read as |
-|---|---|
-| `2024-01-31`, `2024-01-31 08:30`, `2024-01-31T08:30:15.25Z`, `... 08:30:15+02:00` | a date; UTC without an offset |
-| `31/01/2024`, `31.1.2024 08:30`, `01-31-2024` ... | a date, if `derive` says `day_first` or `month_first` |
-| a number below 10^8 | `YYMMDDHH`, such as `14102108` in Avazu's data: 2014-10-21, 8 o'clock |
-| a number below 10^11 | seconds since 1970 in UTC, from March 1973 on |
-| any greater number | milliseconds since 1970 in UTC |
-
     hour = floor(seconds / 3600) mod 24      weekday = (floor(seconds / 86400) + 3) mod 7, Monday is 0
+    log_squared = floor(log(x)^2) if x > 2, otherwise x without its fraction
 
-Hour and weekday are in UTC. Any other text, or a date that does not exist, is not a time.
-
-| derive | argument | value |
-|---|---|---|
-| `hour` | a time | 0 to 23 |
-| `weekday` | a time | 0, Monday, to 6 |
-| `weekend` | a time | 1 on Saturday and Sunday, else 0 |
-| `log_squared` | a number x | floor(log(x)^2) if x > 2, otherwise x without its fraction |
+Hour and weekday are in UTC. docs/features.md lists the texts and numbers that are times, and the values of `derive`.
+Any other text, or a date that does not exist, is not a time.
 
 Source of `log_squared`: Juan et al., the winning solution of Criteo's display-advertising challenge, 2014; the BARS
 leaderboard transforms Criteo_x4 in this way.

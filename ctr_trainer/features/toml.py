@@ -1,42 +1,6 @@
 """Reads feature specs from TOML. Unknown keys are errors, and one entry can define many similar features.
 
-The accepted keys, without the options of [csv], which `columns.CsvFormat` lists:
-
-    name = "criteo"
-    ids = []                        # optional: columns kept for predictions
-    weight = "w"                    # optional
-    [label]                         # or, for several labels, [[label]]
-    column = "label"                # optionally with one of: positive = ">50K" / threshold = 4.0
-    name = "click"                  # default: the column's name
-    weight = 1.0                    # weight of its loss if there are several labels
-    [defaults]
-    dim = 16                        # any key of a [[sparse]] feature except its names
-    transform = "log1p"             # any key of a [[dense]] feature except its names
-    [[dense]]
-    columns = ["I1..I13"]           # one feature per column, with the column's name
-    [[sparse]]
-    name = "genres"                 # `column` and `slot` default to the name
-    combiner = "mean"
-    [[cross]]                       # a category for each combination of the values of several columns
-    columns = ["city", "category"]  # of single-valued [[sparse]] features
-    name = "city_x_category"        # the default; and any of: dim = 16 / slot = "city_x_category" / max_rows = 100000
-    [[lookup]]                      # a column whose values are in a file: see features/lookup.py
-    name = "price"                  # features read it as `column = "price"`
-    file = "items.parquet"          # relative to this file
-    key = "item"                    # and any of: value = "price" / file_key = "item" / length = 64
-    [[pretrained]]                  # the rows of a feature's values begin with the vectors of a file
-    name = "item"                   # the feature
-    file = "vectors.parquet"
-    key = "item"                    # columns of the file
-    value = "vector"
-    trained = false                 # default: true
-    [[limits]]                      # optional, one per table: see embedding/table/table_config.py
-    table = "dim16"                 # the table of the features with dim 16
-    min_frequency = 3               # and any of: max_rows = 1000000 / eviction = "lfu" or "lru" / ttl_steps = 50000
-    [csv]
-    delimiter = ","                 # the `csv` format's options
-
-The keys of a feature are the attributes of `columns.DenseFeature` and `columns.SparseFeature`.
+docs/features.md lists the accepted keys. Those of a section are the attributes of its class in `columns` or `lookup`.
 """
 
 import dataclasses
