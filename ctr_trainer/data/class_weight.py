@@ -85,22 +85,14 @@ def without_negatives(batch: Batch, left: Share, share: float, seed: int, epoch:
 
     `left` are the places in the epoch's order that the worker has left, of which the batch has the first ones.
     """
-    places = _first(left, batch.size).astype(np.uint64)
-    (stream,) = np.random.SeedSequence((seed, epoch, 1)).generate_state(1, np.uint64)
-    draws = (_mixed(_mixed(places) ^ stream) >> np.uint64(11)) * 2.0**-53  # float64 in [0, 1).
-    counts = batch.labels > 0.5
-    counts[: batch.size] |= draws < share
-    return _without(batch, ~counts)
-
-
-def _first(share: Share, count: int) -> np.ndarray:
-    """Returns the first `count` places of a share as int64."""
-    ranges = [np.arange(start, min(stop, start + count)) for start, stop in share]
-    return np.concatenate([*ranges, np.empty(0, np.int64)])[:count]
-
-
-def _without(batch: Batch, left_out: np.ndarray) -> Batch:
-    """Returns the batch with weight 0 and no keys for the examples for which `left_out`, bool[B], is True."""
+    draws = np.empty(0)
+    for start, stop in left:
+        if count := min(stop - start, batch.size - len(draws)):
+            # Place i of the order has draw i of the epoch's generator.
+            random = np.random.Generator(np.random.PCG64((seed, epoch, 1)).advance(start))
+            draws = np.append(draws, random.random(count))
+    left_out = ~(batch.labels > 0.5)
+    left_out[: batch.size] &= draws >= share
     keys = {table: np.where(left_out[:, None], 0, of_table) for table, of_table in batch.keys.items()}
     bags = {
         name: dataclasses.replace(bag, values=np.where(np.repeat(left_out, np.diff(bag.splits)), 0, bag.values))
@@ -108,11 +100,3 @@ def _without(batch: Batch, left_out: np.ndarray) -> Batch:
     }
     weights = np.where(left_out, np.float32(0), batch.weights)
     return dataclasses.replace(batch, keys=keys, bags=bags, weights=weights)
-
-
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """Applies the finalizer of SplitMix64, a bijection of uint64 (Steele et al., OOPSLA 2014)."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
