@@ -74,11 +74,20 @@ def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: Feature
             )
 
 
-def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.ndarray, bad_rows: list[BadRow]) -> Chunk:
-    """Converts the `wanted` columns of a table, see `uses`, to a Chunk. With all but the last argument, it is a Block.
+def as_chunk(
+    table: pa.Table,
+    wanted: dict[str, Use],
+    file: str,
+    numbers: np.ndarray,
+    bad_rows: list[BadRow],
+    misfits: Sequence[BadRow] = (),
+) -> Chunk:
+    """Converts the `wanted` columns of a table, see `uses`, to a Chunk. With all but `bad_rows`, it is a Block.
 
-    `numbers` are those of the rows in the file, from 1. Rows with several values instead of one go to `bad_rows`.
+    `numbers` are those of the rows in the file, from 1. Rows with several values instead of one go to `bad_rows`, after
+    the `misfits`, which the table lacks.
     """
+    bad_rows += misfits
     columns, good = {}, np.ones(len(table), bool)
     if not wanted:
         return Chunk(table, file, lambda row: int(numbers[row]))

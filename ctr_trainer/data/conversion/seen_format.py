@@ -34,8 +34,6 @@ def seen_format(file: str) -> str:
         return "csv"  # Its reader names the damage.
     with contextlib.suppress(zlib.error):
         start = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(start)
-        if start[_LENGTH] == bytes(4):
-            return "tfrecord"
     if start[_LENGTH] == bytes(4):
         return "tfrecord"
     lines = [

@@ -13,7 +13,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.blocks import BadRow, Block, Chunk
+from ctr_trainer.data.blocks import BadRow, Block
 from ctr_trainer.data.source import SourceFile
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.host_function import calling_thread_config
@@ -55,20 +55,8 @@ def read(files: Iterable[SourceFile], spec: FeatureSpec | None, time: str | None
                     table = file.complete(table, wanted or file.partitions)
                     numbers = first + 1 + np.delete(np.arange(len(records)), misfits)
                     bad = [BadRow(file.path, first + row + 1, *_fault(records[row], kinds)) for row in misfits]
-                    yield functools.partial(_chunk, bad, table, wanted, file.path, numbers)
+                    yield functools.partial(typed.as_chunk, table, wanted, file.path, numbers, misfits=bad)
                     first += len(records)
-
-
-def _chunk(
-    misfits: list[BadRow],
-    table: pa.Table,
-    wanted: dict[str, Use],
-    file: str,
-    numbers: np.ndarray,
-    bad_rows: list[BadRow],
-) -> Chunk:
-    bad_rows += misfits
-    return typed.as_chunk(table, wanted, file, numbers, bad_rows)
 
 
 def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None, None]:
