@@ -149,19 +149,19 @@ class ExampleReader:
         self._kinds: dict[str, str] = {}
         self._session: tf.compat.v1.Session | None = None
 
-    def read(self, records: np.ndarray) -> Iterator[tuple[pa.Table, np.ndarray, dict[int, str]]]:
-        """Yields (table of the wanted features of valid records, their indices, dict of index -> what is wrong).
+    def read(self, records: np.ndarray) -> Iterator[tuple[pa.Table, np.ndarray, list[tuple[int, str]]]]:
+        """Yields (table of the wanted features of valid records, their indices, [(index, what is wrong with it), ...]).
 
         A table has one kind of each feature: bytes, integers or floats. Records of other kinds have other tables.
         """
         rows = np.arange(len(records))
         kinds = _kinds(records, self._wanted) | self._kinds
         if not kinds:
-            yield pa.table({}), rows[:0], dict.fromkeys(range(len(records)), "has none of the spec's features")
+            yield pa.table({}), rows[:0], [(row, "has none of the spec's features") for row in rows.tolist()]
             return
         self.use(kinds)
         table, misfits = self.parse(records)
-        yield table, np.delete(rows, misfits), {}
+        yield table, np.delete(rows, misfits), []
         groups: list[tuple[dict[str, str], list[int]]] = []
         for row in misfits:
             own = _kinds(records[row : row + 1], self._wanted)
@@ -175,15 +175,11 @@ class ExampleReader:
         for kinds, of_group in groups:
             self.use(self._kinds | kinds)
             table, misfits = self.parse(records[of_group])
-            faults = {of_group[at]: _fault(records[of_group[at]], self._kinds) for at in misfits}
-            yield (
-                table,
-                np.delete(np.array(of_group), misfits),
-                {
-                    row: (f"feature {column!r}: " if column else "") + f"{value!r} is not {expected}"
-                    for row, (column, value, expected) in faults.items()
-                },
-            )
+            wrong = []
+            for row in (of_group[at] for at in misfits):
+                column, value, expected = _fault(records[row], self._kinds)
+                wrong.append((row, (f"feature {column!r}: " if column else "") + f"{value!r} is not {expected}"))
+            yield table, np.delete(np.array(of_group), misfits), wrong
 
     def use(self, kinds: dict[str, str]) -> None:
         """Sets the features that `parse` reads. `kinds` maps each name to a key of `_KINDS`."""

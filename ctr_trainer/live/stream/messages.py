@@ -178,8 +178,7 @@ class MessageDecoder:
 
         if self._examples is None:
             self._examples = tfrecord.ExampleReader(self._wanted)
-        for table, rows, wrong in self._examples.read(np.array(values, object)):
-            yield table, rows, list(wrong.items())
+        return self._examples.read(np.array(values, object))
 
     def _read_arrow(self, values: list[bytes]) -> _Read:
         """Yields consecutive messages with the same schema as one table; see `JsonReader.read`."""
