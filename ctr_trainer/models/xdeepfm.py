@@ -1,7 +1,7 @@
 """xDeepFM: a compressed interaction network next to a linear model and a deep network."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -59,19 +59,7 @@ def cin(embeddings: tf.Tensor, layer_sizes: Sequence[int]) -> tf.Tensor:
         for index, size in enumerate(layer_sizes):
             pairs = maps.shape.as_list()[1] * fields
             kernel = glorot(f"kernel_{index}", [pairs, size], pairs, size)
-            maps = tf.matmul(tf.reshape(outer(maps, first), [-1, pairs]), kernel)
+            products = tf.einsum("nh,nf->nhf", maps, first)
+            maps = tf.matmul(tf.reshape(products, [-1, pairs]), kernel)
             pooled.append(tf.reduce_sum(tf.reshape(maps, [-1, dim, size]), 1))
     return tf.concat(pooled, 1)
-
-
-@tf.custom_gradient
-def outer(a: tf.Tensor, b: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
-    """Returns the products of all pairs, float32[n, h, f], of float32[n, h] and float32[n, f].
-
-    The gradients are matrix-vector products; automatic differentiation would create two more tensors of this size.
-    """
-
-    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.matmul(upstream, b[:, :, None])[..., 0], tf.matmul(a[:, None, :], upstream)[:, 0]
-
-    return a[:, :, None] * b[:, None, :], gradient

@@ -15,7 +15,7 @@ from ctr_trainer.models.final_net import factorized_interaction
 from ctr_trainer.models.gdcn import gated_cross
 from ctr_trainer.models.layers.cross import cross
 from ctr_trainer.models.layers.interactions import fm, pair_dots
-from ctr_trainer.models.xdeepfm import cin, outer
+from ctr_trainer.models.xdeepfm import cin
 from tests.layers.run import assert_equal, run, vectors, with_gradients
 
 PAIRS = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
@@ -76,10 +76,6 @@ def test_each_layers_maps_weigh_the_products_of_its_inputs_with_the_embeddings()
     second = np.einsum("bid,bjd,ijh->bhd", first, e, variables["cin/kernel_1"].reshape(5, 4, 6))
     expected = np.concatenate([first.sum(2), second.sum(2)], 1)
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_the_outer_products_gradients_are_those_of_automatic_differentiation():
-    assert_equal(outer, lambda a, b: a[:, :, None] * b[:, None, :], vectors(5, 4), vectors(5, 3, seed=2))
 
 
 def test_each_field_is_mixed_from_all_by_similarity_in_each_head():
