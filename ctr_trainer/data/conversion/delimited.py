@@ -119,7 +119,7 @@ def _rows(lines: Sequence[bytes], form: CsvFormat, fields: int, final: bool = Tr
         else:
             try:
                 found, count = _fields(lines[at : at + form.lines_per_row], form)
-            except _Unclosed:
+            except EOFError:
                 if not final and at + form.lines_per_row > len(lines):
                     return
                 fault = _CLOSED
@@ -139,19 +139,18 @@ def _rows(lines: Sequence[bytes], form: CsvFormat, fields: int, final: bool = Tr
         at += count
 
 
-class _Unclosed(Exception):
-    """The lines of a row end within a quoted field."""
-
-
 def _fields(lines: Iterable[bytes], form: CsvFormat) -> tuple[int, int]:
-    """Returns the numbers of fields and lines of the first row. Raises csv.Error for a carriage return in a line."""
+    """Returns the numbers of fields and lines of the first row.
+
+    Raises csv.Error for a carriage return in a line, and EOFError if the lines end within a quoted field.
+    """
 
     def texts() -> Iterator[str]:
         for line in lines:
             if b"\0" in line:
                 break
             yield line.decode(errors="replace")
-        raise _Unclosed
+        raise EOFError
 
     reader = csv.reader(texts(), **csv_header.dialect(form))
     return len(next(reader)), reader.line_num

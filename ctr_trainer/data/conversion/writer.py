@@ -24,10 +24,6 @@ class Written:
     statistics: Statistics
 
 
-class _Abandoned(Exception):
-    """Aborts writing a file."""
-
-
 class DatasetWriter(Written):
     """Writes tables as files and row groups of a fixed number of rows, and computes the data set's statistics.
 
@@ -79,8 +75,8 @@ class DatasetWriter(Written):
         if self._writer is None:
             return
         self._writer = None
-        with contextlib.suppress(_Abandoned, OSError, pa.ArrowInvalid), self._open:
-            raise _Abandoned
+        with contextlib.suppress(OSError, pa.ArrowInvalid), self._open:
+            raise InterruptedError  # An OSError, after which the file is not kept.
 
     def row_groups(self) -> Iterator[pa.Table]:
         """Yields the written row groups as tables, in order. Requires a call of `close`."""
