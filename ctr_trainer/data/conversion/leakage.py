@@ -60,12 +60,9 @@ def _of_encoded(column: pa.Array, feature: DenseFeature | SparseFeature, labels:
 
 
 def evidence(values: np.ndarray | None, present: Labels, labels: Labels) -> str:
-    """Returns the evidence that a column leaks the labels, or "".
+    """Returns the evidence that a column leaks the labels, or ""; docs/inputs.md lists the criteria.
 
-    A column leaks the labels if nearly all rows of a group have the same label, or if its own AUC is above 0.99. The
-    groups are the rows with a value, the rows without one, the rows of each value, and the rows with another value than
-    the most frequent one. The score of a category is the mean label of its other rows, so values that occur only once
-    have no effect. `values` are amounts if float, categories if int64; None examines the presence of values only.
+    `values` are amounts if float, categories if int64; None examines the presence of values only.
     """
     for rows, what in ((present, "is filled"), (~present, "is missing")):
         if said := _pure(rows, labels):
@@ -90,11 +87,7 @@ def evidence(values: np.ndarray | None, present: Labels, labels: Labels) -> str:
 
 
 def evidence_of_lists(owner: npt.NDArray[np.int64], values: pa.Array, labels: Labels) -> str:
-    """Returns the evidence that a column of lists leaks the labels, or "": all rows of a group have the same label.
-
-    The groups are the rows with values, the rows without any, and the rows whose lists contain a value. `owner` is the
-    row of each of the values.
-    """
+    """Returns the `evidence` of a column of lists with these `values`; `owner` is the row of each of them."""
     rows = len(labels)
     if said := evidence(None, np.bincount(owner, minlength=rows) > 0, labels):
         return said
