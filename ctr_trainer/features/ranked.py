@@ -46,10 +46,6 @@ class RankedBlock:
         return shared + tf.matmul(tf.reshape(self.candidates, flat), tf.reshape(part, [flat[1], units]))
 
 
-def _one_after_another(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    return parts[0] if len(parts) == 1 else tf.concat(parts, 1)
-
-
 @dataclasses.dataclass(frozen=True)
 class RankedColumns:
     """The float32[n, columns] inputs of a ranking request: the features of all blocks, concatenated.
@@ -66,16 +62,15 @@ class RankedColumns:
 
     def expanded(self) -> tf.Tensor:
         """Returns the tensor, float32[n, columns]."""
-        flat = [tf.reshape(block.expanded(), [-1, block.count * block.dim]) for block in self.blocks]
-        return _one_after_another(flat)
+        return tf.concat([tf.reshape(block.expanded(), [-1, block.count * block.dim]) for block in self.blocks], 1)
 
     def context(self) -> tf.Tensor:
         """Returns float32[1, C, dim], the vectors that all candidates share. All features must have the same dim."""
-        return _one_after_another([block.context for block in self.blocks])
+        return tf.concat([block.context for block in self.blocks], 1)
 
     def candidates(self) -> tf.Tensor:
         """Returns float32[n, F - C, dim], the vectors of each candidate. All features must have the same dim."""
-        return _one_after_another([block.candidates for block in self.blocks])
+        return tf.concat([block.candidates for block in self.blocks], 1)
 
     def sums(self) -> tf.Tensor:
         """Returns float32[n, dim], the sum of all features' vectors. The context's vectors are summed only once."""
@@ -84,8 +79,7 @@ class RankedColumns:
     def times(self, kernel: tf.Tensor) -> tf.Tensor:
         """Returns the product with a kernel float32[columns, units]. The context is multiplied only once."""
         widths = [block.count * block.dim for block in self.blocks]
-        parts = tf.split(kernel, widths) if len(widths) > 1 else [tf.convert_to_tensor(kernel)]
-        return sum(block.times(part) for block, part in zip(self.blocks, parts, strict=True))
+        return sum(block.times(part) for block, part in zip(self.blocks, tf.split(kernel, widths), strict=True))
 
 
 Columns: TypeAlias = tf.Tensor | RankedColumns
