@@ -121,7 +121,7 @@ def build_step(
 
         sum_r W_r g_r / sum_r W_r
 
-    through `hvd.DistributedOptimizer` or `HostSumOptimizer`, so K workers make the step of one worker with all their
+    through `hvd.DistributedOptimizer` or `HostSum`, so K workers make the step of one worker with all their
     examples. Each example of a `tf.data` batch has the weight 1.
 
     Args:

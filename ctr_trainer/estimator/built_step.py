@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
@@ -11,7 +10,7 @@ from ctr_trainer.estimator.dense_optimizers import Plateau
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.layers.normalization import batch_statistics
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.dense_exchange import Exchange, Fused, MeanOptimizer, mean_over_ranks
+from ctr_trainer.ranks.dense_exchange import Exchange, Fused, mean_over_ranks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,46 +125,46 @@ def optimizer_step(
     """
     if scales_loss:
         optimizer = tf1.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, "dynamic")
-    batch = _BatchGradients(optimizer, weight, loss, rows, sparse, scales_loss)
-    if batch.is_sparse and distributed.size() > 1:
+    pairs, of_rows = _gradients(optimizer, loss, rows, sparse, scales_loss)
+    variables, statistics = [of for _, of in pairs], batch_statistics()
+    tensors = [*(gradient for gradient, _ in pairs), *(each.value for each in statistics)]
+    if distributed.size() > 1 and any(isinstance(each, tf.IndexedSlices) for each in tensors):
         exchange = Exchange("horovod", "a gradient is sparse (tf.IndexedSlices)")
     exchanges = dense_sync_steps == 1 and distributed.size() > 1
-    outer: MeanOptimizer = batch
-    micro_batches: _MicroBatches | None = None
-    previous: _StepBefore | None = None
+    accumulate: tf.Operation | None = None
+    after: list[tf.Operation] = []
+    kept: list[tf.Operation] = []
     if accumulation_steps > 1:
-        outer = micro_batches = _MicroBatches(outer)
-    own = outer
+        tensors, weight, accumulate, after = _over_micro_batches(tensors, weight)
+    own_weight = weight
     if overlap:
-        outer = previous = _StepBefore(outer)
+        tensors, weight, kept = _of_previous_step(tensors, weight)
     if exchanges:
-        outer = mean_over_ranks(outer, exchange, fp16)
-    pairs = outer.compute_gradients()
-    dense = len(pairs) - len(batch.statistics)
+        tensors, weight = mean_over_ranks(tensors, weight, exchange, fp16)
+    gradients, means = tensors[: len(variables)], tensors[len(variables) :]
 
     def update() -> list[tf.Operation]:
         """Updates the dense variables on which the loss depends, and the batch statistics of layers."""
-        operations = [outer.apply_gradients(pairs[:dense])] if dense else []
-        for statistic, (mean, _) in zip(batch.statistics, pairs[dense:], strict=True):
-            operations.append(statistic.update(mean, outer.weight, run_length.steps_per_epoch))
+        operations = [optimizer.apply_gradients([*zip(gradients, variables, strict=True)])] if variables else []
+        for statistic, mean in zip(statistics, means, strict=True):
+            operations.append(statistic.update(mean, weight, run_length.steps_per_epoch))
         return operations
 
-    after, kept = micro_batches.after if micro_batches else [], previous.kept if previous else []
     begin = drain = share = None
-    if previous:
+    if overlap:
         begin = _next_step([*kept, *after])
         drain = tf.group(*update())
     with tf.control_dependencies(kept):  # With an overlap, after the whole step has read the variables.
         train_op = _next_step([*update(), *after])
     if exchanges and not overlap:
-        share = tf.math.divide_no_nan(float(distributed.size()), outer.weight)
+        share = tf.math.divide_no_nan(float(distributed.size()), weight)
     elif accumulation_steps > 1:
-        share = tf.math.reciprocal_no_nan(own.weight)
+        share = tf.math.reciprocal_no_nan(own_weight)
     return BuiltStep(
         train_op=train_op,
         run_length=run_length,
-        rows=RowTraining(batch.rows, row_learning_rate, learning_rate_scale, share),
-        accumulate=micro_batches.accumulate if micro_batches else None,
+        rows=RowTraining(of_rows, row_learning_rate, learning_rate_scale, share),
+        accumulate=accumulate,
         accumulation_steps=accumulation_steps,
         begin=begin,
         drain=drain,
@@ -181,76 +180,53 @@ def _next_step(operations: Iterable[tf.Operation]) -> tf.Operation:
         return tf1.train.get_or_create_global_step().assign_add(1, read_value=False)
 
 
-class _BatchGradients(MeanOptimizer):
-    """Computes the gradients of one batch of this worker, followed by the batch statistics of its layers.
-
-    Attributes:
-      rows: dict of placeholder name -> gradient of the embedding rows.
-      statistics: the `BatchStatistic`s to which the last pairs belong.
-      is_sparse: whether a gradient is a `tf.IndexedSlices`.
-    """
-
-    def __init__(
-        self,
-        optimizer: tf1.train.Optimizer,
-        weight: tf.Tensor,
-        loss: tf.Tensor,
-        rows: Sequence[tf.Tensor],
-        sparse: bool,
-        scales_loss: bool,
-    ) -> None:
-        super().__init__(optimizer)
-        self.weight, self.statistics = weight, batch_statistics()
-        variables, names = tf1.trainable_variables(), {row.name for row in rows}
-        pairs = []
-        if variables or rows:  # One backward pass for both.
-            gate = tf1.train.Optimizer.GATE_NONE
-            pairs = optimizer.compute_gradients(loss, var_list=[*variables, *rows], gate_gradients=gate)
-        pairs = [(gradient, of) for gradient, of in pairs if gradient is not None]
-        self.rows = {of.name: gradient for gradient, of in pairs if of.name in names}
-        if scales_loss and self.rows:  # Zeros if a gradient is not finite, because the loss is scaled.
-            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in self.rows.values()])
-            factor = tf.cast(finite, tf.float32)
-            self.rows = {name: tf.math.multiply_no_nan(gradient, factor) for name, gradient in self.rows.items()}
-        self._pairs = [(gradient, of) for gradient, of in pairs if of.name not in names]
-        if not sparse:
-            self._pairs = [(tf.convert_to_tensor(gradient), of) for gradient, of in self._pairs]
-        self.is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient, _ in self._pairs)
-
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
-        """Returns the pairs of the trainable variables on which the loss depends, then the pairs of the statistics."""
-        return self._pairs + [(each.value, each.value) for each in self.statistics]
+def _gradients(
+    optimizer: tf1.train.Optimizer, loss: tf.Tensor, rows: Sequence[tf.Tensor], sparse: bool, scales_loss: bool
+) -> tuple[list[tuple[tf.Tensor, tf.Variable]], dict[str, tf.Tensor]]:
+    """Returns the pairs of the variables on which the loss depends, and a dict of placeholder name -> row gradient."""
+    variables, names = tf1.trainable_variables(), {row.name for row in rows}
+    pairs = []
+    if variables or rows:  # One backward pass for both.
+        gate = tf1.train.Optimizer.GATE_NONE
+        pairs = optimizer.compute_gradients(loss, var_list=[*variables, *rows], gate_gradients=gate)
+    pairs = [(gradient, of) for gradient, of in pairs if gradient is not None]
+    of_rows = {of.name: gradient for gradient, of in pairs if of.name in names}
+    if scales_loss and of_rows:  # Zeros if a gradient is not finite, because the loss is scaled.
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in of_rows.values()])
+        factor = tf.cast(finite, tf.float32)
+        of_rows = {name: tf.math.multiply_no_nan(gradient, factor) for name, gradient in of_rows.items()}
+    dense = [(g if sparse else tf.convert_to_tensor(g), of) for g, of in pairs if of.name not in names]
+    return dense, of_rows
 
 
-class _MicroBatches(MeanOptimizer):
-    """Averages over the micro-batches of a step: `accumulate` adds the gradients of one, `after` clears the sums."""
+def _over_micro_batches(
+    tensors: list[tf.Tensor], weight: tf.Tensor
+) -> tuple[list[tf.Tensor], tf.Tensor, tf.Operation, list[tf.Operation]]:
+    """Returns the means over a step, their weight, the addition of a micro-batch, and what clears the sums after it."""
+    with tf.name_scope("dense_exchange"):
+        fused, sums, added, after = Fused(tensors), {}, [], []
+        for dtype, vector in fused.vectors(weight).items():
+            total = _local_zeros("accumulated", vector)
+            added.append(total.assign_add(vector, read_value=False))
+            with tf.control_dependencies(added[-1:]):
+                sums[dtype] = total.read_value()
+            with tf.control_dependencies([sums[dtype]]):
+                after.append(total.assign(tf.zeros_like(vector), read_value=False))
+        return *fused.means(sums), tf.group(*added), after
 
-    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        with tf.name_scope("dense_exchange"):
-            fused, sums, added, self.after = Fused(tensors), {}, [], []
-            for dtype, vector in fused.vectors(weight).items():
-                total = _local_zeros("accumulated", vector)
-                added.append(total.assign_add(vector, read_value=False))
-                with tf.control_dependencies(added[-1:]):
-                    sums[dtype] = total.read_value()
-                with tf.control_dependencies([sums[dtype]]):
-                    self.after.append(total.assign(tf.zeros_like(vector), read_value=False))
-            self.accumulate = tf.group(*added)
-            return fused.means(sums)
 
-
-class _StepBefore(MeanOptimizer):
-    """Returns the gradients that the previous step kept; the operations `kept` keep the gradients of this step."""
-
-    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        with tf.name_scope("dense_exchange"):
-            fused, before, self.kept = Fused(tensors), {}, []
-            for dtype, vector in fused.vectors(weight).items():
-                variable = _local_zeros("kept", vector)
-                before[dtype] = variable.read_value()
-                with tf.control_dependencies([before[dtype]]):
-                    self.kept.append(variable.assign(vector, read_value=False))
-            return fused.means(before)
+def _of_previous_step(
+    tensors: list[tf.Tensor], weight: tf.Tensor
+) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Operation]]:
+    """Returns the gradients that the previous step kept, their weight, and what keeps the gradients of this step."""
+    with tf.name_scope("dense_exchange"):
+        fused, before, kept = Fused(tensors), {}, []
+        for dtype, vector in fused.vectors(weight).items():
+            variable = _local_zeros("kept", vector)
+            before[dtype] = variable.read_value()
+            with tf.control_dependencies([before[dtype]]):
+                kept.append(variable.assign(vector, read_value=False))
+        return *fused.means(before), kept
 
 
 def _local_zeros(name: str, like: tf.Tensor) -> tf.Variable:

@@ -1,4 +1,4 @@
-"""How workers compute the mean of their dense gradients or variables: the choice, and the optimizers that do it."""
+"""How workers compute the mean of their dense gradients or variables: the choice, and the means."""
 
 import dataclasses
 import functools
@@ -17,8 +17,8 @@ from ctr_trainer.ranks.notices import Placement
 WAYS = ("auto", "horovod")
 _TITLES = {
     "none": "none",
-    "shared_memory": "HostSumOptimizer, through shared memory",
-    "hosts": "HostSumOptimizer, through shared memory within each host and by hvd.allreduce between the hosts",
+    "shared_memory": "HostSum, through shared memory",
+    "hosts": "HostSum, through shared memory within each host and by hvd.allreduce between the hosts",
     "horovod": "hvd.DistributedOptimizer",
 }
 # Settings of Horovod's exchange, which horovodrun or the user may set.
@@ -140,38 +140,6 @@ def share_of(
     return tf.math.multiply_no_nan(gradient, factor)
 
 
-class MeanOptimizer(tf1.train.Optimizer):
-    """An optimizer that wraps another optimizer, and whose gradients are means of the inner gradients.
-
-    Each mean has the sum of its weights, so that means of means are correct for any split of the examples:
-
-        mean = sum_i W_i t_i / sum_i W_i, and 0 if all W are 0
-
-    `optimizer`: a `tf.compat.v1.train.Optimizer` with an attribute `weight`.
-
-    `weight`: scalar float32, the sum of the weights of the examples; set by `compute_gradients`.
-    """
-
-    def __init__(self, optimizer: Any) -> None:
-        super().__init__(use_locking=False, name=type(self).__name__)
-        self._optimizer = optimizer
-        self.weight: tf.Tensor = None
-
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
-        """Computes gradients like `tf.compat.v1.train.Optimizer.compute_gradients`; no gradient is None."""
-        pairs = self._optimizer.compute_gradients(*args, **kwargs)
-        tensors, self.weight = self._mean([gradient for gradient, _ in pairs], self._optimizer.weight)
-        return [(tensor, variable) for tensor, (_, variable) in zip(tensors, pairs, strict=True)]
-
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> tf.Operation:
-        """Calls `apply_gradients` of the inner optimizer."""
-        return self._optimizer.apply_gradients(*args, **kwargs)
-
-    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Returns the means of the tensors and the sum of the weights; `weight` is the weight of these tensors."""
-        raise NotImplementedError(f"{type(self).__name__} must define _mean")
-
-
 class Fused:
     """Tensors fused into one vector per dtype, with a weight as its last element.
 
@@ -225,61 +193,45 @@ class Fused:
         return means, vectors[tf.float32][-1]
 
 
-def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanOptimizer:
-    """Makes an optimizer whose gradients are means over all workers, weighted by the workers' examples.
+def mean_over_ranks(
+    tensors: list[tf.Tensor | tf.IndexedSlices], weight: tf.Tensor, exchange: Exchange, fp16: bool = False
+) -> tuple[list[tf.Tensor | tf.IndexedSlices], tf.Tensor]:
+    """Returns each gradient's mean over all workers, weighted by their examples, and the sum of the weights.
 
-    `fp16`: whether Horovod sends float16; the sum is then in float16 as well.
+    By Horovod, each gradient is multiplied by this worker's share of the examples, and `hvd.DistributedOptimizer` sums
+    it as soon as the backward pass has computed it. Horovod fuses gradients that are ready at the same time. Otherwise
+    the gradients are summed by `HostSum`: all tensors of a dtype are one vector, so each step computes one sum per
+    dtype. With several hosts, Horovod adds up one vector per host, for any number of workers on it.
+
+    A collective.
+
+    Args:
+      tensors: this worker's gradients. Only Horovod sums `tf.IndexedSlices`.
+      weight: scalar float32, the sum of the weights of this worker's examples.
+      fp16: whether Horovod sends float16; the sum is then in float16 as well.
     """
-    if exchange.way == "horovod":
-        return HorovodOptimizer(inner, fp16)
-    return HostSumOptimizer(inner, sum_of_host if exchange.is_in_memory else sum_of_hosts)
+    with tf.name_scope("dense_exchange"):
+        if exchange.way != "horovod":
+            add_up = sum_of_host if exchange.is_in_memory else sum_of_hosts
+            return Fused(tensors).means_over_ranks(weight, "dense_gradients", add_up)
+        total = distributed.allreduce(weight, "examples")
+        shares = [share_of(tensor, weight, total) for tensor in tensors]
+    if not shares:  # `hvd.DistributedOptimizer` requires at least one gradient.
+        return [], total
+    pairs = distributed.optimizer(_Computed(shares), fp16=fp16, op="sum").compute_gradients()
+    return [gradient for gradient, _ in pairs], total
 
 
-class HorovodOptimizer(MeanOptimizer):
-    """Multiplies gradients by this worker's share of the examples, and sums them by `hvd.DistributedOptimizer`.
+class _Computed(tf1.train.Optimizer):
+    """Gives `hvd.DistributedOptimizer` gradients that were computed already."""
 
-    Each gradient is reduced separately, as soon as the backward pass has computed it. Horovod fuses gradients that are
-    ready at the same time.
-    """
+    def __init__(self, gradients: list[tf.Tensor | tf.IndexedSlices]) -> None:
+        super().__init__(use_locking=False, name=type(self).__name__)
+        self._gradients = gradients
 
-    def __init__(self, inner: Any, fp16: bool = False) -> None:
-        self._of_examples = _ShareOfExamples(inner)
-        super().__init__(distributed.optimizer(self._of_examples, fp16=fp16, op="sum"))
-
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
-        pairs = self._optimizer.compute_gradients(*args, **kwargs)
-        self.weight = self._of_examples.weight
-        return pairs[:-1]
-
-
-class _ShareOfExamples(MeanOptimizer):
-    """Multiplies gradients by this worker's share of all workers' examples; the last pair is the share itself."""
-
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
-        pairs = super().compute_gradients(*args, **kwargs)
-        return [*pairs, (self._share, self._share)]  # `hvd.DistributedOptimizer` requires at least one pair.
-
-    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        with tf.name_scope("dense_exchange"):
-            total = distributed.allreduce(weight, "examples")
-            self._share = tf.math.divide_no_nan(weight, total)
-            return [share_of(tensor, weight, total) for tensor in tensors], total
-
-
-class HostSumOptimizer(MeanOptimizer):
-    """Like `HorovodOptimizer`, but sums in memory that the workers of one host share, see `HostSum`.
-
-    All tensors of a dtype are one vector, with the weight as its last element, so each step computes one sum per dtype.
-    With several hosts, Horovod adds up one vector per host, for any number of workers on it.
-    """
-
-    def __init__(self, inner: Any, add_up: Callable[[tf.Tensor, str], tf.Tensor]) -> None:
-        super().__init__(inner)
-        self._add_up = add_up
-
-    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        with tf.name_scope("dense_exchange"):
-            return Fused(tensors).means_over_ranks(weight, "dense_gradients", self._add_up)
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor | tf.IndexedSlices, tf.Tensor]]:
+        """Returns the gradients, each with a tensor of its own instead of a variable."""
+        return [(each, getattr(each, "values", each)) for each in self._gradients]
 
 
 def average_of_ranks(variables: list[tf.Variable], name: str, in_memory: bool) -> tf.Operation:

@@ -40,7 +40,7 @@ def test_the_defaults_run_the_session_once_per_step(data, tmp_path):
     counts, said = _job(data, tmp_path / "model", f"--flagfile={launch.ROOT}/configs/demo.flags")
     expected = {"session_runs": STEPS, "distributed_optimizers": 0, "broadcast_hooks": 1, "host_sums": 1}
     assert counts == [expected] * 2
-    assert said == ["HostSumOptimizer, through shared memory, because all 2 workers compute on the CPUs of one host"]
+    assert said == ["HostSum, through shared memory, because all 2 workers compute on the CPUs of one host"]
 
 
 def test_the_log_names_averages_of_variables(data, tmp_path):
