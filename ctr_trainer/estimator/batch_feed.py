@@ -139,7 +139,6 @@ class BatchFeed(Feed):
             self._rows_of, self.fetches = list(training.gradients), list(training.gradients.values())
             self.last_fetches = [*self.fetches, training.learning_rate]
             self.last_fetches += [training.share] if training.share is not None else []
-        self.steps = None if inputs.batches is None else -(-inputs.batches // self._per_step)
         self.is_live, self.stream_state = getattr(reader, "is_live", False), getattr(reader, "stream_state", None)
         self.status_lines = reader.status_lines(embeddings.new_keys) if hasattr(reader, "status_lines") else ()
         self.latencies = [self._read_latency, *embeddings.latencies]

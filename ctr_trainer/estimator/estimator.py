@@ -157,9 +157,9 @@ class Estimator(TrainedModel):
             self._log_nothing_to_do(job, "early stopping has ended it there; a higher patience continues it")
             return None
         with open_training(job) as training:
-            if training.feed.steps == 0 and not job.start:
-                raise no_examples("train on")
-            if training.feed.steps == 0:
+            if training.model.inputs.batches == 0:
+                if not job.start:
+                    raise no_examples("train on")
                 self._log_nothing_to_do(job, "its data has been read to the end of the last epoch")
                 return None
             if training.model.step.plateau:

@@ -39,7 +39,6 @@ class Feed:
       embeddings: looks up the graph's embedding inputs; None if the graph is fed nothing.
       new_keys: the shares of keys that were never trained.
       latencies: the latency of each operation on batches and rows, in all threads.
-      steps: number of optimizer steps from the input's start to its end; None if it is unknown.
       examples: the number of examples that were fed since `rewind`, or that the graph has read.
       has_ended: whether no rank has another batch, as far as known. Otherwise `next` or the run raises at the end.
       is_live: whether the examples come from a stream.
@@ -50,7 +49,6 @@ class Feed:
 
     embeddings: Embeddings | None = None
     latencies: Sequence[Latency] = ()
-    steps: int | None = None
     is_live = False
     stream_state: Callable[[], dict[str, float]] | None = None
     status_lines: Sequence[Callable[[], str]] = ()

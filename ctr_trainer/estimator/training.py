@@ -182,7 +182,7 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         distributed.barrier("embedding_rows_restored")
         store.reopen()
         begin_feed(stack, feed)
-        if model.inputs.fed and distributed.is_chief() and feed.steps != 0:
+        if model.inputs.fed and distributed.is_chief() and model.inputs.batches != 0:
             model_directory.save_features(job.model_dir, model.inputs.features)
         saver, dense = tf1.train.Saver(max_to_keep=None), DenseStep(model.step)
         meetings = Meetings(

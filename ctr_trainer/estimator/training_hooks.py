@@ -141,11 +141,9 @@ def _line_takers(training: Training) -> list[LineTaker]:
     takers += [job.config.tracker] if job.config.tracker else []
     progress = TrainingProgress(
         clock=training.clock,
-        last_step=job.last_step,
-        steps=feed.steps,
+        length=training.model.step.run_length,
         epoch=feed.epochs_after,
         epochs=feed.inputs.epochs,
-        length=training.model.step.run_length,
         stops_early=job.stops_early,
     )
     return [*takers, progress]

@@ -10,7 +10,7 @@ from ctr_trainer.embedding.table.cold_rows import STATS
 from ctr_trainer.estimator.hooks.log_hooks import MetricLines, MetricsFile, Summaries, TrainingProgress
 from ctr_trainer.estimator.hooks.measuring_hooks import RunStatusHook, ServiceStatus
 from ctr_trainer.estimator.hooks.metrics_hook import EventWindows, LineTaker, MetricsHook
-from ctr_trainer.estimator.run_length import EverySeconds
+from ctr_trainer.estimator.run_length import EverySeconds, RunLength
 from ctr_trainer.models.metrics import click_metrics
 from ctr_trainer.models.metrics.click_metrics import ClickMetrics, Line, WorkerFigures, metric_name
 from ctr_trainer.system.measuring.clock import Clock
@@ -327,7 +327,7 @@ def test_tensorboard_shows_the_rows_on_disk(tmp_path):
 
 def test_a_training_whose_session_cannot_be_made_closes_what_has_not_started(tmp_path):
     takers = [MetricLines(), MetricsFile(str(tmp_path)), Summaries(str(tmp_path), every_n_steps=2)]
-    takers += [TrainingProgress(Clock(), 9, None)]
+    takers += [TrainingProgress(Clock(), RunLength(last=9))]
     for taker in takers:
         taker.close()
     assert not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ import pytest
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator.hooks.log_hooks import TrainingProgress
+from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.metrics.click_metrics import Line
 from ctr_trainer.system.measuring.clock import Clock
 from tests import small
@@ -34,7 +35,7 @@ def test_reader_knows_how_many_steps_are_left_of_it(tmp_path):
 def test_a_line_says_how_far_the_training_is_and_how_long_it_will_take(caplog, last_step, steps, epochs, expected):
     """1,600 steps took 20 s, 1,200 more 26.67 s."""
     epoch = (lambda done: done / 2000) if epochs else (lambda done: None)
-    progress = TrainingProgress(Clock(), last_step, steps, epoch, epochs)
+    progress = TrainingProgress(Clock(), RunLength(batches=steps, last=last_step), epoch, epochs)
     with caplog.at_level("INFO"):
         progress.start(0)
         progress.take(Line(1600, "", {}, 80.0, None))
@@ -44,7 +45,7 @@ def test_a_line_says_how_far_the_training_is_and_how_long_it_will_take(caplog, l
 
 
 def test_where_early_stopping_may_end_it_the_figures_are_upper_bounds(caplog):
-    progress = TrainingProgress(Clock(), None, 5000, lambda done: done / 2000, 40, stops_early=True)
+    progress = TrainingProgress(Clock(), RunLength(batches=5000), lambda done: done / 2000, 40, stops_early=True)
     with caplog.at_level("INFO"):
         progress.start(0)
         progress.take(Line(1000, "", {}, 100.0, None))
@@ -56,7 +57,7 @@ def test_a_terminal_gets_a_bar_of_the_steps_and_a_file_gets_none(monkeypatch, is
     shown = io.StringIO()
     shown.isatty = lambda: is_terminal
     monkeypatch.setattr(sys, "stderr", shown)
-    progress = TrainingProgress(Clock(), 30, None)
+    progress = TrainingProgress(Clock(), RunLength(last=30))
     progress.start(10)
     for step in range(11, 31):
         progress.stepped(step)

@@ -157,34 +157,27 @@ class TrainingProgress(LineTaker):
 
     Args:
       clock: `Clock` of the training thread.
-      last_step: the step at which training stops, or None.
-      steps: number of steps that the input has, or None.
+      length: determines when the run and its epochs end.
       epoch: f(steps since the start) -> number of epochs completed, or None.
       epochs: number of epochs of the whole run, or None.
-      length: determines when the epochs of the run end.
       stops_early: whether the run may end sooner, so that its last step and its epochs are upper bounds.
     """
 
     def __init__(
         self,
         clock: Clock,
-        last_step: int | None,
-        steps: int | None,
+        length: RunLength,
         epoch: Callable[[int], float | None] = lambda steps: None,
         epochs: int | None = None,
-        length: RunLength = RunLength(),  # noqa: B008, it is frozen
         stops_early: bool = False,
     ) -> None:
-        self._clock, self._last_step, self._steps = clock, last_step, steps
         self._at_most = "at most " if stops_early else ""
         self._of_epochs = f" of {self._at_most}{epochs}" if epochs else ""
-        self._epoch, self._length = epoch, length
+        self._clock, self._length, self._epoch, self._total = clock, length, epoch, length.end()
         self._epoch_end: int | None = None
         self._bar, self._drawing = tqdm.tqdm(disable=True), contextlib.ExitStack()
 
     def start(self, step: int) -> None:
-        ends = [self._last_step, None if self._steps is None else step + self._steps]
-        self._total = min((end for end in ends if end is not None), default=None)
         self._start, self._shown, self._seconds = step, step, 0.0
         if self._length.epochs is not None:
             self._begin_epoch(step)
