@@ -5,9 +5,14 @@ on the rank. If a rank does not reach a collective, the job ends after the `stal
 names the collective.
 """
 
+import functools
+import json
+import logging
 import math
 import os
 import socket
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,13 +20,14 @@ import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.ranks.agreement import meeting
-from ctr_trainer.ranks.collectives import Collectives, OneWorker, config_proto, import_horovod
 from ctr_trainer.ranks.endings import report
+from ctr_trainer.ranks.horovod import OneWorker, config_proto, import_horovod
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.processes import hardware
 from ctr_trainer.system.processes.waiting import Watchdog
 
 _IDLE_CYCLE_MS = 20
+_log = logging.getLogger(__name__)
 
 _hvd = import_horovod()
 _watchdog: Watchdog | None = None
@@ -221,10 +227,93 @@ def broadcast_hook() -> tf1.train.SessionRunHook:
     return tf1.train.SessionRunHook() if isinstance(_hvd, OneWorker) else _hvd.BroadcastGlobalVariablesHook(0)
 
 
-_collectives = Collectives(_hvd, watchdog, lambda: session_config(threads=1))
-all_sum = _collectives.all_sum
-all_gather = _collectives.all_gather
-broadcast_arrays = _collectives.broadcast_arrays
-broadcast_object = _collectives.broadcast_object
-barrier = _collectives.barrier
-from_chief = _collectives.from_chief
+def all_sum(array: np.ndarray, name: str) -> np.ndarray:
+    """Returns the sum of all ranks' arrays, on every rank. A collective.
+
+    Args:
+      array: with the same shape and dtype on every rank.
+      name: for the watchdog's messages, the same on every rank.
+    """
+    array = np.asarray(array)
+    return array if _hvd.size() == 1 else _call("sum", array.dtype, name)(array)
+
+
+def all_gather(array: np.ndarray, name: str) -> np.ndarray:
+    """Returns the concatenated arrays [n] of all ranks, which may have different n, on every rank. A collective."""
+    array = np.asarray(array)
+    return array if _hvd.size() == 1 else _call("gather", array.dtype, name)(array)
+
+
+def broadcast_arrays(arrays: list[np.ndarray], name: str) -> list[np.ndarray]:
+    """Returns rank 0's arrays, whose number, shapes and dtypes are the same, on every rank. A collective."""
+    if _hvd.size() == 1:
+        return arrays
+    packed = np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays])
+    packed = _call("broadcast", packed.dtype, name)(packed)
+    ends = np.cumsum([array.nbytes for array in arrays])
+    parts = np.split(packed, ends[:-1])
+    return [part.view(array.dtype).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+def broadcast_object(value: Any, name: str) -> Any:
+    """Returns rank 0's `value`, which must be representable in JSON, on every rank. A collective."""
+    if _hvd.size() == 1:
+        return value
+    text = np.frombuffer(json.dumps(value if _hvd.rank() == 0 else None).encode(), np.uint8)
+    length = _call("broadcast", np.dtype(np.int64), f"{name}.length")(np.array([len(text)]))[0]
+    text = text if _hvd.rank() == 0 else np.zeros(length, np.uint8)
+    return json.loads(_call("broadcast", np.dtype(np.uint8), name)(text).tobytes())
+
+
+def barrier(name: str) -> None:
+    """Waits until every rank has called this function. A collective."""
+    all_sum(np.zeros(1, np.int32), f"barrier.{name}")
+
+
+def from_chief(work: Callable[[Callable[[str], None]], Any], name: str) -> Any:
+    """Runs work on rank 0 while the other ranks wait, without a time limit if it reports progress. A collective.
+
+    `work`: f(advanced), called on rank 0; returns a value that JSON can represent. To report progress, it calls
+    `advanced(text)` with a text such as `12,000 rows`. As long as it does, `stall_timeout` ends no rank, and rank 0
+    logs the text every 30 s, or every `stall_timeout` / 4 if that is shorter.
+
+    Returns the result of `work`, on every rank.
+    """
+    if _hvd.rank() != 0:
+        while "result" not in (said := broadcast_object(None, name)):
+            pass  # Rank 0 has reported progress.
+        return said["result"]
+    told = time.monotonic()
+
+    def advanced(text: str) -> None:
+        nonlocal told
+        watchdog().progress()
+        if time.monotonic() - told >= watchdog().tell_seconds:
+            _log.info("%s", text)
+            broadcast_object({"advanced": text}, name)
+            told = time.monotonic()
+
+    with watchdog().waiting(f"its own work in {name}"):
+        result = work(advanced)
+    return broadcast_object({"result": result}, name)["result"]
+
+
+@functools.cache
+def _call(kind: str, dtype: np.dtype, name: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns a function that runs one collective, in its own graph and session."""
+    graph = tf.Graph()
+    with graph.as_default(), tf.device("/cpu:0"):
+        value, full_name = tf1.placeholder(dtype, [None] if kind == "gather" else None), f"{name}.{kind}"
+        if kind == "sum":
+            result = _hvd.allreduce(value, op=_hvd.Sum, name=full_name)
+        elif kind == "gather":
+            result = _hvd.allgather(value, name=full_name)
+        else:
+            result = _hvd.broadcast(value, 0, name=full_name)
+    session = tf1.Session(graph=graph, config=session_config(threads=1))
+
+    def exchange(array: np.ndarray) -> np.ndarray:
+        with watchdog().waiting(f"the other ranks in {name}"):
+            return session.run(result, {value: array})
+
+    return exchange

@@ -22,7 +22,7 @@ class RunConfig(Settings, title="Run"):
       grace_secs: see `TrainingSteps`.
       keep_checkpoint_max: see `retention`.
       full_checkpoint_every: 1 always writes all rows. A damaged file damages all checkpoints up to the next full one.
-      mixed_precision: see `ranks.collectives.config_proto`. Evaluation, prediction and exports always use float32.
+      mixed_precision: see `ranks.horovod.config_proto`. Evaluation, prediction and exports always use float32.
       uneven_inputs: `error` raises an error that names the rank and the step; for `pad` see `padded_input`.
       equal_inputs: see `EqualBatchesHook`.
       model_dir: model directory, used if `Estimator` does not get one.

@@ -21,7 +21,7 @@ from ctr_trainer.embedding.table import rocks
 from ctr_trainer.features import hashing
 from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.collectives import OneWorker
+from ctr_trainer.ranks.horovod import OneWorker
 from ctr_trainer.system.files.paths import path_of
 from tests import redis_cluster, small
 

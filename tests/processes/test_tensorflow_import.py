@@ -25,12 +25,12 @@ import pyarrow as pa
 from ctr_trainer.features import hashing
 
 assert hashing.keys("city", pa.array(["a", "b"])).shape == (2,)
-from ctr_trainer.ranks import collectives
+from ctr_trainer.ranks import horovod
 import tensorflow.compat.v1 as tf1
 before = len(os.listdir("/proc/self/task"))
 with tf1.Graph().as_default() as graph:
     product = tf1.matmul(tf1.ones([9, 9]), tf1.ones([9, 9]))
-with tf1.Session(graph=graph, config=collectives.config_proto(0, 0, threads=7)) as session:
+with tf1.Session(graph=graph, config=horovod.config_proto(0, 0, threads=7)) as session:
     session.run(product)
     created = len(os.listdir("/proc/self/task")) - before
 assert created >= 14, f"{created} threads, but 7 within operations and 7 between them were asked for"

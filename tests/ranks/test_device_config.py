@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-from ctr_trainer.ranks.collectives import config_proto
+from ctr_trainer.ranks.horovod import config_proto
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import hardware
 
