@@ -10,7 +10,7 @@ from ctr_trainer.estimator.dense_optimizers import Plateau
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.layers.normalization import batch_statistics
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.dense_exchange import Exchange, Fused, mean_over_ranks
+from ctr_trainer.ranks.dense_exchange import Exchange, fused_means, mean_over_ranks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,30 +203,38 @@ def _over_micro_batches(
     tensors: list[tf.Tensor], weight: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Operation, list[tf.Operation]]:
     """Returns the means over a step, their weight, the addition of a micro-batch, and what clears the sums after it."""
+    added, after = [], []
+
+    def add_up(vector: tf.Tensor, dtype: str) -> tf.Tensor:
+        total = _local_zeros("accumulated", vector)
+        added.append(total.assign_add(vector, read_value=False))
+        with tf.control_dependencies(added[-1:]):
+            read = total.read_value()
+        with tf.control_dependencies([read]):
+            after.append(total.assign(tf.zeros_like(vector), read_value=False))
+        return read
+
     with tf.name_scope("dense_exchange"):
-        fused, sums, added, after = Fused(tensors), {}, [], []
-        for dtype, vector in fused.vectors(weight).items():
-            total = _local_zeros("accumulated", vector)
-            added.append(total.assign_add(vector, read_value=False))
-            with tf.control_dependencies(added[-1:]):
-                sums[dtype] = total.read_value()
-            with tf.control_dependencies([sums[dtype]]):
-                after.append(total.assign(tf.zeros_like(vector), read_value=False))
-        return *fused.means(sums), tf.group(*added), after
+        means, weight = fused_means(tensors, weight, add_up)
+    return means, weight, tf.group(*added), after
 
 
 def _of_previous_step(
     tensors: list[tf.Tensor], weight: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Operation]]:
     """Returns the gradients that the previous step kept, their weight, and what keeps the gradients of this step."""
+    kept = []
+
+    def swap(vector: tf.Tensor, dtype: str) -> tf.Tensor:
+        variable = _local_zeros("kept", vector)
+        before = variable.read_value()
+        with tf.control_dependencies([before]):
+            kept.append(variable.assign(vector, read_value=False))
+        return before
+
     with tf.name_scope("dense_exchange"):
-        fused, before, kept = Fused(tensors), {}, []
-        for dtype, vector in fused.vectors(weight).items():
-            variable = _local_zeros("kept", vector)
-            before[dtype] = variable.read_value()
-            with tf.control_dependencies([before[dtype]]):
-                kept.append(variable.assign(vector, read_value=False))
-        return *fused.means(before), kept
+        means, weight = fused_means(tensors, weight, swap)
+    return means, weight, kept
 
 
 def _local_zeros(name: str, like: tf.Tensor) -> tf.Variable:

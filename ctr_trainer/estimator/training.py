@@ -55,7 +55,7 @@ class DenseStep:
             # differently. Besides, a checkpoint has only one state.
             variables = [variable for variable in tf1.global_variables() if variable.dtype.is_floating]
             in_memory = step.exchange is not None and step.exchange.is_in_memory
-            self._average = average_of_ranks(variables, "dense_variables", in_memory)
+            self._average = average_of_ranks(variables, in_memory)
 
     def next_op(self) -> tf.Operation:
         """Returns the operation of the last run of the next step."""

@@ -140,57 +140,40 @@ def share_of(
     return tf.math.multiply_no_nan(gradient, factor)
 
 
-class Fused:
-    """Tensors fused into one vector per dtype, with a weight as its last element.
+def fused_means(
+    tensors: list[tf.Tensor], weight: tf.Tensor | float, add_up: Callable[[tf.Tensor, str], tf.Tensor]
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns the mean of each tensor over batches or workers i, and the sum of the weights.
 
-    Tensors with less than 32 bits per element are converted to float32.
+        mean = sum_i W_i t_i / sum_i W_i, and 0 if all W_i are 0
 
-    `tensors`: list of dense tensors with static shapes.
+    With the sum of the weights, means of means are correct for any split of the examples. The tensors are fused into
+    one vector per dtype, with the weight as its last element. Tensors with less than 32 bits per element are converted
+    to float32.
+
+    Args:
+      tensors: the tensors t_i of this batch, dense and with static shapes.
+      weight: scalar W_i, the weight of this batch.
+      add_up: f(vector, name of its dtype) -> the sum of the vectors of all i.
     """
-
-    def __init__(self, tensors: list[tf.Tensor]) -> None:
-        self._tensors = tensors
-        self._by_dtype: dict[tf.DType, list[int]] = {tf.float32: []}  # Always present, for the weight.
-        for place, tensor in enumerate(tensors):
-            dtype = tensor.dtype.base_dtype
-            self._by_dtype.setdefault(dtype if dtype.size >= 4 else tf.float32, []).append(place)
-
-    def vectors(self, weight: tf.Tensor | float) -> dict[tf.DType, tf.Tensor]:
-        """Returns, for each dtype, a vector of all its tensors times the weight, with the weight as last element."""
-        vectors = {}
-        for dtype, places in self._by_dtype.items():
-            parts = [tf.reshape(tf.cast(self._tensors[place], dtype), [-1]) for place in places]
-            # The 1 at the end becomes the weight by the same multiplication.
-            vectors[dtype] = tf.concat([*parts, tf.ones([1], dtype)], 0) * tf.cast(weight, dtype)
-        return vectors
-
-    def means_over_ranks(
-        self, weight: tf.Tensor | float, name: str, add_up: Callable[[tf.Tensor, str], tf.Tensor]
-    ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Returns each tensor's mean over all workers, and the sum of their weights. A collective.
-
-        Args:
-          weight: the weight of this worker's tensors.
-          add_up: f(vector, name) -> the sum of all workers' vectors. A collective.
-        """
-        sums: dict[tf.DType, tf.Tensor] = {}
-        for dtype, vector in self.vectors(weight).items():
-            # Without a fixed order, a session with one thread could wait in one sum, and another rank in another sum.
-            with tf.control_dependencies(list(sums.values())):
-                sums[dtype] = add_up(vector, f"{name}.{dtype.name}")
-        return self.means(sums)
-
-    def means(self, vectors: dict[tf.DType, tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Returns each tensor's mean and the sum of the weights, given the sums of all workers' `vectors`."""
-        means: list[tf.Tensor] = [None] * len(self._tensors)
-        for dtype, vector in vectors.items():
-            places = self._by_dtype[dtype]
-            sizes = [self._tensors[place].shape.num_elements() for place in places]
-            parts = tf.split(vector * tf.math.reciprocal_no_nan(vector[-1]), [*sizes, 1])
-            for place, part in zip(places, parts, strict=False):
-                like = self._tensors[place]
-                means[place] = tf.cast(tf.reshape(part, like.shape), like.dtype)
-        return means, vectors[tf.float32][-1]
+    by_dtype: dict[tf.DType, list[int]] = {tf.float32: []}  # Always present and first, for the weight.
+    for place, tensor in enumerate(tensors):
+        dtype = tensor.dtype.base_dtype
+        by_dtype.setdefault(dtype if dtype.size >= 4 else tf.float32, []).append(place)
+    means: list[tf.Tensor] = [None] * len(tensors)
+    sums: list[tf.Tensor] = []
+    for dtype, places in by_dtype.items():
+        parts = [tf.reshape(tf.cast(tensors[place], dtype), [-1]) for place in places]
+        # The 1 at the end becomes the weight by the same multiplication.
+        vector = tf.concat([*parts, tf.ones([1], dtype)], 0) * tf.cast(weight, dtype)
+        # Without a fixed order, a session with one thread could wait in one sum, and another rank in another sum.
+        with tf.control_dependencies(sums):
+            sums.append(add_up(vector, dtype.name))
+        sizes = [tensors[place].shape.num_elements() for place in places]
+        parts = tf.split(sums[-1] * tf.math.reciprocal_no_nan(sums[-1][-1]), [*sizes, 1])
+        for place, part in zip(places, parts, strict=False):
+            means[place] = tf.cast(tf.reshape(part, tensors[place].shape), tensors[place].dtype)
+    return means, sums[0][-1]
 
 
 def mean_over_ranks(
@@ -213,7 +196,7 @@ def mean_over_ranks(
     with tf.name_scope("dense_exchange"):
         if exchange.way != "horovod":
             add_up = sum_of_host if exchange.is_in_memory else sum_of_hosts
-            return Fused(tensors).means_over_ranks(weight, "dense_gradients", add_up)
+            return fused_means(tensors, weight, lambda vector, dtype: add_up(vector, f"dense_gradients.{dtype}"))
         total = distributed.allreduce(weight, "examples")
         shares = [share_of(tensor, weight, total) for tensor in tensors]
     if not shares:  # `hvd.DistributedOptimizer` requires at least one gradient.
@@ -234,14 +217,13 @@ class _Computed(tf1.train.Optimizer):
         return [(each, getattr(each, "values", each)) for each in self._gradients]
 
 
-def average_of_ranks(variables: list[tf.Variable], name: str, in_memory: bool) -> tf.Operation:
+def average_of_ranks(variables: list[tf.Variable], in_memory: bool) -> tf.Operation:
     """Returns the operation that sets float variables to their mean over the ranks. A collective.
 
-    Args:
-      name: name of the reduction, the same on every rank.
-      in_memory: whether all ranks share the memory of one host; otherwise Horovod sums.
+    `in_memory`: whether all ranks share the memory of one host; otherwise Horovod sums.
     """
     with tf.name_scope("dense_exchange"):
-        fused = Fused([variable.read_value() for variable in variables])
-        means, _ = fused.means_over_ranks(1.0, name, sum_of_host if in_memory else distributed.allreduce)
+        values = [variable.read_value() for variable in variables]
+        add_up = sum_of_host if in_memory else distributed.allreduce
+        means, _ = fused_means(values, 1.0, lambda vector, dtype: add_up(vector, f"dense_variables.{dtype}"))
         return tf.group(*(v.assign(mean, read_value=False) for v, mean in zip(variables, means, strict=True)))
