@@ -47,15 +47,17 @@ class TableInputs:
         kinds = SEQUENCE, PAIRS
         self._sequences = [f for f in table.sequences if any(f"{kind}/{f.name}" in segments for kind in kinds)]
         self.features = tuple(f.name for f in (*(table.pooled if self._pooled else ()), *self._sequences))
+        self._embeds = EMBEDDING in segments or FIELD_SUMS in segments or bool(self._sequences)
+        self._dim = table.dim if self._embeds else 0  # The linear weight follows the embedding.
 
     def config(self, config: EmbeddingConfig, limits: TableLimits, seed: int) -> TableConfig:
         """Returns the `TableConfig` to train with; `seed` initializes new rows."""
         # A uniform distribution on +-s has the standard deviation s / sqrt(3). Linear weights start at 0.
-        scales = {EMBEDDING: config.stddev * math.sqrt(3), LINEAR: 0.0}
+        parts = [(self._dim, config.stddev * math.sqrt(3))] * self._embeds + [(1, 0.0)] * (LINEAR in self._segments)
         return TableConfig(
             name=self._table.name,
-            dims=tuple(dim for _, dim in self._parts()),
-            init_scales=tuple(scales[kind] for kind, _ in self._parts()),
+            dims=tuple(dim for dim, _ in parts),
+            init_scales=tuple(scale for _, scale in parts),
             optimizer=config.row_optimizer,
             seed=seed,
             min_frequency=limits.min_frequency,
@@ -82,24 +84,22 @@ class TableInputs:
         `distinct`, float32[U, weights], is the result of `WorkerRows.read`.
         """
         feed: dict[tf.Tensor, np.ndarray] = {}
-        start, summed = 0, None
-        for kind, dim in self._parts():
-            sums = FIELD_SUMS in self._segments and kind == EMBEDDING
-            if kind in self._segments or sums:
-                vectors = lookup.gather(distinct, start, dim)
-                if kind in self._segments:
-                    feed[self._segments[kind]] = vectors
-                if sums:
-                    feed[self._segments[FIELD_SUMS]], summed = lookup.add_fields(vectors), vectors
-            if kind == EMBEDDING:
-                if VECTORS in self._segments:
-                    feed[self._segments[VECTORS]] = lookup.vectors(distinct, start, dim)
-                for number, f in enumerate(self._sequences):
-                    if (padded := f"{SEQUENCE}/{f.name}") in self._segments:
-                        feed[self._segments[padded]] = lookup.gather_sequence(number, distinct, start, dim)
-                    if (pairs := f"{PAIRS}/{f.name}") in self._segments:
-                        feed[self._segments[pairs]] = lookup.pairs(number)
-            start += dim
+        segments, dim, summed = self._segments, self._dim, None
+        if EMBEDDING in segments or FIELD_SUMS in segments:
+            vectors = lookup.gather(distinct, 0, dim)
+            if EMBEDDING in segments:
+                feed[segments[EMBEDDING]] = vectors
+            if FIELD_SUMS in segments:
+                feed[segments[FIELD_SUMS]], summed = lookup.add_fields(vectors), vectors
+        if self._embeds and VECTORS in segments:
+            feed[segments[VECTORS]] = lookup.vectors(distinct, 0, dim)
+        for number, f in enumerate(self._sequences):
+            if (padded := f"{SEQUENCE}/{f.name}") in segments:
+                feed[segments[padded]] = lookup.gather_sequence(number, distinct, 0, dim)
+            if (pairs := f"{PAIRS}/{f.name}") in segments:
+                feed[segments[pairs]] = lookup.pairs(number)
+        if LINEAR in segments:
+            feed[segments[LINEAR]] = lookup.gather(distinct, dim, 1)
         return feed, summed
 
     def sum_gradients(
@@ -114,18 +114,13 @@ class TableInputs:
             return gradients.get(self._segments[kind].name) if kind in self._segments else None
 
         sums = []
-        for kind, dim in self._parts():
-            of_sequences = [of(f"{SEQUENCE}/{f.name}") for f in self._sequences] if kind == EMBEDDING else []
-            of_vectors = of(VECTORS) if kind == EMBEDDING else None
-            of_sums = of(FIELD_SUMS) if kind == EMBEDDING else None
+        if self._embeds:
+            of_sums, of_sequences = of(FIELD_SUMS), [of(f"{SEQUENCE}/{f.name}") for f in self._sequences]
             fields = None if of_sums is None or summed is None else (of_sums, summed)
-            sums.append(lookup.sum_gradients(dim, of(kind), of_sequences, of_vectors, fields))
+            sums.append(lookup.sum_gradients(self._dim, of(EMBEDDING), of_sequences, of(VECTORS), fields))
+        if LINEAR in self._segments:
+            sums.append(lookup.sum_gradients(1, of(LINEAR)))
         return sums
-
-    def _parts(self) -> list[tuple[str, int]]:
-        """Returns (kind, dim) of each part of a row's weights."""
-        embeds = EMBEDDING in self._segments or FIELD_SUMS in self._segments or bool(self._sequences)
-        return [(EMBEDDING, self._table.dim)] * embeds + [(LINEAR, 1)] * (LINEAR in self._segments)
 
 
 class TableLookup(NamedTuple):
