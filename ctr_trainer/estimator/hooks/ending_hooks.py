@@ -1,6 +1,7 @@
 """The base class of hooks, and the checks that end a training: of its batches, its loss, and its variables."""
 
 import logging
+import zlib
 from typing import Any
 
 import numpy as np
@@ -128,16 +129,14 @@ class FiniteLossHook(StepHook):
 class EqualVariables:
     """Compares the trainable variables of the current graph across all ranks. With one worker, does nothing.
 
-    The ranks compare a checksum of each variable's bits, so a comparison reads the variables once and exchanges 8 bytes
-    per variable. Only variables whose checksums differ are compared value by value.
+    The ranks exchange a checksum of each variable, 8 bytes, and compare value by value only variables whose checksums
+    differ.
     """
 
     def __init__(self) -> None:
         several = distributed.size() > 1
         found = [v for v in tf1.trainable_variables() if several and v.dtype.base_dtype.is_floating]
         self._variables = {variable.op.name: variable for variable in found}
-        with tf.device("/cpu:0"):
-            self._sums = [_checksum(variable) for variable in found]
         self._has_warned = False
 
     def check(self, session: tf1.Session, step: int, is_first: bool = False) -> None:
@@ -151,18 +150,18 @@ class EqualVariables:
         """
         if not self._variables:
             return
-        own = np.array(session.run(self._sums), np.int64)
-        sums = distributed.all_gather(own, "dense_checksums").reshape(distributed.size(), -1)
-        names = [name for name, of_ranks in zip(self._variables, sums.T, strict=True) if len(set(of_ranks)) > 1]
+        own = session.run(self._variables)
+        sums = np.array([zlib.crc32(value.tobytes()) for value in own.values()], np.int64)
+        of_ranks = distributed.all_gather(sums, "dense_checksums").reshape(distributed.size(), -1)
+        names = [name for name, each in zip(own, of_ranks.T, strict=True) if len(set(each)) > 1]
         if names:
-            self._compare(session, step, names, _FIRST_ROUNDING if is_first else _ROUNDING)
+            self._compare({name: own[name] for name in names}, step, _FIRST_ROUNDING if is_first else _ROUNDING)
 
-    def _compare(self, session: tf1.Session, step: int, names: list[str], rounding: float) -> None:
-        own = session.run([self._variables[name] for name in names])
-        of_rank_0 = distributed.broadcast_arrays(own, "dense_variables_of_rank_0")
-        apart = np.array([_apart(*pair) for pair in zip(own, of_rank_0, strict=True)])
+    def _compare(self, own: dict[str, np.ndarray], step: int, rounding: float) -> None:
+        of_rank_0 = distributed.broadcast_arrays([*own.values()], "dense_variables_of_rank_0")
+        apart = np.array([_apart(*pair) for pair in zip(own.values(), of_rank_0, strict=True)])
         most = distributed.all_gather(apart, "dense_differences").reshape(distributed.size(), -1).max(axis=0)
-        found = [(name, part) for name, part in zip(names, most, strict=True) if part > rounding]
+        found = [(name, part) for name, part in zip(own, most, strict=True) if part > rounding]
         if found:
             named = ", ".join(f"{name} (by {part:.2g} of its largest value)" for name, part in found[:_NAMED])
             more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
@@ -178,17 +177,9 @@ class EqualVariables:
             _log.warning(
                 "at step %d %s differs between the ranks by %.2g of its largest value, as rounding makes it",
                 step,
-                names[int(most.argmax())],
+                [*own][int(most.argmax())],
                 most.max(),
             )
-
-
-def _checksum(variable: tf1.Variable) -> tf.Tensor:
-    """Returns the sum of a variable's values, reading their bits as integers. The sum wraps around."""
-    value = variable.read_value()
-    integers = {2: tf.int16, 4: tf.int32, 8: tf.int64}[value.dtype.size]
-    bits = tf.bitcast(value, integers)
-    return tf.cast(tf.reduce_sum(tf.cast(bits, tf.int32) if integers == tf.int16 else bits), tf.int64)
 
 
 def _apart(own: np.ndarray, other: np.ndarray) -> float:
