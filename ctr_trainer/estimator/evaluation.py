@@ -27,13 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def _groups_of(inputs: GraphInput, name: str) -> tuple[Any, Callable[[Batch | None, Any], np.ndarray]]:
-    """Returns what to fetch with a step, and f(batch, what was fetched) -> int64[B], the group of each example.
-
-    A feature or an id column has the groups: keys and integers unchanged, other values hashed. Missing values form a
-    group.
-
-    Raises UserError: there is no such column; the message names the columns.
-    """
+    """Returns what to fetch with a step, and f(batch, what was fetched) -> int64[B], the group of each example."""
     ids = inputs.features.spec.ids if inputs.fed else ()
     tables = inputs.features.spec.tables if inputs.fed else ()
     places = {f.name: (table.name, at) for table in tables for at, f in enumerate(table.single)}

@@ -84,11 +84,7 @@ def measured(training: Training, steps: TrainingSteps, hooks: TrainingHooks) -> 
 
 
 def _own_figures(training: Training, hooks: TrainingHooks) -> dict[str, float]:
-    """Returns a dict of this rank's figures: the seconds of each phase, and the other values that the summary needs.
-
-    `exchange` is the part of the `session` seconds when only the exchange of gradients was running. If a host has one
-    copy of the rows, only one of its ranks counts the `syncs`. The seconds of the lock are summed over all threads.
-    """
+    """Returns a dict of this rank's figures: the seconds of each phase, and the other values that the summary needs."""
     clock, embeddings, machine = training.clock, training.feed.embeddings, hooks.machine
     lock = embeddings.lock_times() if embeddings else LockTimes()
     services = training.store.stats().get("services", {})
@@ -98,6 +94,7 @@ def _own_figures(training: Training, hooks: TrainingHooks) -> dict[str, float]:
         "exchange": hooks.trace.share("exchange") * clock.seconds["session"],
         "syncing": embeddings.syncs.latency.total_seconds if embeddings else 0.0,
         **{name: embeddings.total(name) if embeddings else 0 for name in ("hits", "misses", "bytes_synced")},
+        # If a host has one copy of the rows, only one of its ranks counts.
         "syncs": embeddings.syncs.latency.total_count if embeddings else 0,
         "lock_waited": lock.waited,
         "lock_held": lock.held,

@@ -83,7 +83,7 @@ def test_the_sentence_names_rank_phase_step_and_seconds_and_unknown_ranks(ranks)
 
 def test_of_many_missing_ranks_some_are_named_and_all_are_counted(ranks):
     ranks |= {rank: _state(rank, 7, "read") for rank in range(20)}
-    assert RankStates("anywhere", 20, own=None).describe_missing().endswith("and 12 more ranks")
+    assert RankStates("anywhere", 20, own=0).describe_missing().endswith("and 12 more ranks")
 
 
 def test_a_rank_whose_file_does_not_change_is_lost_however_clocks_differ(ranks):
@@ -99,7 +99,7 @@ def test_a_rank_whose_file_does_not_change_is_lost_however_clocks_differ(ranks):
 def test_ranks_that_were_stopped_together_with_this_one_are_not_lost(ranks):
     """As a machine that is moved: the time has gone on, and the next states come a moment later."""
     ranks[0] = _state(0, 7, "session")
-    observer = RankStates("anywhere", 1, own=None, lost_seconds=60.0)
+    observer = RankStates("anywhere", 1, own=0, lost_seconds=60.0)
     assert observer.lost() == ""
     ranks.now, ranks.after_sleep = 100.0, lambda: ranks.update({0: _state(0, 7, "session", written=100.0)})
     assert observer.lost() == ""

@@ -102,11 +102,11 @@ class RankStates:
     A rank lives while its file changes, no matter how long its work takes. Only this host's clock measures the times
     between changes, so clocks may differ.
 
-    `own` is the calling rank, which is not called missing before its first step; None if the caller is not a rank. A
-    rank is lost after `lost_seconds` without a change of its file.
+    `own` is the calling rank, which is not called missing before its first step. A rank is lost after `lost_seconds`
+    without a change of its file.
     """
 
-    def __init__(self, model_dir: str, size: int, own: int | None, lost_seconds: float = LOST_SECONDS) -> None:
+    def __init__(self, model_dir: str, size: int, own: int, lost_seconds: float = LOST_SECONDS) -> None:
         self._model_dir, self._size, self._own, self._lost_seconds = model_dir, size, own, lost_seconds
         # By rank: (last `written`, time at which this host first saw it).
         self._seen: dict[int, tuple[float, float]] = {}
