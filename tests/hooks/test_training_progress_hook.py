@@ -2,6 +2,7 @@
 
 import io
 import sys
+import types
 
 import pytest
 
@@ -33,19 +34,22 @@ def test_reader_knows_how_many_steps_are_left_of_it(tmp_path):
     ],
 )
 def test_a_line_says_how_far_the_training_is_and_how_long_it_will_take(caplog, last_step, steps, epochs, expected):
-    """1,600 steps took 20 s, 1,200 more 26.67 s."""
     epoch = (lambda done: done / 2000) if epochs else (lambda done: None)
-    progress = TrainingProgress(Clock(), RunLength(batches=steps, last=last_step), epoch, epochs)
+    now = [5.0]
+    clock = types.SimpleNamespace(training_seconds=lambda: now[0])
+    progress = TrainingProgress(clock, RunLength(batches=steps, last=last_step), epoch, epochs)
     with caplog.at_level("INFO"):
         progress.start(0)
-        progress.take(Line(1600, "", {}, 80.0, None))
-        progress.take(Line(2800, "", {}, 45.0, None))
+        for step, seconds in ((1600, 25.0), (2800, 51.67)):  # 1,600 steps took 20 s, 1,200 more 26.67 s.
+            now[0] = seconds
+            progress.take(Line(step, "", {}, 1.0, None))
     said = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
     assert said[1] == expected
 
 
 def test_where_early_stopping_may_end_it_the_figures_are_upper_bounds(caplog):
-    progress = TrainingProgress(Clock(), RunLength(batches=5000), lambda done: done / 2000, 40, stops_early=True)
+    clock = types.SimpleNamespace(training_seconds=iter((0.0, 10.0)).__next__)
+    progress = TrainingProgress(clock, RunLength(batches=5000), lambda done: done / 2000, 40, stops_early=True)
     with caplog.at_level("INFO"):
         progress.start(0)
         progress.take(Line(1000, "", {}, 100.0, None))

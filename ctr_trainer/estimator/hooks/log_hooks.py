@@ -178,7 +178,7 @@ class TrainingProgress(LineTaker):
         self._bar, self._drawing = tqdm.tqdm(disable=True), contextlib.ExitStack()
 
     def start(self, step: int) -> None:
-        self._start, self._shown, self._seconds = step, step, 0.0
+        self._start, self._began = step, self._clock.training_seconds()
         if self._length.epochs is not None:
             self._begin_epoch(step)
         if sys.stderr.isatty():
@@ -191,15 +191,14 @@ class TrainingProgress(LineTaker):
             self._end_epoch(step)
 
     def take(self, line: Line) -> None:
-        self._seconds += (line.step - self._shown) / line.steps_per_sec
-        self._shown = line.step
         parts, epoch = [f"step {line.step}"], self._epoch(line.step - self._start)
         if self._total is not None:
             parts = [f"step {line.step} of {self._at_most}{self._total} ({line.step / self._total:.0%})"]
         if epoch is not None:
             parts.append(f"epoch {epoch:.1f}{self._of_epochs}")
         if self._total is not None:
-            left = (self._total - line.step) * self._seconds / (line.step - self._start)
+            seconds = self._clock.training_seconds() - self._began
+            left = (self._total - line.step) * seconds / (line.step - self._start)
             parts.append(f"{self._at_most}{log_lines.format_seconds(left)} left")
         _log.info("%s", ", ".join(parts))
 
