@@ -49,25 +49,22 @@ def open_host_memory() -> Iterator[SharedMemory]:
 
 
 @contextlib.contextmanager
-def open_evaluation_store(disk: Disk | None) -> Iterator[tuple[LocalStore, bool]]:
-    """Yields a store without tables, and whether this rank fills it. A collective.
-
-    If a host has several ranks, they share the memory of the store, and one of them fills it.
-    """
+def open_evaluation_store(disk: Disk | None) -> Iterator[LocalStore]:
+    """Yields a store without tables, whose memory the ranks of a host share. A collective."""
     if distributed.hosts() == distributed.size():
         with contextlib.closing(LocalStore(disk=disk)) as store:
-            yield store, True
+            yield store
         return
     with open_host_memory() as memory:
-        yield LocalStore(memory), memory.is_own
+        yield LocalStore(memory)
 
 
-def restore_evaluated(store: LocalStore, fills: bool, checkpoint: Checkpoint) -> None:
-    """Reads the rows of the tables of an evaluation's store if this rank fills it. A collective.
+def restore_evaluated(store: LocalStore, checkpoint: Checkpoint) -> None:
+    """Reads the rows of the tables of an evaluation's store on the first rank of each host. A collective.
 
     Raises UserError: the rows do not fit into memory, or one of their files cannot be read.
     """
-    if fills:
+    if distributed.local_rank() == 0:
         files = [entry for entry in checkpoint.tables if entry["table"] in store.tables]
         full, limit = [entry for entry in files if entry.get("kind", "full") == "full"], tightest()
         widths = {name: 4 * table.config.form.lanes + _MORE_BYTES_OF_A_ROW for name, table in store.tables.items()}

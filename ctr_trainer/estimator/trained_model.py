@@ -304,13 +304,12 @@ class TrainedModel(NamedArguments):
             inputs = make_input(call_input_fn(input_fn, mode, params, self.config), self.model_dir)
             labels = inputs.labels if mode == ModeKeys.EVAL else None
             spec = self.model_fn(inputs.features, labels, mode, params)
-            store, fills = stack.enter_context(
-                open_evaluation_store(disk_of(self.config.embedding.disk, self.model_dir))
-            )
+            disk = disk_of(self.config.embedding.disk, self.model_dir)
+            store = stack.enter_context(open_evaluation_store(disk))
             feed = connect(inputs, store, self.config, trained=model_directory.trained_tables(checkpoint))
             self.new_keys = feed.new_keys
             self.new_keys.in_training = checkpoint.model.get("new_keys", {})
             stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
-            restore_evaluated(store, fills, checkpoint)
+            restore_evaluated(store, checkpoint)
             begin_feed(stack, feed)
             yield feed, spec
