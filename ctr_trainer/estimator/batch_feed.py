@@ -128,7 +128,7 @@ class BatchFeed(Feed):
         self._features, self._reader, self.embeddings = inputs.features, inputs.reader, embeddings
         self._training, self._prefetch_batches = step.rows if step is not None else None, prefetch_batches
         self._clock = clock or Clock()
-        reader, self._per_step = inputs.reader, step.accumulation_steps if step is not None else 1
+        reader, self._per_step = inputs.reader, step.run_length.accumulation_steps if step is not None else 1
         self._read_latency = Latency(PHASES["read"].operation)
         self._count: int | None = None  # Of the reader's own batches, once it has ended.
         self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = OrderedMap((), ())

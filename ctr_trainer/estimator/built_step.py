@@ -33,10 +33,10 @@ class RowTraining:
 
 @dataclasses.dataclass(frozen=True)
 class BuiltStep:
-    """The runs of an optimizer step: `accumulate` on the first `accumulation_steps` - 1 batches, then `train_op`.
+    """The runs of an optimizer step: `accumulate` on all its batches but the last, then `train_op`.
 
     Attributes:
-      run_length: the length of the run in these steps.
+      run_length: the length of the run in these steps, and the number of batches of a step.
       accumulate: operation that adds the gradients of a micro-batch to the sum; None if a step has one batch.
       begin: operation that keeps the gradients of a step; None if each step applies its own gradients. It replaces
         `train_op` in the first step, and in the first step after each `drain`. In all other steps, `train_op` applies
@@ -52,7 +52,6 @@ class BuiltStep:
     run_length: RunLength
     rows: RowTraining
     accumulate: tf.Operation | None = None
-    accumulation_steps: int = 1
     begin: tf.Operation | None = None
     drain: tf.Operation | None = None
     dense_sync_steps: int = 1
@@ -90,7 +89,6 @@ def optimizer_step(
     run_length: RunLength,
     exchange: Exchange,
     learning_rate_scale: float | None = None,
-    accumulation_steps: int = 1,
     dense_sync_steps: int = 1,
     overlap: bool = False,
     fp16: bool = False,
@@ -113,7 +111,7 @@ def optimizer_step(
       weight: scalar float32, the sum of the weights of this batch's examples.
       rows: placeholders of embedding rows, whose gradients are not averaged.
       row_learning_rate, learning_rate_scale: see `RowTraining`.
-      run_length: determines how fast the batch statistics of layers forget.
+      run_length: determines the number of micro-batches, and how fast the batch statistics of layers forget.
       overlap: requires an exchange by Horovod.
       sparse: whether `tf.IndexedSlices` stay sparse. If any gradient is sparse, Horovod exchanges all gradients.
       scales_loss: whether to scale the loss, because gradients are computed in float16, whose smallest numbers are near
@@ -134,7 +132,7 @@ def optimizer_step(
     accumulate: tf.Operation | None = None
     after: list[tf.Operation] = []
     kept: list[tf.Operation] = []
-    if accumulation_steps > 1:
+    if run_length.accumulation_steps > 1:
         tensors, weight, accumulate, after = _over_micro_batches(tensors, weight)
     own_weight = weight
     if overlap:
@@ -158,14 +156,13 @@ def optimizer_step(
         train_op = _next_step([*update(), *after])
     if exchanges and not overlap:
         share = tf.math.divide_no_nan(float(distributed.size()), weight)
-    elif accumulation_steps > 1:
+    elif run_length.accumulation_steps > 1:
         share = tf.math.reciprocal_no_nan(own_weight)
     return BuiltStep(
         train_op=train_op,
         run_length=run_length,
         rows=RowTraining(of_rows, row_learning_rate, learning_rate_scale, share),
         accumulate=accumulate,
-        accumulation_steps=accumulation_steps,
         begin=begin,
         drain=drain,
         dense_sync_steps=dense_sync_steps,

@@ -100,7 +100,6 @@ class TrainOp(TrainSettings):
             run_length=length,
             exchange=exchanges.exchange(dense_exchange, only_horovod),
             learning_rate_scale=scale,
-            accumulation_steps=self.accumulation_steps,
             dense_sync_steps=self.dense_sync_steps,
             overlap=overlap,
             fp16=self.fp16_allreduce,

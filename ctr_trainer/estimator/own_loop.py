@@ -69,7 +69,7 @@ def own_loop(
         job = stack.enter_context(Estimator(model_fn, model_dir, params, config).open_job(input_fn))
         training = stack.enter_context(open_training(job))
         restored = stack.enter_context(restored_here(job.checkpoint))
-        if training.model.step.accumulation_steps > 1:
+        if training.model.step.run_length.accumulation_steps > 1:
             raise UserError("accumulation_steps: a program with its own loop makes one run for each step: leave it out")
         hooks = training_hooks(training)
         steps = TrainingSteps(training, StopRequest(), hooks)

@@ -46,7 +46,8 @@ class DenseStep:
     """
 
     def __init__(self, step: BuiltStep) -> None:
-        self._step, self.micro_batches, self.accumulate = step, step.accumulation_steps, step.accumulate
+        self._step, self.accumulate = step, step.accumulate
+        self.micro_batches = step.run_length.accumulation_steps
         self._kept, self._ended = False, False
         self._equal = EqualVariables()
         self._average: tf.Operation | None = None

@@ -115,8 +115,7 @@ def test_the_packages_own_operations_are_found_in_a_real_trace():
         optimizer = tf1.train.GradientDescentOptimizer(0.1)
         step = optimizer_step(
             *(optimizer, loss, tf.constant(4.0), [], tf.constant(0.1)),
-            run_length=RunLength(),
-            accumulation_steps=2,
+            run_length=RunLength(accumulation_steps=2),
             exchange=Exchange("none", ""),
         )
         metadata = tf1.RunMetadata()
