@@ -98,7 +98,7 @@ def test_a_training_that_fails_says_why_and_where_its_log_is(tmp_path, data, war
     flags = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={tmp_path / '0'}", "--threads=1"]
     flags += ["--eval_steps=1", "--batch_size=64", "--hidden_units=8", "--recipe=none", "--learning_rate=1e30"]
     with pytest.raises(UserError, match=rf"loss .*\(status 1; {tmp_path / '0.log'}\)"):
-        TrialTraining(tmp_path, 0).run(flags, "auc", lambda curve: False)
+        TrialTraining(tmp_path, 0).run(flags, "auc", lambda run: False)
 
 
 def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_later(tmp_path, data, warm_python):

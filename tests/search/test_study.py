@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("optuna", reason="search needs optuna: pip install 'ctr_trainer[search]'")
 
+from ctr_trainer.commands.reports.training_run import Run
 from ctr_trainer.commands.studies import results, study
 from ctr_trainer.commands.studies.space import Parameter, Space
 from ctr_trainer.commands.studies.training import TrialTraining
@@ -24,23 +25,17 @@ class Pretended(TrialTraining):
         self.remove()
         self.model_dir.mkdir(parents=True)
         self._flagfile.write_text("\n".join(flags))
-        self._curve = []
+        self._evaluations = []
         if rate == 0.25:
             raise UserError("no memory")
         for number in range(1, EVALUATIONS + 1):
-            self._curve.append((number, rate * number / EVALUATIONS))
-            if watch(self._curve):
+            self._evaluations.append({"step": number, "auc": rate * number / EVALUATIONS})
+            if watch(self.so_far()):
                 return False
         return True
 
-    def curve(self, metric):
-        return self._curve
-
-    def rows(self, curve):
-        return 10 * len(curve)
-
-    def evaluation(self, step):
-        return {"auc": dict(self._curve)[step]}
+    def so_far(self):
+        return Run("", {}, self._evaluations, {"batch_size": 10}, {})
 
 
 @pytest.fixture
@@ -98,6 +93,6 @@ def test_a_users_directory_in_the_place_of_a_trial_stays_and_fails_it(tmp_path):
     (tmp_path / "3" / "notes.txt").write_text("mine")
     training = TrialTraining(tmp_path, 3)
     with pytest.raises(UserError, match=r"was not made by a search.*another output"):
-        training.run(["--model=lr"], "auc", lambda curve: False)
+        training.run(["--model=lr"], "auc", lambda run: False)
     training.remove()
     assert (tmp_path / "3" / "notes.txt").read_text() == "mine"

@@ -19,7 +19,7 @@ FLAGS, TABLE = "best.flags", "trials.csv"
 _BEGINNINGS = {FLAGS: b"# Trial ", TABLE: b"trial,state,"}  # Of the files that `write` has written.
 # Names of the attributes of a trial in the storage.
 OWN, TEXTS, FAILURE, STOPPED = "own", "texts", "failure", "stopped"
-METRICS, EVALUATIONS, ROWS, SECONDS = "metrics", "evaluations", "rows", "seconds"
+METRICS, EVALUATIONS, ROWS = "metrics", "evaluations", "rows"
 _SHOWN = 10
 _State = optuna.trial.TrialState
 
@@ -80,7 +80,7 @@ def line(study: optuna.Study, trial: Any, metric: str) -> str:
     rank = "" if found is None else ", the best so far"
     if found is not None and found.number != trial.number:
         rank = f", best so far {found.value:.6g} in trial {found.number}"
-    spent = f"{trial.user_attrs.get(EVALUATIONS, 0)} evaluations, {trial.user_attrs.get(SECONDS, 0):.0f} s"
+    spent = f"{trial.user_attrs.get(EVALUATIONS, 0)} evaluations, {trial.duration.total_seconds():.0f} s"
     return f"trial {trial.number} {state(trial)}: {text}{rank}; {spent}; {settings}"
 
 
@@ -168,7 +168,7 @@ def _row(trial: Any, plans: TrialPlans) -> dict[str, str]:
         **{name: metrics.get(name, "") for name in ("auc", "logloss", "copc") if name != metric},
         "evaluations": str(attributes.get(EVALUATIONS, "")),
         "rows": str(attributes.get(ROWS, "")),
-        "seconds": str(attributes.get(SECONDS, "")),
+        "seconds": f"{trial.duration.total_seconds():.1f}",
         **{name: (attributes.get(TEXTS) or {}).get(name, "") for name in names},
         "failure": failure(trial),
     }

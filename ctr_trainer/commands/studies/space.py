@@ -31,6 +31,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ctr_trainer.features.toml import tomllib, typed
+from ctr_trainer.settings.by_flag import text_of
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -170,6 +171,4 @@ def _texts(group: Any, where: str) -> dict[str, str]:
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, _SCALARS):
         raise UserError(f'{where}: {value!r} is neither a text nor a number; write a list as one text, like "128,64"')
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text_of("", value)

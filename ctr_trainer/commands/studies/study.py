@@ -14,7 +14,7 @@ import optuna
 import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from ctr_trainer.commands.reports.training_run import Curve, best
+from ctr_trainer.commands.reports.training_run import Curve, Run, best
 from ctr_trainer.commands.studies import results
 from ctr_trainer.commands.studies.plan import TrialPlans, trial_flags
 from ctr_trainer.commands.studies.training import TrialTraining
@@ -99,12 +99,12 @@ class Search:
         parameters = self._given_parameters() if is_own else self._plans.space.parameters
         texts = {each.flag: each.suggest(trial) for each in parameters}
         training = TrialTraining(self._output / TRIALS, trial.number)
-        began = time.monotonic()
         reported = 0
 
-        def watch(curve: Curve) -> bool:
+        def watch(run: Run) -> bool:
             nonlocal reported
-            self._rows = training.rows(curve)
+            curve = run.curve(self._metric)
+            self._rows = run.examples(curve[-1][0]) or 0 if curve else 0
             self._bar.set_description(f"trial {trial.number}", refresh=False)
             self._bar.update(min(100 * self._spent(), 100) - self._bar.n)
             for number in range(reported + 1, 1 if is_own else len(curve) + 1):
@@ -118,11 +118,12 @@ class Search:
             trial.set_user_attr(results.TEXTS, None if is_own else texts)
             plan = self._plans.of(None if is_own else texts)
             whole = training.run(trial_flags(plan, str(training.model_dir)), self._metric, watch)
-            curve = training.curve(self._metric)
+            run = training.so_far()
+            curve = run.curve(self._metric)
             trial.set_user_attr(results.EVALUATIONS, len(curve))
             trial.set_user_attr(results.STOPPED, not whole)
             if found := best(curve, self._direction):
-                metrics = training.evaluation(found[0])
+                metrics = next(each for each in run.evaluations if each["step"] == found[0])
                 kept = {name: metrics[name] for name in (*_KEPT_METRICS, self._metric) if metrics.get(name) is not None}
                 trial.set_user_attr(results.METRICS, {"step": found[0], **kept})
         except KeyboardInterrupt:
@@ -135,7 +136,6 @@ class Search:
             training.remove()
             raise
         finally:
-            trial.set_user_attr(results.SECONDS, round(time.monotonic() - began, 1))
             trial.set_user_attr(results.ROWS, self._rows)
             self._rows = 0
         return self._value(trial, training, curve, whole, is_own)

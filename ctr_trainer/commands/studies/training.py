@@ -1,6 +1,7 @@
 """Runs the training of a trial as `train` in a child process, and reads its evaluations while it runs."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -10,13 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ctr_trainer.commands.reports.training_run import EVALUATIONS_FILE, Curve, Run, read_runs
+from ctr_trainer.commands.reports.training_run import EVALUATIONS_FILE, Run, read_runs
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.child import ended_with_parent, importing_environment
 
 _POLL_SECONDS = 0.2
-_LOG_BYTES = 4000
 
 
 class TrialTraining:
@@ -30,11 +30,11 @@ class TrialTraining:
         self.model_dir, self._log = place / str(number), place / f"{number}.log"
         self._flagfile = place / f"{number}.flags"
 
-    def run(self, flags: Sequence[str], metric: str, watch: Callable[[Curve], bool]) -> bool:
+    def run(self, flags: Sequence[str], metric: str, watch: Callable[[Run], bool]) -> bool:
         """Trains, and returns whether the training reached its end before `watch` returned True.
 
-        `watch` is called every 0.2 s with the evaluations so far by the metric. Raises UserError with the error of a
-        training that failed, or if the directory is not a trial's.
+        `watch` is called every 0.2 s with the run so far. Raises UserError with the error of a training that failed or
+        that never evaluated the metric, or if the directory is not a trial's.
         """
         self.remove()
         if self.model_dir.exists():
@@ -45,32 +45,24 @@ class TrialTraining:
         LocalPath(self._flagfile).write_text("\n".join(flags) + "\n")
         with self._process() as process:
             while process.poll() is None:
-                if watch(self.curve(metric)):
+                if watch(self.so_far()):
                     return False
                 time.sleep(_POLL_SECONDS)
         if process.returncode:
             raise UserError(self._failure(process.returncode))
-        watch(self.curve(metric))
-        if not self.curve(metric):
+        watch(run := self.so_far())
+        if not run.curve(metric):
             raise UserError(f"no evaluation has a number for {metric}; see {self._log}")
         return True
 
-    def curve(self, metric: str) -> Curve:
-        """Returns the (step, value) pairs of the evaluations so far, without undefined values."""
-        run = self._run()
-        return run.curve(metric) if run else []
+    def so_far(self) -> Run:
+        """Returns what the training has written; before its first evaluation, a run without evaluations.
 
-    def rows(self, curve: Curve) -> int:
-        """Returns the number of training examples up to the last evaluation."""
-        run = self._run()
-        if not run or not curve:
-            return 0
-        return curve[-1][0] * run.settings.get("batch_size", 0) * run.settings.get("accumulation_steps", 1)
-
-    def evaluation(self, step: int) -> dict[str, float]:
-        """Returns the metrics of the evaluation at a step."""
-        run = self._run()
-        return next((each for each in (run.evaluations if run else []) if each["step"] == step), {})
+        The run has no summary, so that the last batch counts as full, also at the end.
+        """
+        if (self.model_dir / EVALUATIONS_FILE).exists():
+            return dataclasses.replace(read_runs([str(self.model_dir)])[0], summary={})
+        return Run(str(self.model_dir), training={}, evaluations=[], settings={}, summary={})
 
     def remove(self) -> None:
         """Removes the model directory of a trial, but not its flagfile and log.
@@ -79,11 +71,6 @@ class TrialTraining:
         """
         if self._flagfile.exists():
             shutil.rmtree(self.model_dir, ignore_errors=True)
-
-    def _run(self) -> Run | None:
-        if not (self.model_dir / EVALUATIONS_FILE).exists():
-            return None
-        return read_runs([str(self.model_dir)])[0]
 
     @contextlib.contextmanager
     def _process(self) -> Iterator[subprocess.Popen[bytes]]:
@@ -109,7 +96,5 @@ class TrialTraining:
             name = signal.Signals(-status).name
             why = ", possibly because memory was exhausted" if name == "SIGKILL" else ""
             return f"the training was killed by {name}{why}; see {self._log}"
-        with open(self._log, "rb") as log:
-            log.seek(max(log.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
-            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         return f"{lines[-1] if lines else 'the training wrote no log'} (status {status}; {self._log})"
