@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.files.outputs import FileList, Unfinished
+from ctr_trainer.system.files.outputs import FileList, unfinished
 from ctr_trainer.system.files.paths import Path, is_local, path_of
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError
@@ -40,9 +40,9 @@ def _on_disk(path: str) -> Iterator[str]:
     refuse_others(path)
     parent, name = os.path.split(os.path.abspath(path))
     place = pathlib.Path(parent, f".{name}.unfinished")
-    with Unfinished(place, "export") as unfinished:
-        new = str(unfinished.add(f"{_OLD}/", f"{_NEW}/"))
-        unfinished.remove(f"{_NEW}/")
+    with unfinished(place, "export") as places:
+        new = str(places.add(f"{_OLD}/", f"{_NEW}/"))
+        places.remove(f"{_NEW}/")
         yield new
         FileList(new, _LIST).add(*LocalPath(new).files())
         for at, _, files in os.walk(new):
@@ -57,7 +57,7 @@ def _on_disk(path: str) -> Iterator[str]:
         LocalPath(parent).sync()
         if (place / _OLD).exists():
             discard(place / _OLD)
-        unfinished.finish()
+        places.marker.unlink()
     with contextlib.suppress(OSError):
         place.rmdir()
 

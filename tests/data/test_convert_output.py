@@ -10,7 +10,7 @@ import pytest
 
 from ctr_trainer.system.files.lease import InUse
 from ctr_trainer.system.files.outputs import UNFINISHED as MARKER
-from ctr_trainer.system.files.outputs import Unfinished
+from ctr_trainer.system.files.outputs import unfinished
 from ctr_trainer.system.messages.errors import UserError
 from tests.data.make import SPEC, make_rows, read, run, write
 
@@ -46,7 +46,7 @@ def test_an_unfinished_conversion_begins_anew_and_keeps_files_of_others(tmp_path
     with pytest.raises(UserError, match="line 42"):
         run("csv", bad, output, SPEC, split="random:0.5,0.5", **few)
     assert output.exists() is False  # nothing was written before the row was met
-    with Unfinished(output, "conversion") as left:  # as a conversion that was killed leaves it
+    with unfinished(output, "conversion") as left:  # as a conversion that was killed leaves it
         for name in ("part-00000.parquet", "part-00009.parquet", ".unsplit/part-00000.parquet"):
             left.add(name).write_text("")
         with pytest.raises(InUse, match=f"process {os.getpid()} on .* writes this conversion now"):

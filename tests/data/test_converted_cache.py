@@ -7,7 +7,7 @@ import pytest
 
 from ctr_trainer.data import parquet
 from ctr_trainer.data.conversion import converted_cache
-from ctr_trainer.system.files.outputs import Unfinished
+from ctr_trainer.system.files.outputs import unfinished
 from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
 from tests.data.make import read
@@ -49,7 +49,7 @@ def test_of_two_at_once_one_converts_and_the_other_waits_for_it(source, tmp_path
 def test_one_that_stands_still_is_named(source, tmp_path):
     path = convert(source, tmp_path / "cache")
     os.rename(path, f"{path}.moved")
-    with Unfinished(path, "conversion"):
+    with unfinished(path, "conversion"):
         with pytest.raises(UserError, match=f"process {os.getpid()} on .* has written nothing for 1 s"):
             convert(source, tmp_path / "cache", timeout=1.0)
 

@@ -24,7 +24,7 @@ from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import ConvertedData, Input, SourceFile, list_files, named
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.outputs import UNFINISHED, Unfinished, refuse_overlap
+from ctr_trainer.system.files.outputs import UNFINISHED, FileList, refuse_overlap, unfinished
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -137,7 +137,7 @@ def convert(
 
 
 @contextlib.contextmanager
-def new_data_set(output: Path) -> Iterator[Unfinished]:
+def new_data_set(output: Path) -> Iterator[FileList]:
     """Opens a directory for a conversion. If the conversion fails, the directory is emptied.
 
     Raises:
@@ -150,18 +150,18 @@ def new_data_set(output: Path) -> Iterator[Unfinished]:
             raise UserError(
                 f"output {output}: contains a data set already ({file}); remove it or give another directory"
             )
-    with Unfinished(output, "conversion") as directory:
+    with unfinished(output, "conversion") as directory:
         directory.remove()
         try:
             yield directory
         except BaseException:
             directory.remove()  # A partial conversion is useless: the next conversion starts from the beginning.
             raise
-        directory.finish()
+        directory.marker.unlink()
 
 
 def describe(
-    directory: Unfinished,
+    directory: FileList,
     spec: FeatureSpec,
     parts: Mapping[str, Written],
     bad_rows: int,

@@ -2,11 +2,12 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ctr_trainer.system.files.local_path import of_draft
 from ctr_trainer.system.files.paths import Path, path_of
+from ctr_trainer.system.files.staging import held_directory
 from ctr_trainer.system.messages.errors import UserError
 
 _NAMED = 3
@@ -78,12 +79,13 @@ class FileList:
                 directory.rmdir()
 
 
-class Unfinished(FileList):
-    """The list of the files of a directory that this process fills: a context manager.
+@contextlib.contextmanager
+def unfinished(path: Any, what: str) -> Iterator[FileList]:
+    """Yields the list of the files of a directory that this process fills.
 
     While the block runs, a hidden file in the directory lists the written files, and another one is locked. The list
-    remains for the next process unless `finish` removes it. At the end of the block, a directory without files is
-    removed.
+    remains for the next process unless the block removes its `marker`. At the end of the block, a directory without
+    files is removed.
 
     Caveat: hosts see each other's locks only if their file system supports this, see `FileLease`. For a store, see
     `StorePlace`.
@@ -96,51 +98,33 @@ class Unfinished(FileList):
     Raises InUse if another process is writing to the directory, and UserError if the path is a file, the directory has
     other files, or it cannot be written to.
     """
+    place = path_of(path)
 
-    def __init__(self, path: Any, what: str) -> None:
-        place = path_of(path)
-        self._made = [each for each in (place, *place.parents) if not each.exists()]
+    def refusal(holder: str) -> str:
+        return f"{place}: {holder} writes this {what} now; wait until it ends"
+
+    with contextlib.ExitStack() as stack:
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            self._lock = (place / (UNFINISHED + _LOCK)).hold(
-                lambda holder: f"{place}: {holder} writes this {what} now; wait until it ends"
-            )
-            super().__init__(place, UNFINISHED)
+            stack.enter_context(held_directory(place, refusal, UNFINISHED + _LOCK))
+            files = FileList(place, UNFINISHED)
         except OSError as error:
             raise UserError(f"{path}: cannot be written to: {error.strerror}") from error
         try:
-            if others := self.others():
+            if others := files.others():
                 more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
                 raise UserError(
                     f"{place} holds files that are not of an unfinished {what}: {', '.join(others[:_NAMED])}{more};"
                     " name another directory, or move them away"
                 )
-            for name in self.present():
-                if of_draft(name) in self.names:  # A killed process has left it.
+            for name in files.present():
+                if of_draft(name) in files.names:  # A killed process has left it.
                     (place / name).unlink()
-            self.marker.append("")  # It marks the directory as unfinished.
-        except BaseException:
-            self._leave()
-            raise
-
-    def __enter__(self) -> "Unfinished":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._leave()
-
-    def finish(self) -> None:
-        """Removes the list, but not the files."""
-        self.marker.unlink()
-
-    def _leave(self) -> None:
-        with contextlib.suppress(OSError):
-            if not self.present():
-                self.marker.unlink(missing_ok=True)
-        self._lock.close()
-        with contextlib.suppress(OSError):
-            for directory in self._made:
-                directory.rmdir()
+            files.marker.append("")  # It marks the directory as unfinished.
+            yield files
+        finally:
+            with contextlib.suppress(OSError):
+                if not files.present():
+                    files.marker.unlink(missing_ok=True)
 
 
 def refuse_overlap(output: Any, sources: Iterable[Any], files: Iterable[Any]) -> None:

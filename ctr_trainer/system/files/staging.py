@@ -18,22 +18,22 @@ _FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that th
 
 
 @contextlib.contextmanager
-def held_directory(directory: Any, refusal: Callable[[str], str]) -> Iterator[PathLease]:
-    """Locks a directory within the block by its file `.lock`, and yields the lock. For `refusal`, see `FileLease`.
+def held_directory(directory: Any, refusal: Callable[[str], str], name: str = ".lock") -> Iterator[PathLease]:
+    """Locks a directory within the block by its file `name`, and yields the lock. For `refusal`, see `FileLease`.
 
-    Creates the directory if there is none. A directory that was created here is removed at the end if it is empty.
+    Creates the directory if there is none. Directories that were created here are removed at the end if they are empty.
     """
     directory = path_of(directory)
-    made = not directory.is_dir()
+    made = [each for each in (directory, *directory.parents) if is_local(each) and not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
-    lock = (directory / ".lock").hold(refusal)
+    lock = (directory / name).hold(refusal)
     try:
         yield lock
     finally:
         lock.close()
-        if made:
-            with contextlib.suppress(OSError):
-                directory.rmdir()
+        with contextlib.suppress(OSError):
+            for each in made:
+                each.rmdir()
 
 
 def local_directory(directory: Any) -> str:
