@@ -24,7 +24,33 @@ _COPY_BYTES = 4 << 20
 _DRAFT = re.compile(r"(.+)\.[0-9a-f]{8}\.tmp")
 
 
-class LocalPath(pathlib.PosixPath):
+class JsonFile:
+    """The methods of a path that write and read JSON."""
+
+    def write_json(self: Any, values: Any, indent: int | None = 1) -> None:
+        """Writes values as JSON with `write_text`."""
+        self.write_text(json.dumps(values, indent=indent) + "\n")
+
+    def read_json(self: Any, cure: str) -> dict[str, Any]:
+        """Reads a JSON object.
+
+        Raises UserError, which ends with the advice `cure`, if the file cannot be read, is cut off or has no object.
+        """
+        text = b""
+        try:
+            text = self.read_bytes()
+            values = json.loads(text)
+        except OSError as error:
+            raise UserError(f"{self}: cannot be read: {error.strerror}; {cure}") from error
+        except ValueError as error:
+            why = f"is cut off or altered ({error})" if text.strip() else "is empty"
+            raise UserError(f"{self}: {why}; {cure}") from error
+        if not isinstance(values, dict):
+            raise UserError(f"{self}: holds no JSON object; {cure}")
+        return values
+
+
+class LocalPath(JsonFile, pathlib.PosixPath):
     """A path on a local disk. Large inputs are mapped into memory.
 
     A `StorePath` has the same methods with the same meaning, and the methods of `pathlib.Path` that the package uses. A
@@ -129,21 +155,6 @@ class LocalPath(pathlib.PosixPath):
         except OSError as error:
             raise UserError(f"{self}: cannot be written: {error.strerror or error}") from error
 
-    def write_json(self, values: Any, indent: int | None = 1) -> None:
-        """Writes values as JSON with `write_text`."""
-        self.write_text(json.dumps(values, indent=indent) + "\n")
-
-    def read_json(self, cure: str) -> dict[str, Any]:
-        """Reads a JSON object.
-
-        Raises UserError, which ends with the advice `cure`, if the file cannot be read, is cut off or has no object.
-        """
-        try:
-            text = self.read_bytes()
-        except OSError as error:
-            raise UserError(f"{self}: cannot be read: {error.strerror}; {cure}") from error
-        return json_object(self, text, cure)
-
     def append(self, text: str) -> None:
         """Appends a text to the file. When this method returns, the text is on the disk or in the store."""
         with open(self, "a", encoding="utf-8") as file:
@@ -220,15 +231,3 @@ def of_draft(name: str) -> str | None:
     """Returns the name of the file that a draft of `LocalPath.writing` is for; None if `name` is not a draft's name."""
     found = _DRAFT.fullmatch(name)
     return found and found[1]
-
-
-def json_object(path: object, text: bytes, cure: str) -> dict[str, Any]:
-    """Returns the JSON object in the content of a file; see `LocalPath.read_json` for arguments and errors."""
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        why = f"is cut off or altered ({error})" if text.strip() else "is empty"
-        raise UserError(f"{path}: {why}; {cure}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: holds no JSON object; {cure}")
-    return values

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fnmatch
-import json
 import os
 import posixpath
 import re
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ctr_trainer.system.files.lease import FileLease, Lease, StorePlace
-from ctr_trainer.system.files.local_path import LocalPath, json_object
+from ctr_trainer.system.files.local_path import JsonFile, LocalPath
 from ctr_trainer.system.files.store_url import PureStorePath, Root, advice, is_url, opened
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError, reason
@@ -31,7 +30,7 @@ _LOCAL = "file://"
 _MOST_COPIED = 5_000_000_000  # Bytes of the largest object that S3 copies in one request.
 
 
-class StorePath(PureStorePath):
+class StorePath(JsonFile, PureStorePath):
     """A path in a store: an object with this name, and all objects whose names begin with this name and a `/`.
 
     A store cannot rename, lock or append to an object. Other clients see an object only after it was written
@@ -119,8 +118,8 @@ class StorePath(PureStorePath):
             return filesystem.open_input_file(path)
 
     def blocks(self, size: int) -> Iterator[bytes]:
-        with self.open_input() as file:
-            while block := self._read(file, size):
+        with self.open_input() as file, self._asking("read"):
+            while block := file.read(size):
                 yield block
 
     def open_stream(self) -> pa.NativeFile:
@@ -154,12 +153,6 @@ class StorePath(PureStorePath):
         filesystem, path = self._opened()
         with self._asking("written"), filesystem.open_output_stream(path, compression=None) as file:
             file.write(text.encode())
-
-    def write_json(self, values: Any, indent: int | None = 1) -> None:
-        self.write_text(json.dumps(values, indent=indent) + "\n")
-
-    def read_json(self, cure: str) -> dict[str, Any]:
-        return json_object(self, self.read_bytes(), cure)
 
     def append(self, text: str) -> None:
         before = self.read_bytes().decode() if self.is_file() else ""
@@ -215,10 +208,6 @@ class StorePath(PureStorePath):
     def local_file(self) -> Iterator[LocalPath]:
         with self.parent.local_files([self.name]) as directory:
             yield LocalPath(directory, self.name)
-
-    def _read(self, file: pa.NativeFile, size: int) -> bytes:
-        with self._asking("read"):
-            return file.read(size)
 
     def _opened(self) -> tuple[fs.FileSystem, str]:
         """Returns (file system, path in this file system)."""
