@@ -57,15 +57,11 @@ class Latency:
 
     def each(self, iterable: Iterable[Item]) -> Iterator[Item]:
         """Yields the items, and records the time that each item took."""
-        iterator = iter(iterable)
-        while True:
-            start = time.perf_counter_ns()
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
+        start = time.perf_counter_ns()
+        for item in iterable:
             self.record((time.perf_counter_ns() - start) // 1000)
             yield item
+            start = time.perf_counter_ns()
 
     def record(self, microseconds: float) -> None:
         """Adds one duration."""
