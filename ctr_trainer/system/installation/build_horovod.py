@@ -103,19 +103,17 @@ def patch(source: pathlib.Path, patches: Mapping[str, Mapping[str, str]] = PATCH
     Raises UserError: a line does not occur exactly once, so these are not the sources for which the patches were made.
     """
     for name, replacements in patches.items():
+        path = source / "horovod" / name
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         for marker, replacement in replacements.items():
-            _replace_line(source / "horovod" / name, marker, replacement)
-
-
-def _replace_line(path: pathlib.Path, marker: str, replacement: str) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    found = sum(marker in line for line in lines)
-    if found != 1:
-        raise UserError(
-            f"{path}: expected {marker} on exactly one line, found it on {found}; these are not the sources of Horovod "
-            f"{VERSION} that this patch is for"
-        )
-    path.write_text("".join(replacement if marker in line else line for line in lines), encoding="utf-8")
+            at = [number for number, line in enumerate(lines) if marker in line]
+            if len(at) != 1:
+                raise UserError(
+                    f"{path}: expected {marker} on exactly one line, found it on {len(at)}; these are not the sources "
+                    f"of Horovod {VERSION} that this patch is for"
+                )
+            lines[at[0]] = replacement
+        path.write_text("".join(lines), encoding="utf-8")
 
 
 def _say(text: object) -> None:
