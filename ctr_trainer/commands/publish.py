@@ -52,20 +52,12 @@ def run(given: frozenset[str], experiment: Experiment, use: TrainedModelFlags, p
 def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
     """Delivers a spool until SIGTERM, or, as a `Child`, until standard input closes."""
     import functools
-    import signal
-    import sys
-    import threading
 
     from ctr_trainer.live.publication.delivery import deliver
     from ctr_trainer.live.publication.places import open_target
     from ctr_trainer.system.processes import child
 
-    ended = threading.Event()
-    # At a shutdown all processes get SIGTERM, but the training still publishes a last epoch.
-    is_child = child.told_by_parent() is not None
-    with child.handling_signals(signal.SIG_IGN if is_child else child.setting(ended)):
-        if is_child:
-            threading.Thread(target=child.set_when_closed, args=(sys.stdin.fileno(), ended), daemon=True).start()
+    with child.ending_event(is_child=child.told_by_parent() is not None) as ended:
         deliver(publish.source, publish.to, functools.partial(open_target, publish.to, redis), ended)
 
 

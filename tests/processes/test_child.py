@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -57,8 +56,7 @@ def test_a_process_that_ignores_sigterm_ends_with_its_killed_parent():
 
 
 def test_a_signal_sets_an_event_whose_lock_the_main_thread_holds():
-    event = threading.Event()
-    with child.handling_signals(child.setting(event), [signal.SIGUSR1]), event._cond:
-        signal.raise_signal(signal.SIGUSR1)
+    with child.ending_event(is_child=False) as event, event._cond:
+        signal.raise_signal(signal.SIGTERM)
         assert not event.is_set()
     assert event.wait(60)

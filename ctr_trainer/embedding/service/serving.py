@@ -2,8 +2,6 @@
 
 import logging
 import os
-import signal
-import sys
 import threading
 import time
 
@@ -20,7 +18,6 @@ from ctr_trainer.system.measuring.latency import UNIT
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import child
-from ctr_trainer.system.processes.child import set_when_closed
 
 _log = logging.getLogger(__name__)
 _STATUS_SECONDS = 30
@@ -41,8 +38,7 @@ def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT. Call it on the main thread.
 
-    A service that ends with its parent process ignores these signals: at shutdown, a machine sends SIGTERM to all
-    processes, and a training still needs its service to save.
+    A service that ends with its parent process ignores these signals, because a training still needs it to save.
 
     Args:
       bind: `host:port`; port 0 picks a free one. An address that is not loopback needs a token.
@@ -57,10 +53,7 @@ def serve(
     log_lines.install(log_lines.installed_form())
     host, port = split_address(bind)
     security.refuse_open_door(host)
-    stop = threading.Event()
-    with child.handling_signals(signal.SIG_IGN if exit_with_stdin else child.setting(stop)):
-        if exit_with_stdin:
-            threading.Thread(target=set_when_closed, args=(sys.stdin.fileno(), stop), daemon=True).start()
+    with child.ending_event(is_child=exit_with_stdin) as stop:
         path_of(data_dir).mkdir(parents=True, exist_ok=True)
         keep_freed_memory(_KEPT_BYTES)
         try:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from _thread import start_new_thread
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -122,32 +122,35 @@ def ended_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], N
     return ask_the_kernel
 
 
-def set_when_closed(descriptor: int, event: threading.Event) -> None:
-    """Sets an event at the end of the data of an open descriptor. Run it in a separate thread."""
-    while os.read(descriptor, 4096):  # Not through sys.stdin, whose lock would be held at exit.
-        pass
-    event.set()
-
-
-def setting(event: threading.Event) -> Callable[..., int]:
-    """Returns a signal handler that sets an event, in a new thread.
-
-    The interrupted main thread may hold the lock of the event in its `wait`, so `set` in the handler can wait forever.
-    """
-    return lambda *_: start_new_thread(event.set, ())
-
-
 @contextlib.contextmanager
-def handling_signals(
-    handler: Callable[[int, FrameType | None], Any] | int, numbers: Iterable[signal.Signals] = END_SIGNALS
-) -> Iterator[None]:
-    """Handles signals with `handler` within the block, then restores the handlers. Call it in the main thread."""
-    before = {number: signal.signal(number, handler) for number in numbers}
+def handling_signals(handler: Callable[[int, FrameType | None], Any] | int) -> Iterator[None]:
+    """Handles SIGTERM and SIGINT within the block, then restores their handlers. Call it in the main thread."""
+    before = {number: signal.signal(number, handler) for number in END_SIGNALS}
     try:
         yield
     finally:
         for number, former in before.items():
             signal.signal(number, former)
+
+
+@contextlib.contextmanager
+def ending_event(is_child: bool) -> Iterator[threading.Event]:
+    """Yields an event that SIGTERM and SIGINT set or, in a `Child`, the end of standard input. For the main thread.
+
+    A `Child` ignores these signals: at a shutdown all processes get SIGTERM, and its parent still needs it.
+    """
+    event = threading.Event()
+
+    def wait_for_parent() -> None:
+        while os.read(sys.stdin.fileno(), 4096):  # Not through sys.stdin, whose lock would be held at exit.
+            pass
+        event.set()
+
+    # The interrupted main thread may hold the lock of the event in its `wait`, so the handler sets it in a new thread.
+    with handling_signals(signal.SIG_IGN if is_child else lambda *_: start_new_thread(event.set, ())):
+        if is_child:
+            threading.Thread(target=wait_for_parent, daemon=True).start()
+        yield event
 
 
 class Child:
