@@ -1,11 +1,10 @@
 """Flags of the commands that supervise trainings, run or query servers, or use a trained model."""
 
 import dataclasses
-from typing import Any
 
 from ctr_trainer.settings.embedding_config import DiskSettings, SecurityFiles
 from ctr_trainer.settings.setting import Settings, same_as, setting
-from ctr_trainer.settings.training_configs import RedisFiles
+from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
 
@@ -68,9 +67,7 @@ class ServeFlags(Settings, title="Serve"):
     tls_cert: str = setting("", "PEM file of the certificate of this server; turns on TLS", "path")
     tls_key: str = setting("", "PEM file of the key of --tls_cert", "path")
     tls_client_ca: str = setting("", "PEM file of the authority whose certificates clients must present", "path")
-    metrics_port: int = setting(
-        -1, "port at which Prometheus reads /metrics; 0 picks a free port, -1 serves no metrics", "port", minimum=-1
-    )
+    metrics_port: int = same_as(StreamConfig, "metrics_port")
     port_file: str = setting("", "file that gets host:port once the service is ready", "path")
     log_format: str = setting("plain", "json: each line of the log is a JSON object", choices=log_lines.FORMATS)
     disk: DiskSettings = DiskSettings()
@@ -92,10 +89,7 @@ class ServiceFlags(Settings, title="Service"):
 
 @dataclasses.dataclass(frozen=True)
 class ScoreLimits(Settings, title="Requests"):
-    """Limits of the requests that a scoring server accepts, and how it batches them.
-
-    The defaults of `max_body_bytes` and `max_values` grow with `max_examples`.
-    """
+    """Limits of the requests that a scoring server accepts, and how it batches them."""
 
     max_batch_size: int = setting(
         256, "examples of concurrent requests that are scored together", "examples", minimum=1
@@ -116,23 +110,16 @@ class ScoreLimits(Settings, title="Requests"):
     max_list_length: int = setting(
         1000, "values that a bag or sequence of one example may have", "values", minimum=1, flag=None
     )
-    max_body_bytes: int = setting(
-        4 << 20, "size that the body of a request may have; beyond it status 413 answers", "bytes", minimum=1, flag=None
-    )
-    max_values: int = setting(
-        1 << 17,
-        "values that one request may have, each list counted as long as the longest; beyond it status 413 answers",
-        "values",
-        minimum=1,
-        flag=None,
-    )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("max_body_bytes", "max_values"):
-            default: Any = type(self).__dataclass_fields__[name].default
-            if getattr(self, name) == default:  # 4 KiB and 128 values per example.
-                object.__setattr__(self, name, default * max(self.max_examples, 1024) // 1024)
+    @property
+    def max_body_bytes(self) -> int:
+        """Bytes that the body of a request may have; beyond them status 413 answers."""
+        return 4096 * max(self.max_examples, 1024)
+
+    @property
+    def max_values(self) -> int:
+        """Values that a request may have, each list counted as long as the longest; beyond them status 413 answers."""
+        return 128 * max(self.max_examples, 1024)
 
 
 @dataclasses.dataclass(frozen=True)

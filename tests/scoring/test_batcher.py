@@ -77,7 +77,10 @@ def test_a_batch_has_no_more_values_than_one_request_may_have():
         assert goes_on.wait(_SECONDS)
         return _scored(examples)
 
-    batcher = Batcher(score, ScoreLimits(max_values=100, timeout_secs=60.0))
+    class Limits(ScoreLimits):
+        max_values = 100
+
+    batcher = Batcher(score, Limits(timeout_secs=60.0))
     first = batcher.submit(short)
     assert began.wait(_SECONDS)
     futures = [batcher.submit(each) for each in (short, long, short, short)]

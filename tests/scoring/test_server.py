@@ -258,7 +258,11 @@ def test_waits_for_its_publication_and_says_so(small_model, tmp_path):
 
 def test_a_full_queue_is_said_and_the_end_waits_for_requests(publication, small_model):
     goes_on, began, instances = threading.Event(), threading.Event(), small_model.instances
-    limits = ScoreLimits(max_queue=3, timeout_secs=30.0, max_body_bytes=100_000)
+
+    class Limits(ScoreLimits):
+        max_body_bytes = 100_000
+
+    limits = Limits(max_queue=3, timeout_secs=30.0)
     slow = dict(reader=lambda url: Slow(open_reader(url), goes_on, began), limits=limits)
     with running(publication, **slow) as server, concurrent.futures.ThreadPoolExecutor(3) as threads:
 
