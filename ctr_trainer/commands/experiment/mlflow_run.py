@@ -17,7 +17,6 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 
 _FILE, _SENT = "mlflow.json", (FLAGS_FILE, "features.json", EVALUATIONS_FILE, SUMMARY_FILE)
-_MOST = {"params": 100, "metrics": 1000}  # In one request.
 _log = logging.getLogger(__name__)
 
 
@@ -46,7 +45,8 @@ class MlflowRun(LineTaker):
             self._client: Any = mlflow.MlflowClient()
             self._id = mlflow.start_run(run_id=known, run_name=None if known else self._directory.name).info.run_id
             if not known:  # A parameter of a run cannot change.
-                self._log("params", [entities.Param(k.replace("=", "."), str(v)) for k, v in settings.items()])
+                params = [entities.Param(name.replace("=", "."), str(value)) for name, value in settings.items()]
+                self._client.log_batch(self._id, params=params)
         except Exception as error:
             cure = f"correct MLFLOW_TRACKING_URI{f', or remove {file}, if its run was deleted' if known else ''}"
             raise UserError(f"track=mlflow: no run at {mlflow.get_tracking_uri()}: {error}; {cure}") from error
@@ -70,7 +70,7 @@ class MlflowRun(LineTaker):
         """Sends the finite ones of the metrics that belong to a step."""
         now, finite = int(1000 * time.time()), [each for each in metrics.items() if math.isfinite(each[1])]
         self._pending += [self._metric(name, float(value), now, step) for name, value in finite]
-        self._try(lambda: self._log("metrics", self._pending))
+        self._try(self._send_pending)
 
     def describe(self, result: TrainResult, summary: Sequence[str]) -> None:
         """Sends the model's page, which MLflow shows with the run: its last evaluation and summary; and its files."""
@@ -80,11 +80,9 @@ class MlflowRun(LineTaker):
         for path in (self._directory / name for name in _SENT if (self._directory / name).exists()):
             self._try(functools.partial(self._client.log_text, self._id, path.read_bytes().decode(), path.name))
 
-    def _log(self, kind: str, values: list[Any]) -> None:
-        """Sends values of a kind, and removes those that the server took from the list."""
-        while values:
-            self._client.log_batch(self._id, **{kind: values[: _MOST[kind]]})
-            del values[: _MOST[kind]]
+    def _send_pending(self) -> None:
+        self._client.log_batch(self._id, metrics=self._pending)
+        self._pending.clear()
 
     def _try(self, request: Callable[[], Any]) -> None:
         """Sends a request; warns if it fails, because a training continues without MLflow."""
