@@ -11,10 +11,8 @@ import re
 import sys
 
 from ctr_trainer.commands.experiment import flags
-from ctr_trainer.commands.experiment.checks import check_training
+from ctr_trainer.commands.experiment.checks import require_training
 from ctr_trainer.commands.experiment.experiment import Experiment
-from ctr_trainer.models.registry import require_known
-from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.command_flags import LaunchFlags
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
@@ -66,19 +64,12 @@ def run(arguments: list[str], options: LaunchFlags) -> None:
 
 
 def _experiment(arguments: list[str]) -> Experiment:
-    """Returns the `Experiment` that these flags of `train` describe, with the same checks as in `train`.
-
-    Raises:
-      UserError: a flag is wrong or missing.
-    """
+    """Returns the `Experiment` of these flags of `train`, after the same checks as in `train`."""
     if not arguments:
         raise UserError("the flags of `train` after -- are missing, such as launch -np 2 -- --flagfile=my.flags")
     try:
-        experiment, evaluation, *_ = flags.parse(flags.EXPERIMENT, arguments)
+        given, (experiment, evaluation, *_) = flags.parse_given(flags.EXPERIMENT, arguments)
     except UserError as error:
         raise UserError(f"{error}; see python -m ctr_trainer train --help") from None
-    require(experiment.data, "train_data")
-    require(experiment.model, "model_dir")
-    require_known(experiment.model.model)
-    check_training(experiment, evaluation)
+    require_training(given, experiment, evaluation)
     return experiment

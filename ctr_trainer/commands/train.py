@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ctr_trainer import __version__
-from ctr_trainer.commands.experiment import recipes
-from ctr_trainer.commands.experiment.checks import check_training, require_data, require_files
+from ctr_trainer.commands.experiment.checks import check_training, require_data, require_files, require_training
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.flags import TRAINING
 from ctr_trainer.commands.reports.comparison import format_phases
 from ctr_trainer.commands.reports.training_run import FLAGS_FILE, SUMMARY_FILE
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.export import directory
-from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.by_flag import by_flag, replaced, require
 from ctr_trainer.settings.command_flags import ExportFlags
@@ -76,12 +74,8 @@ def run(
     --recipe=data, chooses the settings that the user did not give, from properties of the data.
     """
     data, model = experiment.data, experiment.model
-    require(data, "train_data")
-    require(model, "model_dir")
-    require_known(model.model)
-    supposed = recipes.supposed(given, experiment, evaluation)
-    check_training(*supposed)
-    if supposed[1].evaluates:
+    supposed = require_training(given, experiment, evaluation)
+    if supposed.evaluates:
         require(data, "eval_data")
     require_data(data.train_data, experiment)
     if data.eval_data:
@@ -89,99 +83,82 @@ def run(
     if export.export_dir:
         directory.refuse_others(export.export_dir)  # Checked before the training, not after it.
     with services_ahead(experiment) as services, contextlib.ExitStack() as ending:
-        _train(given, experiment, evaluation, supposed[1], metrics, export, services, ending)
+        tensorflow_import.load()
+        from ctr_trainer.checkpoint import model_directory
+        from ctr_trainer.checkpoint.evaluations import without_nan
+        from ctr_trainer.commands.experiment import build, data_recipe, mlflow_run
+        from ctr_trainer.commands.experiment.as_trained import as_trained
+        from ctr_trainer.commands.experiment.open_source import is_readable, open_source
+        from ctr_trainer.estimator import run_summary
+        from ctr_trainer.ranks import autotune, distributed
 
+        def eval_input_fn() -> Any:
+            return build.reader(experiment, data.eval_data, once=True)  # With the settings at the call.
 
-def _train(
-    given: frozenset[str],
-    experiment: Experiment,
-    evaluation: EvaluationConfig,
-    supposed: EvaluationConfig,
-    metrics: MetricsConfig,
-    export: ExportFlags,
-    services: LocalServices,
-    ending: contextlib.ExitStack,
-) -> None:
-    """Trains with settings that `run` has checked; `supposed` are the evaluations as far as known then."""
-    tensorflow_import.load()
-    from ctr_trainer.checkpoint import model_directory
-    from ctr_trainer.checkpoint.evaluations import without_nan
-    from ctr_trainer.commands.experiment import build, data_recipe, mlflow_run
-    from ctr_trainer.commands.experiment.as_trained import as_trained
-    from ctr_trainer.commands.experiment.open_source import is_readable, open_source
-    from ctr_trainer.estimator import run_summary
-    from ctr_trainer.ranks import autotune, distributed
+        build.make_eval_spec(supposed, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Raises errors early.
+        tuning = build.start_workers(experiment)
+        chosen, about_chosen = data_recipe.decide(given, experiment, evaluation)
+        experiment, evaluation = replaced(experiment, chosen), replaced(evaluation, chosen)
+        if evaluation.evaluates and not data.eval_data:
+            raise UserError(
+                f"--eval_data is missing: the training in {model.model_dir} began with evaluations, which decide when "
+                "it ends; give the same data, or continue with other data by --next_data, or use another --model_dir"
+            )
+        if experiment.run.embedding.service != "auto":
+            services.close()
+        check_training(experiment, evaluation)
+        experiment = build.with_label_rates(as_trained(given, experiment))
+        flags = by_flag(experiment) | by_flag(evaluation) | by_flag(metrics) | by_flag(export)
+        tracker = None
+        if experiment.log.track == "mlflow" and distributed.is_chief():
+            about = flags | {"workers": distributed.size()}
+            tracker = ending.enter_context(mlflow_run.MlflowRun(model.model_dir, about))
+            experiment = dataclasses.replace(experiment, run=experiment.run.replace(tracker=tracker))
+        eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))
+        estimator = build.make_estimator(experiment, services)
+        if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
+            eval_spec.input_fn()  # Unreadable data raises an error before the graph is built.
 
-    data, model = experiment.data, experiment.model
+        if distributed.is_chief() and about_chosen:
+            _log.info("%s", about_chosen)
 
-    def eval_input_fn() -> Any:
-        return build.reader(experiment, data.eval_data, once=True)  # With the settings at the call.
+        def train_input_fn(position: Any) -> Any:
+            batches = build.training_reader(experiment, position)
+            if distributed.is_chief() and batches.steps != 0:
+                about = {"command": "train", "version": __version__, "workers": distributed.size(), "flags": flags}
+                about |= {"chosen": chosen} if chosen else {}
+                (path_of(model.model_dir) / FLAGS_FILE).write_json(about)
+            return batches
 
-    build.make_eval_spec(supposed, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Raises errors early.
-    tuning = build.start_workers(experiment)
-    chosen, about_chosen = data_recipe.decide(given, experiment, evaluation)
-    experiment, evaluation = replaced(experiment, chosen), replaced(evaluation, chosen)
-    if evaluation.evaluates and not data.eval_data:
-        raise UserError(
-            f"--eval_data is missing: the training in {model.model_dir} began with evaluations, which decide when it "
-            "ends; give the same data, or continue with other data by --next_data, or use another --model_dir"
+        estimator.train(
+            train_input_fn,
+            max_steps=data.max_steps or None,
+            evaluation=eval_spec,
+            resume_from=model.resume_from or None,
+            next_data=open_source(data.train_data, experiment, fitted=False).files if data.next_data else "",
         )
-    if experiment.run.embedding.service != "auto":
-        services.close()
-    check_training(experiment, evaluation)
-    experiment = build.with_label_rates(as_trained(given, experiment))
-    flags = by_flag(experiment) | by_flag(evaluation) | by_flag(metrics) | by_flag(export)
-    tracker = None
-    if experiment.log.track == "mlflow" and distributed.is_chief():
-        about = flags | {"workers": distributed.size()}
-        tracker = ending.enter_context(mlflow_run.MlflowRun(model.model_dir, about))
-        experiment = dataclasses.replace(experiment, run=experiment.run.replace(tracker=tracker))
-    eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))
-    estimator = build.make_estimator(experiment, services)
-    if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
-        eval_spec.input_fn()  # Unreadable data raises an error before the graph is built.
-
-    if distributed.is_chief() and about_chosen:
-        _log.info("%s", about_chosen)
-
-    def train_input_fn(position: Any) -> Any:
-        batches = build.training_reader(experiment, position)
-        if distributed.is_chief() and batches.steps != 0:
-            about = {"command": "train", "version": __version__, "workers": distributed.size(), "flags": flags}
-            about |= {"chosen": chosen} if chosen else {}
-            (path_of(model.model_dir) / FLAGS_FILE).write_json(about)
-        return batches
-
-    max_steps, resume_from = data.max_steps or None, model.resume_from or None
-    estimator.train(
-        train_input_fn,
-        max_steps=max_steps,
-        evaluation=eval_spec,
-        resume_from=resume_from,
-        next_data=open_source(data.train_data, experiment, fitted=False).files if data.next_data else "",
-    )
-    result = estimator.last_training
-    if result is None:
-        _complete_summary(estimator, eval_spec)
-    if distributed.is_chief():
-        for line in format_phases(result) if result and result.phases else ():
-            _log.info("%s", line)
-        if tuning:
-            autotune.report(tuning)
-        if result:
-            (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result.to_json()))
-            for line in run_summary.lines(result):
-                _log.info(line)
-            if tracker:
-                tracker.describe(result, run_summary.lines(result))
-    if export.export_dir:
-        checkpoint = estimator.find_checkpoint(model_directory.AUTO)  # As the command `export` does.
-        # --negative_sampling may have changed after the best checkpoint, which is exported as it was trained.
-        params: Any = estimator.params
-        estimator.params = dataclasses.replace(params, negative_sampling=None)
+        result = estimator.last_training
+        if result is None:
+            _complete_summary(estimator, eval_spec)
         if distributed.is_chief():
-            path = estimator.export_to(export.export_dir, checkpoint_path=checkpoint)
-            _log.info("exported step %d to %s", checkpoint.step, path)
+            for line in format_phases(result) if result and result.phases else ():
+                _log.info("%s", line)
+            if tuning:
+                autotune.report(tuning)
+            if result:
+                (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result.to_json()))
+                for line in run_summary.lines(result):
+                    _log.info(line)
+                if tracker:
+                    tracker.describe(result, run_summary.lines(result))
+        if export.export_dir:
+            checkpoint = estimator.find_checkpoint(model_directory.AUTO)  # As the command `export` does.
+            # --negative_sampling may have changed after the best checkpoint, which is exported as it was trained.
+            params: Any = estimator.params
+            estimator.params = dataclasses.replace(params, negative_sampling=None)
+            if distributed.is_chief():
+                path = estimator.export_to(export.export_dir, checkpoint_path=checkpoint)
+                _log.info("exported step %d to %s", checkpoint.step, path)
 
 
 def _complete_summary(estimator: Any, eval_spec: Any) -> None:

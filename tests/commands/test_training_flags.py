@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from ctr_trainer.commands import launch
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.build import reader
 from ctr_trainer.commands.experiment.checks import check_training
@@ -110,3 +111,10 @@ def test_a_setting_of_another_optimizer_is_refused_even_at_its_default_value(val
         _experiment(f"--embedding_optimizer_params=beta1={value}")
     with pytest.raises(UserError, match=f"--optimizer=adagrad has no --optimizer_params=momentum.* {value}"):
         _train_op(f"--optimizer_params=momentum={value}")
+
+
+def test_launch_accepts_settings_that_the_recipe_completes():
+    flags = ["--train_data=a", "--eval_data=b", "--model_dir=c", "--early_stopping_patience=3"]
+    assert launch._experiment(flags).data.eval_data == "b"
+    with pytest.raises(UserError, match="needs evaluations while training"):
+        launch._experiment([*flags, "--recipe=none"])

@@ -3,6 +3,7 @@
 import os
 
 from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
+from ctr_trainer.commands.experiment.recipes import supposed
 from ctr_trainer.data.input_schemes import is_stream
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.settings.by_flag import require
@@ -73,6 +74,19 @@ def require_model(model: ModelSettings) -> None:
         )
     if not any((directory / name).is_dir() for name in _CHECKPOINTS):
         raise UserError(f"there is no checkpoint in {model.model_dir}; train first, with this --model_dir")
+
+
+def require_training(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> EvaluationConfig:
+    """Returns the evaluations of a training, as far as they are known before its data is read.
+
+    Raises UserError if a required setting is missing, or if settings contradict each other.
+    """
+    require(experiment.data, "train_data")
+    require(experiment.model, "model_dir")
+    require_known(experiment.model.model)
+    experiment, evaluation = supposed(given, experiment, evaluation)
+    check_training(experiment, evaluation)
+    return evaluation
 
 
 def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None:
