@@ -92,14 +92,7 @@ def _write_until_closed(stream: Any) -> None:
 
 
 def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[dict[str, Any], list[Any]]:
-    """Returns the values by flag, and the arguments of `command.run`.
-
-    The arguments are, in this order: the action if the command has ACTIONS, the positional arguments if it has
-    POSITIONAL, the names of the given flags if it uses an experiment, and an instance of each of its GROUPS.
-
-    A flagfile describes an experiment, so it may contain every flag of an experiment. On the command line itself, a
-    flag that neither the command nor, for a trained model, `train` uses is an error.
-    """
+    """Returns the values by flag, and the arguments of `command.run`: action, positional ones, given flags, GROUPS."""
     leading: list[Any] = []
     if hasattr(command, "ACTIONS"):
         if not arguments or arguments[0] not in command.ACTIONS:
@@ -108,7 +101,8 @@ def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[
         leading, arguments = arguments[:1], arguments[1:]
     has_experiment = flags.Experiment in command.GROUPS
     values = flags.define((*command.GROUPS, *flags.EXPERIMENT) if has_experiment else command.GROUPS)
-    # The commands with TAKES use a model that `train` has trained, and ignore its other flags.
+    # A flagfile may have every flag of an experiment. On the command line itself, a flag that the command does not use
+    # is an error; but the commands with TAKES, which use a model that `train` has trained, ignore its other flags.
     takes = getattr(command, "TAKES", None)
     accepted = {*takes, *flags.define(flags.TRAINING)} if takes else set(flags.define(command.GROUPS))
     for argument in arguments:

@@ -125,12 +125,11 @@ def _define(flag: Flag, title: str, values: absl_flags.FlagValues) -> None:
 def help_text(flag: Flag) -> str:
     """Returns the help of a flag: its description, example, kinds, unit and choices."""
     setting = flag.setting
+    example = f"; example: {text_of(flag.name, setting.example)}" if setting.example else ""
     of = f"; only for {', '.join(setting.of)}" if setting.of else ""
-    parts = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in setting.example)
-    example = f"; example: {parts}"
     unit = f" [{setting.unit}]" if setting.unit else ""
     choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
-    return f"{setting.help}{example if setting.example else ''}{of}{unit}{choices}"
+    return f"{setting.help}{example}{of}{unit}{choices}"
 
 
 def default_text(flag: Flag, recipe: str = "none") -> str:

@@ -241,10 +241,10 @@ class StorePlace:
         """Takes the lease. Raises InUse if another process has it."""
         deadline = time.monotonic() + seconds
         first = text = self._read()
-        if text and not Owner.of_json(text).has_ended():
-            found = Owner.of_json(text)
-            _log.info("%s is the lock of %s: looking for %g s whether it lives", self._path, found, seconds)
-        while text and not Owner.of_json(text).has_ended() and time.monotonic() < deadline:
+        holder = Owner.of_json(first)
+        if first and not holder.has_ended():
+            _log.info("%s is the lock of %s: looking for %g s whether it lives", self._path, holder, seconds)
+        while text and not holder.has_ended() and time.monotonic() < deadline:
             time.sleep(min(1.0, seconds / 4))
             text = self._read()
             if text and text != first:
