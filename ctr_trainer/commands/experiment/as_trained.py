@@ -31,8 +31,12 @@ def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
     if found is None:
         return experiment
     record, spec = found["record"], found["spec"] and FeatureSpec.from_dict(found["spec"])
-    if record["name"]:
-        model = dataclasses.replace(model, model=_name(given, model, record["name"]))
+    if trained := record["name"]:
+        name = model_record.canonical(model.model) if "model" in given else trained
+        if not model_record.is_same(name, trained):
+            differing = model_record.flag("model", name), model_record.flag("model", trained)
+            raise model_record.refusal(model.model_dir, [differing])
+        model = dataclasses.replace(model, model=name)
     model = dataclasses.replace(
         model,
         embedding_dim=_dim(given, model, sorted({feature.dim for feature in spec.embedded}) if spec else []),
@@ -60,15 +64,6 @@ def _look(model_dir: str) -> dict[str, Any] | None:
         "record": {name: value for name, value in record.items() if name != "features"},
         "spec": trained[0].to_dict() if trained else None,
     }
-
-
-def _name(given: frozenset[str], model: ModelSettings, trained: str) -> str:
-    name = model_record.canonical(model.model)
-    if "model" not in given or model_record.is_same(name, trained):
-        return name if "model" in given else trained
-    raise model_record.refusal(
-        model.model_dir, [(model_record.flag("model", name), model_record.flag("model", trained))]
-    )
 
 
 def _dim(given: frozenset[str], model: ModelSettings, dims: list[int]) -> int:
