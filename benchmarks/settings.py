@@ -5,21 +5,17 @@ of the optimizer steps, with the same learning rates unless `--scale_lr=linear_b
 axis `methods` compares ways to train on two devices with one worker: one process with two towers computes each half of
 a batch on its own device, as PyTorch's DataParallel does, with twice the learning rates.
 
-The settings of Horovod send the dense gradients through Horovod: compare them with dense_exchange=horovod. The row
-`autotune` is a job with the best settings of a search by Horovod, which is not measured; Horovod's log of the search is
-kept with --autotune_log. Horovod ignores hierarchical_allreduce if all workers are on one machine, and without NCCL or
-MPI. Without --train_data, synthetic data are made. The last line is JSON.
+The settings of Horovod send the dense gradients through Horovod: compare them with dense_exchange=horovod. Horovod
+ignores hierarchical_allreduce if all workers are on one machine, and without NCCL or MPI. Without --train_data,
+synthetic data are made. The last line is JSON.
 
 Examples: python benchmarks/settings.py --axes=sync_steps,batch_size,fp16_allreduce
           python benchmarks/settings.py --axes=accumulation_steps --accumulation_steps=1,2,4,8 --rows=600000
           python benchmarks/settings.py --axes=methods
-          python benchmarks/settings.py --axes=autotune --autotune_log=tuned.csv
 """
 
 import dataclasses
 import math
-import os
-import pathlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,11 +26,9 @@ import sides
 from figures import figure
 from jobs import Job, Rounds, Setup, rate
 
-from ctr_trainer.ranks import autotune
 from ctr_trainer.settings.by_flag import by_flag
-from ctr_trainer.system.messages.errors import UserError
 
-DEFAULT, AUTOTUNE, METHODS, MIXED_PRECISION = "default", "autotune", "methods", "mixed_precision"
+DEFAULT, METHODS, MIXED_PRECISION = "default", "methods", "mixed_precision"
 ACCUMULATION, ONE, DEVICES = "accumulation_steps", "one worker", 2
 EVALUATIONS = 5  # Evaluations of each run, evenly spaced; the last one is at its end.
 BFLOAT16 = f"{MIXED_PRECISION}=bfloat16"
@@ -57,12 +51,7 @@ HOROVOD_AXES: dict[str, tuple[str, dict[str, float]]] = {
     "hierarchical_allreduce": ("HIERARCHICAL_ALLREDUCE", {"hierarchical_allreduce": 1}),
 }
 BY_HOROVOD = ("--dense_exchange=horovod",)
-AXES = (AUTOTUNE, *HOROVOD_AXES, *FLAG_AXES, METHODS)
-# With Horovod's defaults a search takes at least 1,200 steps; with these values it takes 135, and with fewer than
-# LEAST_STEPS it writes no rows.
-_PACE = {"STEPS_PER_SAMPLE": "3", "WARMUP_SAMPLES": "1", "BAYES_OPT_MAX_SAMPLES": "8"}
-PACE = tuple((f"HOROVOD_AUTOTUNE_{name}", os.environ.get(f"HOROVOD_AUTOTUNE_{name}", _PACE[name])) for name in _PACE)
-LEAST_STEPS = 60
+AXES = (*HOROVOD_AXES, *FLAG_AXES, METHODS)
 _OF_RUN = ("learning_rate", "training_auc", "training_accuracy", "accuracy", "auc", "logloss", "copc")
 _COLUMNS = (
     *(("setting", "setting", ""), ("batch size", "batch_size", ",d"), ("steps", "optimizer_steps", ",d")),
@@ -117,19 +106,6 @@ def evaluated(job: Job) -> Job:
     return dataclasses.replace(job, flags=(*job.flags, f"--eval_steps={every}"))
 
 
-def autotune_job(setup: Setup, workers: int, log: pathlib.Path) -> Job:
-    """Runs Horovod's search, which writes the log, and returns a job with the settings that it found."""
-    flags = ("--autotune", f"--autotune_log={log}", "--eval_data=", "--deterministic=false", *BY_HOROVOD)
-    search = setup.job("search", workers, flags, environment=PACE)
-    Job(**{**vars(search), "steps": max(search.steps, LEAST_STEPS)}).run()
-    try:
-        best = autotune.best_row(str(log))
-    except UserError as error:
-        raise SystemExit(str(error)) from None
-    print(f"autotune found {autotune.format_row(best)}: --autotune_log={log}")
-    return setup.job(AUTOTUNE, workers, (f"--autotune_log={log}", *BY_HOROVOD))
-
-
 def summarize(job: Job, rounds: Rounds, default: Rounds | None) -> dict[str, Any]:
     """Returns the figures of a job; figures that were not measured are None.
 
@@ -181,22 +157,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--axes", type=sides.words_of("axis", AXES), default=[*AXES[:-1]], help=about)
     about = "numbers of batches per step, of the axis of this name; default 1,2,5,10,20"
     parser.add_argument("--accumulation_steps", type=sides.integers, help=about)
-    parser.add_argument("--autotune_log", type=pathlib.Path, help="file of the search's log, which is then kept")
     flags, on = parser.parse_args(arguments), figures.machine()
-    workers, failed = flags.workers, dict[str, str]()
+    workers = flags.workers
     missing = [BFLOAT16] if MIXED_PRECISION in flags.axes and not on["bfloat16"] else []
     with tempfile.TemporaryDirectory() as directory:
         setup = jobs.setup_with_data(flags, directory)
         every = [setup.job(DEFAULT, workers)] if flags.axes != [METHODS] else []
         of_methods = methods(setup) if METHODS in flags.axes else []
         for axis in flags.axes:
-            if axis == AUTOTUNE:
-                try:
-                    log = flags.autotune_log or pathlib.Path(directory, "autotune.csv")
-                    every.append(autotune_job(setup, workers, log.resolve()))
-                except SystemExit as error:
-                    failed[AUTOTUNE] = str(error)
-            elif axis != METHODS:
+            if axis != METHODS:
                 values = flags.accumulation_steps if axis == ACCUMULATION else None
                 every += [job for job in variants(axis, setup, workers, values) if job.name not in missing]
         every = [evaluated(job) for job in (*every, *of_methods)]
@@ -227,7 +196,7 @@ def main(arguments: list[str] | None = None) -> None:
         "",
         *notes,
     ]
-    figures.report("settings", on, lines, results, failed | errors)
+    figures.report("settings", on, lines, results, errors)
 
 
 if __name__ == "__main__":

@@ -90,13 +90,13 @@ def run(
         from ctr_trainer.commands.experiment.as_trained import as_trained
         from ctr_trainer.commands.experiment.open_source import is_readable, open_source
         from ctr_trainer.estimator import run_summary
-        from ctr_trainer.ranks import autotune, distributed
+        from ctr_trainer.ranks import distributed
 
         def eval_input_fn() -> Any:
             return build.reader(experiment, data.eval_data, once=True)  # With the settings at the call.
 
         build.make_eval_spec(supposed, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Raises errors early.
-        tuning = build.start_workers(experiment)
+        build.start_workers(experiment)
         chosen, about_chosen = data_recipe.decide(given, experiment, evaluation)
         experiment, evaluation = replaced(experiment, chosen), replaced(evaluation, chosen)
         if evaluation.evaluates and not data.eval_data:
@@ -143,8 +143,6 @@ def run(
         if distributed.is_chief():
             for line in format_phases(result) if result and result.phases else ():
                 _log.info("%s", line)
-            if tuning:
-                autotune.report(tuning)
             if result:
                 (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result.to_json()))
                 for line in run_summary.lines(result):

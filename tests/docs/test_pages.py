@@ -13,7 +13,18 @@ from tests.docs import page
 
 PAGES = page.pages()
 # Flags of other programs (pip's, TensorBoard's), and flags that benchmarks/ define in a loop.
-OTHERS = {"archives", "logdir", "libraries", "master", "merges", "models", "optimizers", "requirement", "variants"}
+OTHERS = {
+    "autotune",
+    "archives",
+    "logdir",
+    "libraries",
+    "master",
+    "merges",
+    "models",
+    "optimizers",
+    "requirement",
+    "variants",
+}
 # Of the package that the page has one write; tests/test_from_outside.py trains with it.
 OF_ANOTHER_PACKAGE = {"--embedding_optimizer=lion"}
 IDS = [str(path.relative_to(page.ROOT)) for path in PAGES]

@@ -22,7 +22,7 @@ from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import SHARED, WAIT
 from ctr_trainer.models.registry import find_model
-from ctr_trainer.ranks import autotune, dense_exchange, distributed
+from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files.paths import path_of
@@ -89,17 +89,11 @@ def _balanced(experiment: Experiment) -> float:
     return weight
 
 
-def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int = 1) -> str | None:
-    """Starts Horovod for a training. Returns the path of Horovod's autotune log, from `autotune.prepare`, or None.
-
-    Raises:
-      UserError: see `distributed.init` and `autotune.prepare`.
-    """
-    workers = experiment.workers
-    tuning = autotune.prepare(workers.autotune, workers.autotune_log, experiment.model.model_dir)
+def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int = 1) -> None:
+    """Starts Horovod for a training, see `distributed.init`."""
     exchange = experiment.run.dense_exchange
     distributed.init(
-        workers.stall_timeout,
+        experiment.workers.stall_timeout,
         pin_cores=True,
         stall_warning=_STALL_WARNING_SECONDS,
         core_shares=core_shares,
@@ -109,7 +103,6 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
         deterministic=experiment.run.deterministic,
         sums_by_host=exchange == "auto",
     )
-    return tuning
 
 
 def make_estimator(experiment: Experiment, services: LocalServices | None = None) -> Estimator:

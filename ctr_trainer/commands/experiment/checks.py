@@ -14,7 +14,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 # The directories in which `estimator.checkpoint` keeps checkpoints, repeated because that module imports TensorFlow.
 _CHECKPOINTS = ("checkpoints", "best")
-_OF_HOROVOD = ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log")
+_OF_HOROVOD = ("fp16_allreduce", "overlap_allreduce")
 
 
 def require_data(path: str, experiment: Experiment) -> None:
@@ -105,14 +105,12 @@ def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None
     schedule = experiment.train.schedule
     if schedule.name == "plateau":
         check_plateau(schedule.patience, evaluation if evaluation.evaluates else None)
-    tunes = experiment.workers.autotune or os.environ.get("HOROVOD_AUTOTUNE", "0") != "0"
-    if experiment.run.deterministic and tunes:
+    if experiment.run.deterministic and os.environ.get("HOROVOD_AUTOTUNE", "0") != "0":
         raise UserError(
-            "--deterministic: --autotune has Horovod add gradients up in an order that depends on how long it takes: "
-            "leave out one of the two"
+            "--deterministic: horovodrun --autotune has Horovod add gradients up in an order that depends on how long "
+            "it takes: leave out one of the two"
         )
-    values = vars(experiment.train) | vars(experiment.workers)
-    given = [name for name in _OF_HOROVOD if values[name]]
+    given = [name for name in _OF_HOROVOD if getattr(experiment.train, name)]
     if given and experiment.run.dense_exchange != "horovod":
         names = " and ".join(f"--{name}" for name in given)
         raise UserError(f"{names}: an option of Horovod's exchange: give --dense_exchange=horovod as well")

@@ -108,15 +108,6 @@ class WorkersSettings(Settings, title="Workers"):
         "seconds",
         minimum=1.0,
     )
-    autotune: bool = setting(
-        False, "with --dense_exchange=horovod: have Horovod search for its fastest settings; --autotune_log gets them"
-    )
-    autotune_log: str = setting(
-        "",
-        "with --dense_exchange=horovod: file that --autotune writes, MODEL_DIR/autotune.csv if not given; without "
-        "--autotune the file of settings to use",
-        "path",
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ GROUPS = (Experiment, EvaluationConfig, MetricsConfig)
 # The objective if the user sets no best_metric. Unlike AUC, it also measures the calibration of the probabilities.
 OBJECTIVE = "logloss"
 # Settings that each trial sets itself. A trial needs only its best evaluation, so it saves no periodic checkpoints.
-_OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "autotune", "summary_steps", "track")
+_OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "summary_steps", "track")
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs")
 # Number of evaluations per epoch if the user does not set it.
 _EVALUATIONS = 2

@@ -14,7 +14,7 @@ from ctr_trainer.system.files.temporary import make_directory, private_path
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that the next run appends to.
+_FETCHED = ("*.jsonl", "*.log")  # Patterns of the files that the next run appends to.
 
 
 @contextlib.contextmanager
