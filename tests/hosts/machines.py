@@ -230,9 +230,9 @@ def _stopped_by_sigterm() -> Iterator[None]:
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    with child.handling_signals(stop, [signal.SIGTERM]):
+    with child.handling_signals(stop):
         yield
 
 
