@@ -11,6 +11,7 @@ program runs in this process, and imports TensorFlow as `train` does.
 """
 
 import array
+import contextlib
 import json
 import os
 import signal
@@ -57,7 +58,7 @@ def _end_as(path: str, arguments: list[str], executable: str) -> None:
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
-    sys.exit(status)
+    os._exit(status)  # Python's own end restores the default handlers, by which a late signal would kill this process.
 
 
 def _run_by(server: socket.socket, arguments: list[str], executable: str) -> int:
@@ -68,8 +69,13 @@ def _run_by(server: socket.socket, arguments: list[str], executable: str) -> int
     server.sendall(request)
     pid = int.from_bytes(_answer(server), "little")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda number, _: os.kill(pid, number))
+        signal.signal(number, lambda number, _: _send(pid, number))
     return int.from_bytes(_answer(server), "little", signed=True)
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # It has just ended.
+        os.kill(pid, number)
 
 
 def _answer(server: socket.socket) -> bytes:

@@ -1,6 +1,8 @@
 """What is said last under a real horovodrun."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -36,3 +38,11 @@ def test_two_workers_that_share_rows_save_nothing_that_diverged(tmp_path):
     assert line.startswith("error: the loss of step 2 is ")
     assert line.endswith("step-0000000001, of step 1: the same command resumes from it")
     assert [each.step for each in list_checkpoints(tmp_path / "model")] == [1]
+
+
+def test_a_signal_after_its_end_does_not_change_how_a_warm_process_ends():
+    late = "type('Late', (), {'__del__': lambda self, kill=os.kill: kill(os.getpid(), 15)})()"
+    program = f"import os, socket, start; late = {late}; start._run_by = lambda *given: 3; "
+    program += "start.socket.socket.connect = lambda *given: None; start._end_as('', [], '')"
+    done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(launch.START.parent)})
+    assert done.returncode == 3
