@@ -105,19 +105,28 @@ def running(url, wait=True, reader=open_reader, **flags):
         assert not thread.is_alive()
 
 
-class Slow:
-    """A reader whose reads say that they began, then wait for `goes_on`."""
+class BeforeReads:
+    """A reader that calls `act()` before each read."""
 
-    def __init__(self, reader, goes_on, began):
-        self._reader, self._goes_on, self._began = reader, goes_on, began
+    def __init__(self, reader, act):
+        self._reader, self._act = reader, act
 
     def __getattr__(self, name):
         return getattr(self._reader, name)
 
     def read(self, table, keys):
-        self._began.set()
-        assert self._goes_on.wait(_SECONDS)
+        self._act()
         return self._reader.read(table, keys)
+
+
+def waiting_reader(reader, goes_on, began):
+    """Returns a reader whose reads say that they began, then wait for `goes_on`."""
+
+    def wait():
+        began.set()
+        assert goes_on.wait(_SECONDS)
+
+    return BeforeReads(reader, wait)
 
 
 def until(is_so, what):

@@ -20,7 +20,7 @@ from ctr_trainer.settings.training_configs import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published, deliver_all
 from tests.scoring import trained
-from tests.scoring.conftest import Client, probabilities, running, until
+from tests.scoring.conftest import BeforeReads, Client, probabilities, running, until
 
 pytestmark = pytest.mark.integration
 _STATE = "{ctr}state"
@@ -132,35 +132,25 @@ def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tm
             until(lambda: predicted()[0] == "1", "the next epoch")
 
 
-class Overtaken:
-    """A reader during whose first reads two more epochs are published, so that their rows are ahead of its record."""
-
-    def __init__(self, reader, publish, reads):
-        self._reader, self._publish, self._left = reader, publish, reads
-
-    def __getattr__(self, name):
-        return getattr(self._reader, name)
-
-    def read(self, table, keys):
-        if self._left:
-            self._left -= 1
-            self._publish()
-            self._publish()
-        return self._reader.read(table, keys)
-
-
 def test_a_request_is_answered_although_epochs_come_faster_than_refreshes(small_model, tmp_path, cluster):
     spool = tmp_path / "spool"
     publishing = trained.Publishing(spool, small_model)
+    left = iter(range(6))
     with contextlib.closing(ClusterTarget(cluster.url, RedisFiles())) as target:
 
         def publish():
             publishing.publish(0)
             deliver_all(spool, target)
 
+        def overtake():
+            """Publishes two more epochs during each of the first reads, whose rows are then ahead of the record."""
+            if next(left, None) is not None:
+                publish()
+                publish()
+
         publish()
         with (
-            running(cluster.url, reader=lambda url: Overtaken(open_reader(url, cache_rows=0), publish, 6)) as server,
+            running(cluster.url, reader=lambda url: BeforeReads(open_reader(url, cache_rows=0), overtake)) as server,
             contextlib.closing(Client(server.port)) as client,
         ):
             status, answer, headers = client.predict(instances=small_model.instances)

@@ -17,7 +17,7 @@ from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.live.scoring import http_app, http_server
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
-from tests.scoring.conftest import Client, Slow, exchanged, probabilities, running, until
+from tests.scoring.conftest import Client, exchanged, probabilities, running, until, waiting_reader
 
 _SECONDS = 60
 _PREDICT = f"POST /v1/models/{trained.NAME}:predict HTTP/1.1\r\nHost: localhost\r\n"
@@ -224,7 +224,9 @@ def test_arrow_that_decodes_to_too_much_is_refused(client, small_model):
 
 def test_what_would_be_answered_too_late_gets_429(publication, small_model):
     goes_on, began = threading.Event(), threading.Event()
-    slow = dict(reader=lambda url: Slow(open_reader(url), goes_on, began), limits=ScoreLimits(timeout_secs=_SECONDS))
+    slow = dict(
+        reader=lambda url: waiting_reader(open_reader(url), goes_on, began), limits=ScoreLimits(timeout_secs=_SECONDS)
+    )
     with (
         running(publication, **slow) as server,
         concurrent.futures.ThreadPoolExecutor(1) as threads,

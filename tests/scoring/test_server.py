@@ -14,7 +14,7 @@ from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.live.scoring.request_forms import ARROW
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
-from tests.scoring.conftest import Client, Slow, exchanged, probabilities, running, until
+from tests.scoring.conftest import Client, exchanged, probabilities, running, until, waiting_reader
 
 _PREDICT = f"/v1/models/{trained.NAME}:predict"
 
@@ -263,7 +263,7 @@ def test_a_full_queue_is_said_and_the_end_waits_for_requests(publication, small_
         max_body_bytes = 100_000
 
     limits = Limits(max_queue=3, timeout_secs=30.0)
-    slow = dict(reader=lambda url: Slow(open_reader(url), goes_on, began), limits=limits)
+    slow = dict(reader=lambda url: waiting_reader(open_reader(url), goes_on, began), limits=limits)
     with running(publication, **slow) as server, concurrent.futures.ThreadPoolExecutor(3) as threads:
 
         def ask(count):
@@ -291,7 +291,8 @@ def test_a_full_queue_is_said_and_the_end_waits_for_requests(publication, small_
 def test_a_request_that_takes_too_long_is_answered_504(publication, small_model):
     goes_on = threading.Event()
     slow = dict(
-        reader=lambda url: Slow(open_reader(url), goes_on, threading.Event()), limits=ScoreLimits(timeout_secs=0.2)
+        reader=lambda url: waiting_reader(open_reader(url), goes_on, threading.Event()),
+        limits=ScoreLimits(timeout_secs=0.2),
     )
     with running(publication, **slow) as server, contextlib.closing(Client(server.port)) as client:
         status, answer, _ = client.predict(instances=small_model.instances[:1])

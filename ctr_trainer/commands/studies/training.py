@@ -17,6 +17,7 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.child import ended_with_parent, importing_environment
 
 _POLL_SECONDS = 0.2
+_LOG_BYTES = 4000
 
 
 class TrialTraining:
@@ -96,5 +97,7 @@ class TrialTraining:
             name = signal.Signals(-status).name
             why = ", possibly because memory was exhausted" if name == "SIGKILL" else ""
             return f"the training was killed by {name}{why}; see {self._log}"
-        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        with open(self._log, "rb") as log:
+            log.seek(max(log.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
         return f"{lines[-1] if lines else 'the training wrote no log'} (status {status}; {self._log})"

@@ -25,7 +25,7 @@ BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)
 BUCKETS_OUT = types.Array(types.uint32, 1, "C")
 KEYS_OUT = types.Array(types.int64, 1, "C")
 # Keys whose buckets are prefetched together, before the first of them is read.
-_BLOCK = 64
+BLOCK = 64
 # Up to this many buckets fit into a core's cache, and nothing is prefetched.
 CACHED_BUCKETS = 1 << 17
 
@@ -154,9 +154,9 @@ def find(
     in slot order.
     """
     mask, old_mask, unknown = mask_of(buckets), mask_of(old), 0
-    hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    for start in range(0, wanted.size, _BLOCK):
-        count = min(_BLOCK, wanted.size - start)
+    hashes, places = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    for start in range(0, wanted.size, BLOCK):
+        count = min(BLOCK, wanted.size - start)
         _look_ahead(buckets, old, first, moved, keys, wanted[start : start + count], hashes, places)
         for i in range(count):
             key, hashed, slot = wanted[start + i], hashes[i], np.int64(-1)
@@ -216,12 +216,12 @@ def find_or_add(
     that moved and would not be found.
     """
     mask, old_mask = mask_of(buckets), mask_of(old)
-    hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    hashes, places = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
     is_cold = buckets.size > CACHED_BUCKETS  # Then keys are looked up in blocks, as fast as in `find`.
     for i in range(start, wanted.size):
-        key, at = wanted[i], (i - start) % _BLOCK
+        key, at = wanted[i], (i - start) % BLOCK
         if is_cold and at == 0:
-            _look_ahead(buckets, old, first, moved, keys, wanted[i : i + _BLOCK], hashes, places)
+            _look_ahead(buckets, old, first, moved, keys, wanted[i : i + BLOCK], hashes, places)
         if key == 0:
             slots[i] = -1
             continue

@@ -12,6 +12,7 @@ import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.index_kernels import (
+    BLOCK,
     BUCKETS,
     BUCKETS_OUT,
     KEYS_OUT,
@@ -29,7 +30,6 @@ from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, Int, kernel, mi
 
 # The number of empty buckets that suffice before the first bucket to move, and how many buckets are searched for it.
 _WIDE_GAP, _SEARCHED = 16, 1 << 20
-_BLOCK = 64  # Keys to remove whose memory is prefetched together.
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -165,8 +165,8 @@ def remove(
 ) -> None:
     """Removes keys: slots[i] = the slot that unwanted[i] had, or -1 if it had none; keys[slot] = 0."""
     mask, old_mask = mask_of(buckets), mask_of(old)
-    for start in range(0, unwanted.size, _BLOCK):
-        block = unwanted[start : start + _BLOCK]
+    for start in range(0, unwanted.size, BLOCK):
+        block = unwanted[start : start + BLOCK]
         for key in block:
             hashed = mix(np.uint64(key))
             if is_in_old(hashed, old, first, moved):

@@ -176,12 +176,13 @@ class ColdRows:
             return
         order = rocks.ordered(keys)
         by_order = np.argsort(order)
+        order = order[by_order]
         packed = np.empty((len(keys), self._row_bytes + 8), np.uint8)
         packed[:, : self._row_bytes] = rows[by_order]
         packed[:, self._row_bytes :] = np.ascontiguousarray(use.T[by_order]).view(np.uint8)
         self._finish_writing()
-        self._leaving = order[by_order], packed
-        self._drop(order[by_order])
+        self._leaving = order, packed
+        self._drop(order)
         self._writing = self._writer.submit(self._write)
         self.count += len(keys)
 
@@ -340,6 +341,8 @@ class ColdRows:
         """Returns the value of each key on disk or on its way there, None for a key that is not there."""
         order, packed = self._leaving
         places = _places(order, keys)
+        if (places < 0).all():
+            return self._read_database(keys)
         values = iter(self._read_database(keys[places < 0]))
         return [packed[at].tobytes() if at >= 0 else next(values) for at in places.tolist()]
 

@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 # without prefetching.
 _STEP_BLOCK = 2048
 _MORE_BYTES_OF_A_ROW = 32  # Besides its floats, in memory: its key, index, use, version and bits.
-# When rows have to leave, so large a share of all rows in memory leaves at once, and so many rows at most. Larger files
-# are merged less often.
+# The part of the rows in memory that goes to disk at once if memory is full, and the upper bound of their number.
+# RocksDB merges larger files less often.
 _LEAVING_SHARE, _MOST_LEAVING = 1 / 16, 1 << 19
 _MOST_SWEPT = 1 << 18  # Rows on disk that `expire_on_disk` looks at in one call.
 _MORE_BYTES_ON_DISK = 16  # The key and the use; without rows that are out of date.
