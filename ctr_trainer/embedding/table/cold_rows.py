@@ -56,10 +56,11 @@ class Disk:
 def status_line(name: str, now: Mapping[str, int], before: Mapping[str, int]) -> str:
     """Returns a line on the rows of a table, from its `Store.stats` now and earlier."""
     looked, sought, found = (now[key] - before.get(key, 0) for key in STATS[3:])
+    share = max(1 - found / max(looked, 1), 0)  # Reads of earlier lookups may end after `before`.
     return (
         f"[RunStatus]: {name} => rows in memory: {now['rows'] - now['disk_rows']:,}  on disk: {now['disk_rows']:,} "
         f"({now['disk_bytes'] / 1e6:,.1f} MB, index {now['disk_index_bytes'] / 1e6:,.1f} MB)  looked up: {looked:,}  "
-        f"in memory: {1 - found / max(looked, 1):.1%}  reads: {sought:,}  found: {found:,}"
+        f"in memory: {share:.1%}  reads: {sought:,}  found: {found:,}"
     )
 
 

@@ -12,7 +12,7 @@ from ctr_trainer.embedding.index.key_kernels import owned
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table import rocks
-from ctr_trainer.embedding.table.cold_rows import Disk
+from ctr_trainer.embedding.table.cold_rows import STATS, Disk, status_line
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
@@ -43,6 +43,12 @@ def rows_of(store, keys=None):
     keys = np.arange(ROWS + 10) if keys is None else keys
     table = store.tables[CONFIG.name]
     return table.take(table.find(keys))
+
+
+def test_reads_of_earlier_lookups_make_no_share_in_memory_negative():
+    before = dict.fromkeys(STATS, 0)
+    now = {**before, "rows": 10, "looked_up": 100, "disk_reads": 150, "disk_found": 140}
+    assert "in memory: 0.0%  reads: 150  found: 140" in status_line("dim2", now, before)
 
 
 def saved(directory, files):
