@@ -179,6 +179,23 @@ def test_the_tower_is_offered_when_the_time_is_over_and_in_the_end(publish):
     assert (spool.records, spool.last.global_step) == (2, 3)
 
 
+def test_a_training_that_hardly_waits_for_input_offers_after_ten_times_the_last_write(publish):
+    publisher, spool, _ = publish(secs=0.01)
+    _published(publisher, spool, 1)
+    _until(lambda: publisher._offer is None and not publisher._waiting())
+    publisher._writing_seconds = 1000.0
+    publisher.after_step(Session(2), 2)
+    assert publisher._offer is None
+
+    def is_offered():
+        with publisher._clock.within("read"):
+            time.sleep(0.05)
+        publisher.after_step(Session(3), 3)
+        return spool.last.global_step == 3
+
+    _until(is_offered)
+
+
 def test_a_tower_that_is_not_finite_is_not_published_and_the_next_one_is(publish, caplog):
     publisher, spool, _ = publish()
     publisher.begin(Session(np.nan), 1)
