@@ -353,7 +353,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=sides.integers, default=[*range(1, 9)], help="seeds of the part auc, default 8")
     parser.add_argument("--kills", type=int, default=50, help="kills of the part kills")
     parser.add_argument("--large_rows", type=int, default=100_000_000, help="rows of the part large")
-    parser.add_argument("--large_memory", default="2GiB", help="memory for these rows")
+    parser.add_argument("--large_memory", default="640MiB", help="memory for these rows, by default a tenth of them")
     parser.add_argument("--table_dir", default=tempfile.gettempdir(), help="directory of the disk that is measured")
     sides.run_parts(PARTS, parser.parse_args())
 
