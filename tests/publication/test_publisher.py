@@ -179,7 +179,7 @@ def test_the_tower_is_offered_when_the_time_is_over_and_in_the_end(publish):
     assert (spool.records, spool.last.global_step) == (2, 3)
 
 
-def test_a_training_that_hardly_waits_for_input_offers_after_ten_times_the_last_write(publish):
+def test_a_training_that_hardly_waits_for_input_offers_less_often(publish):
     publisher, spool, _ = publish(secs=0.01)
     _published(publisher, spool, 1)
     _until(lambda: publisher._offer is None and not publisher._waiting())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ctr_trainer.commands.reports.training_run import EVALUATIONS_FILE, Run, read_runs
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes.child import ended_with_parent, importing_environment
+from ctr_trainer.system.processes.child import end_of_log, ended_with_parent, importing_environment
 
 _POLL_SECONDS = 0.2
 _LOG_BYTES = 4000
@@ -97,7 +97,5 @@ class TrialTraining:
             name = signal.Signals(-status).name
             why = ", possibly because memory was exhausted" if name == "SIGKILL" else ""
             return f"the training was killed by {name}{why}; see {self._log}"
-        with open(self._log, "rb") as log:
-            log.seek(max(log.seek(0, os.SEEK_END) - _LOG_BYTES, 0))
-            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in end_of_log(self._log, _LOG_BYTES).splitlines() if line.strip()]
         return f"{lines[-1] if lines else 'the training wrote no log'} (status {status}; {self._log})"

@@ -234,8 +234,13 @@ def told_by_parent() -> dict[str, Any] | None:
 def log_tail(log_file: str | os.PathLike[str]) -> str:
     """Returns a text with the name and the end of a log."""
     try:
-        with open(log_file, "rb") as log:
-            log.seek(max(log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES, 0))
-            return f"its log {log_file} ends with\n{log.read().decode(errors='replace').rstrip()}\n"
+        return f"its log {log_file} ends with\n{end_of_log(log_file, _LOG_TAIL_BYTES).rstrip()}\n"
     except OSError as error:
         return f"its log {log_file}: {error.strerror}"
+
+
+def end_of_log(log_file: str | os.PathLike[str], most_bytes: int) -> str:
+    """Returns at most so many bytes from the end of a log as text; raises OSError if it cannot be read."""
+    with open(log_file, "rb") as log:
+        log.seek(max(log.seek(0, os.SEEK_END) - most_bytes, 0))
+        return log.read().decode(errors="replace")
