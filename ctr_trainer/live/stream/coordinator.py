@@ -28,6 +28,10 @@ _POLL_SECONDS = 0.05
 _KEPT_BATCHES = 1000  # Number of the last batches after each of which the position is known.
 
 
+class NotYet(Exception):
+    """A window is not planned yet, because few records arrive, or because the training is behind the plan."""
+
+
 class Coordinator:
     """Plans windows in a thread of rank 0. `closing`: functions that `close` calls."""
 
@@ -61,10 +65,11 @@ class Coordinator:
         self._thread = threading.Thread(target=self._run, name="stream coordinator", daemon=True)
         self._thread.start()
 
-    def share(self, window: int, rank: int = 0) -> list[Range] | None:
-        """Waits for a window's plan, and returns a worker's share; None at the end."""
+    def share(self, window: int, rank: int = 0, seconds: float | None = None) -> list[Range] | None:
+        """Waits for a window's plan, and returns a worker's share; None at the end. Raises NotYet after `seconds`."""
         with self._changed:
-            self._wait_for(lambda: window < self._planned or self._is_over)
+            if not self._wait_for(lambda: window < self._planned or self._is_over, seconds):
+                raise NotYet
             return self._windows[window].shares[rank] if window < self._planned and not self._is_closed else None
 
     def report(self, window: int, report: Report, rank: int = 0) -> None:

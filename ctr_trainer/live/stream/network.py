@@ -7,12 +7,13 @@ import multiprocessing.connection
 import threading
 from typing import Any
 
-from ctr_trainer.live.stream.coordinator import Coordinator
+from ctr_trainer.live.stream.coordinator import Coordinator, NotYet
 from ctr_trainer.live.stream.plan import Directive, Report
 from ctr_trainer.live.stream.source import Range
 from ctr_trainer.system.messages.errors import LOST, REFUSED, Lost, UserError, status_of
 
 _LOOK_SECONDS, _BACKLOG = 0.5, 4096
+_NOT_YET = "not yet"  # The answer to a request for a share that rank 0 has not planned; the worker asks again.
 
 
 class CoordinatorServer:
@@ -52,9 +53,14 @@ class CoordinatorServer:
                     answer = {"error": text, "status": status_of(error)}
                 connection.send_bytes(json.dumps(answer).encode())
 
-    def _answered(self, what: str, rank: int, number: int, report: dict[str, Any] | None = None) -> Any:
+    def _answered(
+        self, what: str, rank: int, number: int, seconds: float | None = None, report: dict[str, Any] | None = None
+    ) -> Any:
         if what == "share":
-            return self._coordinator.share(number, rank)
+            try:
+                return self._coordinator.share(number, rank, seconds)
+            except NotYet:
+                return _NOT_YET
         if what == "directive":
             return dataclasses.asdict(self._coordinator.directive(number, rank))
         assert report is not None
@@ -66,7 +72,7 @@ class CoordinatorServer:
 class RemoteCoordinator:
     """A client with the methods of rank 0's `Coordinator`. Different threads may request shares and directives.
 
-    `address`: (host, port) of rank 0's `CoordinatorServer`.
+    `address`: (host, port) of rank 0's `CoordinatorServer`. `timeout`: longest wait for an answer, in seconds.
     """
 
     def __init__(self, address: tuple[str, int], key: bytes, rank: int, timeout: float) -> None:
@@ -80,8 +86,12 @@ class RemoteCoordinator:
             ) from error
 
     def share(self, window: int) -> list[Range] | None:
-        found = self._ask(self._shares, what="share", number=window)
-        return None if found is None else [Range(*each) for each in found]
+        while not self._is_closed:
+            # Rank 0 answers within `seconds`, so only its silence lasts for the timeout, and not a quiet stream.
+            found = self._ask(self._shares, what="share", number=window, seconds=self._timeout / 4)
+            if found != _NOT_YET:
+                return None if found is None else [Range(*each) for each in found]
+        return None
 
     def report(self, window: int, report: Report) -> None:
         self._ask(self._shares, what="report", number=window, report=dataclasses.asdict(report))
