@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import threading
+import time
 
 import pytest
 
@@ -21,9 +22,11 @@ class MemorySource:
       records: by partition, the values from offset 0 on.
       first: by partition, the offset of the first record that is kept.
       is_away: whether the brokers do not answer.
+      refusal: the error of a commit; None for none.
     """
 
     name, address, trouble, its_id, has_gaps = "memory", "here", "", "", True
+    refusal = None
 
     def __init__(self, *counts):
         self.records = {partition: [b"{}"] * count for partition, count in enumerate(counts)}
@@ -64,6 +67,8 @@ class MemorySource:
         return {}
 
     def commit(self, offsets):
+        if self.refusal:
+            raise self.refusal
         self.committed = offsets
 
     def text(self, offset):
@@ -161,6 +166,35 @@ def test_brokers_that_are_away_are_waited_for_with_batches_of_padding():
     assert reading.coordinator.figures.waiting_seconds > 0
     reading.coordinator.commit(StreamPosition("memory", "checkpoint", {0: 8}, (Range(0, 5, 8),)))
     assert source.committed == {0: 5}
+    reading.coordinator.close()
+
+
+def test_a_commit_that_is_refused_is_only_a_warning(caplog):
+    source = MemorySource(8)
+    reading = Reading(source, StreamConfig(wait_secs=0.05))
+    next(reading.directives())
+    for source.refusal in (UserError("READONLY"), Unavailable("away"), TimeoutError("slow"), RuntimeError("closed")):
+        reading.coordinator.commit(StreamPosition("memory", "checkpoint", {0: 8}))
+        assert "not committed" in caplog.messages[-1] and caplog.messages[-1].endswith(f": {source.refusal}")
+    reading.coordinator.close()
+
+
+def test_a_commit_that_hangs_delays_no_checkpoint(monkeypatch, caplog):
+    monkeypatch.setattr(coordinator, "_COMMIT_SECONDS", 0.2, raising=False)
+    source, is_back, commits = MemorySource(8), threading.Event(), []
+    reading, position = Reading(source, StreamConfig(wait_secs=0.05)), StreamPosition("memory", "checkpoint", {0: 8})
+    next(reading.directives())
+    monkeypatch.setattr(source, "commit", lambda offsets: commits.append(offsets) or is_back.wait(20))
+    reading.coordinator.commit(position)
+    assert "no answer within 0.2 s" in caplog.messages[-1]
+    reading.coordinator.commit(position)
+    assert "the previous commit has not ended" in caplog.messages[-1] and len(commits) == 1
+    is_back.set()
+    for _ in range(200):  # The thread of the first commit ends soon.
+        if len(commits) == 1:
+            time.sleep(0.05)
+            reading.coordinator.commit(position)
+    assert len(commits) == 2
     reading.coordinator.close()
 
 

@@ -16,15 +16,16 @@ from collections.abc import Callable
 from ctr_trainer.live.stream.figures import Figures
 from ctr_trainer.live.stream.plan import Directive, Report, StreamPosition, Window
 from ctr_trainer.live.stream.planner import Planner
-from ctr_trainer.live.stream.source import DeadLetters, Range, StreamSource, Unavailable
+from ctr_trainer.live.stream.source import DeadLetters, Range, StreamSource
 from ctr_trainer.settings.training_configs import StreamConfig
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.waiting import call_within
 
 _log = logging.getLogger(__name__)
 _AHEAD = 3  # Number of windows that are planned ahead of the training.
 # Time without a window after which workers make a batch of padding. A replay with a known end should not need any.
 _REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 30.0
-_POLL_SECONDS = 0.05
+_POLL_SECONDS, _COMMIT_SECONDS = 0.05, 10.0
 _KEPT_BATCHES = 1000  # Number of the last batches after each of which the position is known.
 
 
@@ -47,6 +48,7 @@ class Coordinator:
         self._open_source, self._config, self._workers, self._batch_size = open_source, config, workers, batch_size
         self._position, self._dead_letters = position, dead_letters
         self._rest_seconds = _REPLAY_REST_SECONDS if config.until else _REST_SECONDS
+        self._committing = threading.Lock()  # Held by the thread of a commit, which may hang.
         self._changed = threading.Condition()  # Guards all attributes below.
         self._windows: dict[int, Window] = {}
         self._planned = self._released = self._begun = 0  # Numbers of windows.
@@ -123,12 +125,18 @@ class Coordinator:
             return position
 
     def commit(self, position: StreamPosition) -> None:
-        """Commits the position of a checkpoint to the brokers."""
+        """Commits the position of a checkpoint to the brokers, or warns if that fails or takes longer than 10 s."""
+
+        def commit() -> None:
+            with self._committing, contextlib.closing(self._open_source()) as source:
+                source.commit(position.trained())
+
         try:
+            if self._committing.locked():
+                raise TimeoutError("the previous commit has not ended")
             if self._source is not None and position.next:
-                with contextlib.closing(self._open_source()) as source:
-                    source.commit(position.trained())
-        except Unavailable as error:
+                call_within(_COMMIT_SECONDS, commit)  # For a lost broker, a client of Kafka waits 45 s or much longer.
+        except Exception as error:  # The training does not depend on what is committed.
             _log.warning("the positions were not committed to the broker, but are in the checkpoint: %s", error)
 
     def fail(self, error: BaseException) -> None:

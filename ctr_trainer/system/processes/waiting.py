@@ -135,7 +135,7 @@ class Watchdog:
 
 
 def call_within(seconds: float, function: Callable[[], T]) -> T:
-    """Calls, in a thread, a function that may hang because it reads a file or writes to a pipe.
+    """Calls, in a thread, a function that may hang because of a file, a pipe or another host.
 
     Returns the function's result, or raises its exception. If the function takes longer than `seconds`, raises
     TimeoutError, while the thread continues.
@@ -143,7 +143,7 @@ def call_within(seconds: float, function: Callable[[], T]) -> T:
     answer = _in_thread(function)
     concurrent.futures.wait([answer], seconds)
     if not answer.done():
-        raise TimeoutError(f"no answer within {seconds:g} s, as of a file system that hangs")
+        raise TimeoutError(f"no answer within {seconds:g} s, as of a file system or a host that hangs")
     return answer.result()
 
 
