@@ -1,11 +1,14 @@
 """How the other workers wait for rank 0, which plans the reading of a stream, and what they raise when it fails."""
 
+import contextlib
 import multiprocessing.connection
+import socket
 import threading
 import types
 
 import pytest
 
+from ctr_trainer.live.stream import network
 from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
 from ctr_trainer.live.stream.source import DeadLetters, Range
@@ -75,3 +78,49 @@ def test_a_wait_for_a_quiet_stream_ends_with_the_reader():
     threading.Timer(1, remote.close).start()
     assert remote.share(0) is None
     coordinator.close()
+
+
+def test_a_connection_that_says_nothing_blocks_neither_workers_nor_the_end():
+    coordinator = types.SimpleNamespace(share=lambda *asked: [Range(0, 4, 8)], closing=[])
+    server = CoordinatorServer(coordinator, "127.0.0.1", b"key")
+    remotes, (close,) = [], coordinator.closing
+    with socket.create_connection(("127.0.0.1", server.port)):
+        connecting = threading.Thread(
+            target=lambda: remotes.append(RemoteCoordinator(("127.0.0.1", server.port), b"key", 1, 60)), daemon=True
+        )
+        connecting.start()
+        connecting.join(20)
+        assert remotes and remotes[0].share(0) == [Range(0, 4, 8)]
+        closing = threading.Thread(target=close, daemon=True)
+        closing.start()
+        closing.join(20)
+        assert not closing.is_alive()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port))
+    assert remotes[0].share(1) == [Range(0, 4, 8)]  # The open connections are answered until the process ends.
+
+
+def test_a_worker_of_another_job_is_refused():
+    server = CoordinatorServer(types.SimpleNamespace(closing=[]), "127.0.0.1", b"key")
+    with pytest.raises(UserError, match="digest sent was rejected"):
+        RemoteCoordinator(("127.0.0.1", server.port), b"other", 1, 60)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2[]"], ids=["nothing", "HTTP", "JSON"])
+def test_a_connection_without_the_key_is_closed_unanswered(said, monkeypatch):
+    monkeypatch.setattr(network, "_CONNECT_SECONDS", 1, raising=False)
+    server = CoordinatorServer(types.SimpleNamespace(closing=[]), "127.0.0.1", b"key")
+    with socket.create_connection(("127.0.0.1", server.port), 20) as peer:
+        peer.sendall(said)
+        received = b""
+        with contextlib.suppress(ConnectionResetError):  # The server has not read all that was said.
+            while part := peer.recv(1000):
+                received += part
+    assert b"#CHALLENGE#" in received and b"#WELCOME#" not in received
+
+
+def test_a_rank_0_that_does_not_accept_is_named(monkeypatch):
+    monkeypatch.setattr(network, "_CONNECT_SECONDS", 0.5, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(UserError, match="rank 1 cannot reach rank 0 at .* no answer within 0.5 s"):
+            RemoteCoordinator(silent.getsockname(), b"key", 1, 60)

@@ -4,6 +4,9 @@ import contextlib
 import dataclasses
 import json
 import multiprocessing.connection
+import os
+import socket
+import struct
 import threading
 from typing import Any
 
@@ -11,8 +14,9 @@ from ctr_trainer.live.stream.coordinator import Coordinator, NotYet
 from ctr_trainer.live.stream.plan import Directive, Report
 from ctr_trainer.live.stream.source import Range
 from ctr_trainer.system.messages.errors import LOST, REFUSED, Lost, UserError, status_of
+from ctr_trainer.system.processes.waiting import call_within
 
-_LOOK_SECONDS, _BACKLOG = 0.5, 4096
+_LOOK_SECONDS, _CONNECT_SECONDS, _BACKLOG = 0.5, 60, 4096
 _NOT_YET = "not yet"  # The answer to a request for a share that rank 0 has not planned; the worker asks again.
 
 
@@ -21,8 +25,8 @@ class CoordinatorServer:
 
     def __init__(self, coordinator: Coordinator, host: str, key: bytes) -> None:
         self._coordinator, self._key = coordinator, key
-        self._listener = multiprocessing.connection.Listener((host, 0), backlog=_BACKLOG, authkey=key)
-        self.port: int = self._listener.address[1]  # type: ignore[index]  # (host, port) of a TCP listener.
+        self._listener = socket.create_server((host, 0), backlog=_BACKLOG)
+        self.port: int = self._listener.getsockname()[1]
         self._is_closed = False
         coordinator.closing.append(self._close)
         threading.Thread(target=self._accept, name="stream server", daemon=True).start()
@@ -30,20 +34,27 @@ class CoordinatorServer:
     def _close(self) -> None:
         """Stops accepting connections. The open connections are answered until the process ends."""
         self._is_closed = True
-        with contextlib.suppress(OSError, EOFError):  # A connection makes `accept` return.
-            multiprocessing.connection.Client(("127.0.0.1", self.port), authkey=self._key).close()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # Ends `accept`, which `close` alone does not.
         self._listener.close()
 
     def _accept(self) -> None:
         while not self._is_closed:
-            try:
-                connection = self._listener.accept()
-            except (OSError, EOFError, multiprocessing.AuthenticationError):
-                continue  # The client is not a worker of this job, or the listener was closed.
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            with contextlib.suppress(OSError):  # The client has gone, or the listener was closed.
+                threading.Thread(target=self._answer, args=(self._listener.accept()[0],), daemon=True).start()
 
-    def _answer(self, connection: multiprocessing.connection.Connection) -> None:
-        with contextlib.suppress(EOFError, OSError), connection:
+    def _answer(self, peer: socket.socket) -> None:
+        """Answers the requests of a client that proves within a time limit that it has the key of this job."""
+        errors = EOFError, OSError, multiprocessing.AuthenticationError
+        with (
+            contextlib.suppress(*errors),
+            peer,
+            multiprocessing.connection.Connection(os.dup(peer.fileno())) as connection,
+        ):
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _CONNECT_SECONDS, 0))
+            multiprocessing.connection.deliver_challenge(connection, self._key)
+            multiprocessing.connection.answer_challenge(connection, self._key)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
             while True:
                 asked = json.loads(connection.recv_bytes())
                 try:
@@ -78,7 +89,10 @@ class RemoteCoordinator:
     def __init__(self, address: tuple[str, int], key: bytes, rank: int, timeout: float) -> None:
         self._rank, self._timeout, self._is_closed = rank, timeout, False
         try:
-            self._shares, self._directives = (multiprocessing.connection.Client(address, authkey=key) for _ in range(2))
+            self._shares, self._directives = (
+                call_within(_CONNECT_SECONDS, lambda: multiprocessing.connection.Client(address, authkey=key))
+                for _ in range(2)
+            )
         except (OSError, EOFError, multiprocessing.AuthenticationError) as error:
             raise UserError(
                 f"rank {rank} cannot reach rank 0 at {address[0]}:{address[1]}, which plans the reading of the stream: "
