@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import errno
 import functools
 import os
 import re
@@ -13,7 +14,7 @@ from ctr_trainer.live.publication import directory_target, records
 from ctr_trainer.live.publication.delivery import Delivery, deliver
 from ctr_trainer.live.publication.directory_target import DirectoryTarget
 from ctr_trainer.live.publication.places import open_reader
-from ctr_trainer.live.publication.spool import NeedsBase, read_status
+from ctr_trainer.live.publication.spool import NeedsBase, read_status, write_status
 from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
 from tests.publication.published import KEYS, Published, assert_there, deliver_all
@@ -155,6 +156,25 @@ def test_a_damaged_epoch_of_the_spool_is_named_and_not_delivered(tmp_path, targe
     rows.write_bytes(whole)
     assert delivery.step().epoch == 1
     assert read_status(spool).problem == ""
+
+
+def test_a_status_that_could_not_be_written_is_written_at_the_next_step(tmp_path, target, monkeypatch):
+    spool, failures = tmp_path / "spool", [OSError(errno.ENOSPC, "full")]
+    published = Published(spool)
+    deliver_all(spool, target)
+    published.epoch([1])
+
+    def write(*arguments):
+        if failures:
+            raise failures.pop()
+        write_status(*arguments)
+
+    monkeypatch.setattr("ctr_trainer.live.publication.delivery.write_status", write)
+    delivery = Delivery(spool, lambda: target)
+    with pytest.raises(OSError, match="full"):
+        delivery.step()
+    assert delivery.step() is None
+    assert read_status(spool).epoch == 1
 
 
 def test_epochs_become_a_base_when_they_are_as_large_and_readers_continue(tmp_path, target, monkeypatch):

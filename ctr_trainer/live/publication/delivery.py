@@ -173,5 +173,5 @@ class Delivery:
 
     def _write(self, status: DeliveryStatus) -> None:
         if status != self._status:
-            self._status = status
             write_status(self._spool, status)
+            self._status = status
