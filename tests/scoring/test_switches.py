@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import functools
 import time
 
@@ -10,7 +11,7 @@ from ctr_trainer.live.scoring import request_forms
 from ctr_trainer.live.scoring.served_model import ServedModel
 from ctr_trainer.settings.command_flags import ScoreLimits
 from tests.scoring import trained
-from tests.scoring.conftest import Client, running
+from tests.scoring.conftest import Client, running, until
 
 
 @pytest.fixture
@@ -53,17 +54,20 @@ def test_towers_of_one_graph_share_two_sessions_until_another_graph_comes(small_
 
 
 class _Unawaited:
-    """A reader that opens a publication before newer records come, and does not notice them while it waits."""
+    """A reader that opens a publication before newer records come, and does not notice them while it waits.
 
-    def __init__(self, url, publish):
-        self._reader = open_reader(url)
+    `wait`: f(seconds, ended), called by each wait.
+    """
+
+    def __init__(self, url, publish, wait=lambda seconds, ended: ended.wait(seconds)):
+        self._reader, self._wait = open_reader(url), wait
         publish()
 
     def __getattr__(self, name):
         return getattr(self._reader, name)
 
     def await_newer(self, seconds, ended):
-        ended.wait(seconds)
+        self._wait(seconds, ended)
         return False
 
 
@@ -75,6 +79,22 @@ def test_a_server_loads_the_records_that_came_while_it_loaded_before_it_is_ready
     reader = functools.partial(_Unawaited, publish=publish)
     with running(tmp_path, reader=reader, refresh_secs=3600.0) as server, contextlib.closing(Client(server.port)) as c:
         assert c.ask("/healthz")[1]["epoch"] == 3
+
+
+def test_a_wait_for_a_record_that_fails_does_not_end_the_search(publishing, tmp_path):
+    failures = []
+
+    def wait(seconds, ended):
+        if not failures:
+            failures.append(OSError(errno.ESTALE, "stale"))
+            raise failures[0]
+        ended.wait(seconds)
+
+    reader = functools.partial(_Unawaited, publish=lambda: None, wait=wait)
+    with running(tmp_path, reader=reader) as server, contextlib.closing(Client(server.port)) as client:
+        until(lambda: failures, "the failure")
+        publishing.publish(1)
+        until(lambda: client.ask("/healthz")[1]["epoch"] == 1, "the newer record")
 
 
 def test_a_refresh_pauses_between_its_parts_so_that_requests_are_answered(publishing, model, monkeypatch):

@@ -107,7 +107,11 @@ class LiveModel:
         looked = time.monotonic()
         while not self._ends.is_set():
             left = looked + self._flags.refresh_secs - time.monotonic()
-            if left <= 0 or self.model.reader.await_newer(min(left, _AWAIT_SECONDS), self._ends):
+            try:
+                is_due = left <= 0 or self.model.reader.await_newer(min(left, _AWAIT_SECONDS), self._ends)
+            except Exception:  # `_refresh` reports it.
+                is_due = not self._ends.wait(left)
+            if is_due:
                 self._refresh(self.model)
                 looked = time.monotonic()
 
