@@ -1,5 +1,7 @@
 import concurrent.futures
 import contextlib
+import errno
+import os
 import shutil
 import threading
 
@@ -143,3 +145,22 @@ def test_a_large_table_grows_and_keeps_its_rows(tmp_path, reading):
 def test_what_is_no_publication_is_said(tmp_path, reading):
     with pytest.raises(UserError, match="there is no publication"):
         reading(tmp_path)
+
+
+def test_rows_that_find_no_room_are_served_until_there_is_some(tmp_path, reading, monkeypatch):
+    published = Published(tmp_path)
+    reader = reading(tmp_path)
+    published.epoch(range(5, 2000), [1])
+    reader.refresh()
+    reader.advance()
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "posix_fallocate", refuse)
+        with pytest.raises(UserError, match="the rows of the table dim3: full; make room"):
+            reader.refresh()
+        assert_serves(reader, published)
+    assert reader.refresh() is None
+    assert_serves(reader, published)

@@ -59,7 +59,7 @@ class MappedRows:
         keys = np.require(keys, np.int64, ("C", "A"))
         with self._lock:
             slots = self._index.find(keys)
-            found = slots >= 0
+            found = (slots >= 0) & (slots < len(self._values))  # A `put` that found no room leaves keys without values.
             values = self._values[slots[found]]
         weights = np.zeros((len(keys), self.config.weights), np.float32)
         weights[found] = unpack(values, self.config, self.dtype)[0]
