@@ -73,6 +73,24 @@ def test_files_of_a_killed_delivery_are_replaced_and_the_spool_keeps_its_own(tmp
     records.check_files(spool, published.record)
 
 
+def test_a_base_that_failed_is_written_again_in_its_generation(tmp_path, target, monkeypatch):
+    spool, place, calls = tmp_path / "spool", tmp_path / "target", []
+    published, copy = Published(spool), directory_target._copy
+
+    def fail_once(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise UserError("full")
+        copy(*arguments)
+
+    monkeypatch.setattr(directory_target, "_copy", fail_once)
+    with pytest.raises(UserError, match="full"):
+        deliver_all(spool, target)
+    deliver_all(spool, target)
+    assert names(place) == [".lock", "generation-0000000001"]
+    assert_there(place, published)
+
+
 def test_a_new_generation_of_the_spool_is_one_of_the_target(tmp_path, target):
     spool = tmp_path / "spool"
     Published(spool, generation=1, holder="a")

@@ -35,6 +35,7 @@ class DirectoryTarget:
 
     def __init__(self, url: Place, grace_secs: float = GRACE_SECONDS) -> None:
         self._url, self._path, self._grace = str(url), path_of(url), grace_secs
+        self._begun = "", 0  # The holder of the last base, and its generation, which a retry writes again.
         self._path.mkdir(parents=True, exist_ok=True)
         self._fence = (self._path / ".lock").hold(
             lambda holder: f"{url}: {holder} publishes there now; wait until it ends, or publish to another place"
@@ -52,7 +53,9 @@ class DirectoryTarget:
         begins = self.newest_epoch(record.holder) is None
         if begins and self._chain:
             records.refuse_replacing(self._url, self._chain[-1], record, "its directories generation-*")
-        generation = records.next_generation(self._url) if begins else self._chain[-1].generation
+        if begins and self._begun[0] != record.holder:
+            self._begun = record.holder, records.next_generation(self._url)
+        generation = self._begun[1] if begins else self._chain[-1].generation
         record = dataclasses.replace(record, generation=generation)
         target = records.generation_path(self._url, generation)
         files = [entry["file"] for entry in record.files]
