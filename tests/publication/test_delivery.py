@@ -221,6 +221,26 @@ def test_epochs_become_a_base_when_they_are_as_large_and_readers_continue(tmp_pa
     reader.close()
 
 
+def test_a_merge_that_fails_leaves_no_files(tmp_path, target, monkeypatch):
+    monkeypatch.setattr(directory_target, "_MOST_EPOCHS", 1)
+    spool, place = tmp_path / "spool", tmp_path / "target"
+    published = Published(spool)
+    published.epoch([1])
+    deliver_all(spool, target)
+    before = names(place / "generation-0000000001")
+
+    def refuse(*_):
+        raise UserError("full")
+
+    with monkeypatch.context() as full:
+        full.setattr(records, "write_record", refuse)
+        with pytest.raises(UserError, match="full"):
+            target.tidy()
+    assert names(place / "generation-0000000001") == before
+    target.tidy()
+    assert_there(place, published)
+
+
 @pytest.mark.integration
 def test_a_store_is_a_target_and_is_read(store, tmp_path):
     spool, url = tmp_path / "spool", f"s3://{object_store.BUCKET}/ctr"

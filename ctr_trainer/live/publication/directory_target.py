@@ -103,15 +103,22 @@ class DirectoryTarget:
         directory, name = records.generation_path(self._url, last.generation), records.name_of(BASE, last.epoch)
         (directory / name).mkdir(parents=True, exist_ok=True)
         files = []
-        for table, config in last.configs().items():
-            file = f"{name}/{file_name(table, ROWS)}"
-            with arrow_file(directory, file, schema(config, last.dtype, ROWS)) as writing:
-                for keys, values in _merged(directory, chain, table, config):
-                    writing.write([key_array(np.ascontiguousarray(keys)), value_array(np.ascontiguousarray(values))])
-                files.append(dict(file=file, table=table, kind=ROWS, **writing.finish()))
-        (directory / name).sync()
-        record = dataclasses.replace(last, kind=BASE, files=files)
-        records.write_record(self._url, record)
+        try:
+            for table, config in last.configs().items():
+                file = f"{name}/{file_name(table, ROWS)}"
+                with arrow_file(directory, file, schema(config, last.dtype, ROWS)) as writing:
+                    for keys, values in _merged(directory, chain, table, config):
+                        writing.write(
+                            [key_array(np.ascontiguousarray(keys)), value_array(np.ascontiguousarray(values))]
+                        )
+                    files.append(dict(file=file, table=table, kind=ROWS, **writing.finish()))
+            (directory / name).sync()
+            record = dataclasses.replace(last, kind=BASE, files=files)
+            records.write_record(self._url, record)
+        except BaseException:
+            if not records.record_path(self._url, last.generation, BASE, last.epoch).exists():
+                (directory / name).remove_all()  # The next merge has more epochs, so it writes to another directory.
+            raise
         return record
 
     def _remove_old(self, newest: Record) -> None:
