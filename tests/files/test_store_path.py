@@ -180,6 +180,21 @@ def test_a_lock_of_another_machine_is_waited_for_and_one_that_was_lost_is_said(s
     assert path.read_json("")["token"] == "third"
 
 
+class _Unreadable:
+    """The path of a lock that is there but cannot be read."""
+
+    def is_file(self):
+        return True
+
+    def read_bytes(self):
+        raise UserError("no answer")
+
+
+def test_a_lock_that_cannot_be_read_is_not_lost():
+    with pytest.raises(UserError, match="no answer"):
+        StorePlace(_Unreadable(), str).renew(Owner.new(), 1)
+
+
 def test_an_owner_has_ended_only_if_it_is_known_to_be_of_this_machine(monkeypatch):
     ended = dataclasses.replace(Owner.new(), process=2**30)
     assert ended.has_ended() and not Owner.new().has_ended()

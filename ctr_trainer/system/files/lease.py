@@ -265,7 +265,7 @@ class StorePlace:
             self._path.unlink(missing_ok=True)
 
     def _taken_by(self, owner: Owner) -> Owner | None:
-        found = Owner.of_json(self._read())
+        found = Owner.of_json(self._path.read_bytes() if self._path.is_file() else b"")
         return None if found.token == owner.token else found
 
     def _read(self) -> bytes:
