@@ -1,6 +1,7 @@
 """Paths in a store: what they list, read and write, and what their errors say. The store is moto's server."""
 
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
@@ -201,6 +202,16 @@ def test_an_owner_has_ended_only_if_it_is_known_to_be_of_this_machine(monkeypatc
     assert not dataclasses.replace(ended, machine="another").has_ended()
     monkeypatch.setattr(lease.hardware, "machine_id", lambda namespace: "")
     assert not dataclasses.replace(ended, machine="").has_ended()
+
+
+def test_a_process_that_cannot_be_looked_at_is_not_taken_for_an_ended_one(monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    owner = Owner.new()
+    monkeypatch.setattr(lease.hardware, "machine_id", lambda namespace: owner.machine)
+    monkeypatch.setattr(lease.pathlib.Path, "read_bytes", refuse)
+    assert not owner.has_ended()
 
 
 def test_an_export_in_a_store_replaces_an_earlier_one_and_no_other_file(store):

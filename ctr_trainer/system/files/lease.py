@@ -86,8 +86,8 @@ class Owner:
             return False
         try:
             return not pathlib.Path(f"/proc/{self.process}/cmdline").read_bytes()  # It may still release its memory.
-        except OSError:
-            return True
+        except OSError as error:
+            return isinstance(error, FileNotFoundError | ProcessLookupError)
 
 
 UNKNOWN = Owner("", 0, "unknown", "", "an unknown time")  # Of a lease that this package did not write.
