@@ -1,10 +1,12 @@
 """The records of a publication, and what is removed of its directory."""
 
 import json
+import threading
 
 import pytest
 
 from ctr_trainer.live.publication import records
+from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 from tests.publication.published import CONFIG, Published
 
@@ -38,6 +40,11 @@ def test_a_file_that_was_altered_or_is_missing_is_named(tmp_path, name):
     file.unlink()
     with pytest.raises(UserError, match=f"{name}: No such file"):
         records.check_files(tmp_path, record)
+
+
+def test_a_look_that_the_file_system_refuses_finds_no_record(tmp_path):
+    too_long = path_of(tmp_path / ("x" * 300))
+    assert not records.await_record(too_long, 0.0, threading.Event())
 
 
 def test_an_altered_record_is_refused(tmp_path):

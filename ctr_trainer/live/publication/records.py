@@ -143,7 +143,7 @@ def newest_base(names: Sequence[tuple[str, int]]) -> int | None:
 def await_record(path: Path, seconds: float, ended: threading.Event) -> bool:
     """Waits at most `seconds`, or until `ended`, for a record. Returns whether it is there; False in a store."""
     until, is_local = time.monotonic() + seconds, isinstance(path, LocalPath)
-    while not (is_local and path.exists()):
+    while not (is_local and os.path.exists(str(path))):  # It leaves errors to the next `find_current`.
         left = until - time.monotonic()
         if left <= 0 or ended.wait(min(left, _LOOK_SECONDS) if is_local else left):
             return False
