@@ -54,11 +54,15 @@ def run(given: frozenset[str], experiment: Experiment, use: TrainedModelFlags) -
     batches = reader(experiment, data.eval_data, once=True, labels=False)
     predictions = estimator.predict(lambda: batches, checkpoint_path=found, yield_single_examples=False)
     path_of(path).parent.mkdir(parents=True, exist_ok=True)
-    rows = 0
+    rows, types = 0, batches.id_types()
     with path.writing() as file, contextlib.ExitStack() as stack:
         writer = None
         for values in predictions:
-            table = pa.table({name: pa.array(value) for name, value in values.items()}, metadata=_MARK)
+            # The values of one batch do not determine the type of an id column: all of them may be missing.
+            given = (
+                (name, value, types.get(name) if value.dtype == object else None) for name, value in values.items()
+            )
+            table = pa.table({name: pa.array(value, kind) for name, value, kind in given}, metadata=_MARK)
             writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema, write_page_checksum=True))
             writer.write_table(table)
             rows += len(table)

@@ -75,7 +75,7 @@ def rows_of(table: pa.Table, spec: FeatureSpec, buckets: Mapping[str, hashing.Bu
             "dense": _matrix([table[f.name].to_numpy() for f in spec.dense], len(table), np.float32),
             "labels": _matrix(labels, len(table)) if len(labels) > 1 else labels[0],
             "weights": table[WEIGHT] if spec.weight else np.ones(len(table), np.float32),
-            **{ID_PREFIX + name: _with_fixed_type(table[ID_PREFIX + name]) for name in spec.ids},
+            **{ID_PREFIX + name: table[ID_PREFIX + name] for name in spec.ids},
         }
     )
 
@@ -95,15 +95,20 @@ def batch_of(rows: pa.Table, batch_size: int) -> Batch:
 
 
 def array_of(column: pa.ChunkedArray, length: int) -> np.ndarray:
-    """Copies a column to an array [length], or [length, F] for fixed-size lists, with 0 or "" after its rows."""
+    """Copies a column to an array [length], or [length, F] for fixed-size lists, with 0 or None after its rows.
+
+    Integers of which some are missing are Python's, or None: as float64, an id above 2^53 would be another one.
+    """
     values = _whole(column)
     if pa.types.is_fixed_size_list(values.type):
         found = values.flatten().to_numpy().reshape(len(values), values.type.list_size)
+    elif values.null_count and pa.types.is_integer(values.type):
+        found = np.array(values.to_pylist(), object)
     else:
         found = values.to_numpy(zero_copy_only=False)
     if len(found) == length:
         return found.copy()
-    array = np.full((length, *found.shape[1:]), "" if found.dtype.kind == "O" else 0, found.dtype)
+    array = np.full((length, *found.shape[1:]), None if found.dtype.kind == "O" else 0, found.dtype)
     array[: len(found)] = found
     return array
 
@@ -132,11 +137,6 @@ def _matrix(columns: list[np.ndarray], rows: int, dtype: npt.DTypeLike = np.int6
     if not columns:
         return pa.nulls(rows, pa.list_(pa.from_numpy_dtype(matrix.dtype), 0))
     return pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), len(columns))
-
-
-def _with_fixed_type(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """Returns a column of ids whose parts all have the same type in NumPy: a number may be missing in some of them."""
-    return pa.array(column.to_numpy()) if column.null_count and pa.types.is_integer(column.type) else column
 
 
 def batches(pieces: Iterator[pa.Table], steps: int, batch_size: int) -> Iterator[Batch]:

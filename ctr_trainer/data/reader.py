@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ctr_trainer.data import row_order
 from ctr_trainer.data.batch import Batch, batches, rows_of
+from ctr_trainer.data.blocks import ID_PREFIX
 from ctr_trainer.data.class_weight import without_negatives
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.read_ahead import OrderedMap
@@ -106,6 +107,13 @@ class BatchReader:
     def rows(self) -> int:
         """Number of rows of the whole data set."""
         return self._order.rows
+
+    def id_types(self) -> dict[str, pa.DataType]:
+        """Reads the Arrow types of the id columns from the first row group; of a dictionary, that of its values."""
+        with contextlib.closing(self._source.reopened()) as source:
+            fields = source.read(0).schema
+        types = {name: fields.field(ID_PREFIX + name).type for name in self.spec.ids}
+        return {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in types.items()}
 
     @property
     def steps_per_epoch(self) -> int:

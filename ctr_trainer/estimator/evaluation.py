@@ -40,10 +40,10 @@ def _groups_of(inputs: GraphInput, name: str) -> tuple[Any, Callable[[Batch | No
         )
 
     def groups(batch: Batch | None, fetched: Any) -> np.ndarray:
+        if batch is not None and name in ids:
+            return keys(_SLOT, pa.array(batch.ids[name]))  # Also of integers, of which only some batches lack some.
         if batch is None:
             values = fetched
-        elif name in ids:
-            values = batch.ids[name]
         else:
             table, at = places[name]
             values = batch.keys[table][:, at]

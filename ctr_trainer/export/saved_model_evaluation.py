@@ -20,10 +20,10 @@ from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.encoders import split
 from ctr_trainer.data.observations import Observations, form
 from ctr_trainer.data.source import list_files
-from ctr_trainer.data.typed import is_list
+from ctr_trainer.data.typed import bytes_of, is_list
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.export.exported_table import row_numbers
-from ctr_trainer.export.raw_inputs import NUMBER, columns_of
+from ctr_trainer.export.raw_inputs import NUMBER, TEXT, columns_of
 from ctr_trainer.export.saved_model import load_figure, load_spec
 from ctr_trainer.features.columns import BOUNDARIES, FORM, NEW_KEYS, SparseFeature, Statistics
 from ctr_trainer.features.hashing import Buckets, buckets_of, keys
@@ -99,13 +99,12 @@ def _examples(
         elif isinstance(feature, SparseFeature) and column.is_list:
             inputs[name] = _lists(raw[name].combine_chunks(), feature)
         else:
-            inputs[name] = texts_of(raw[name].combine_chunks())
+            values = raw[name].combine_chunks()
+            inputs[name] = texts_of(bytes_of(values) if column.kind == TEXT else values)
     groups = None
     if group_by:
         column = encoded[ID_PREFIX + group_by if group_by in spec.ids else group_by].combine_chunks()
-        groups = column.to_numpy()
-        if not np.issubdtype(groups.dtype, np.integer):
-            groups = keys(_GROUP_SLOT, column)
+        groups = keys(_GROUP_SLOT, column) if group_by in spec.ids else column.to_numpy()
     return RawExamples(inputs, batch_of(rows_of(encoded, spec, buckets), len(encoded)), groups)
 
 

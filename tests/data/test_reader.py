@@ -69,7 +69,7 @@ def test_the_last_batch_is_padded_with_weight_zero(path):
     assert not last.keys["dim4"][5:].any() and not last.dense[5:].any()
     assert not last.labels[5:].any() and last.weights.tolist() == [1] * 5 + [0] * 3
     assert last.bags["tags"].splits[5:].tolist() == [last.bags["tags"].splits[5]] * 4
-    assert last.ids["row"][5:].tolist() == [""] * 3
+    assert last.ids["row"][5:].tolist() == [None] * 3
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
