@@ -10,7 +10,7 @@ import pyarrow as pa
 from ctr_trainer.data import encoders, lookups
 from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, BadRow, Chunk, Encoded, label_columns
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.typed import is_text
+from ctr_trainer.data.typed import decoded, is_text
 from ctr_trainer.features import times
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import Unhashed, keys_of_columns
@@ -105,6 +105,7 @@ def encoding(feature: SparseFeature) -> Callable[[pa.Array], Encoded]:
 
 
 def _number(values: pa.Array) -> Encoded:
+    values = decoded(values)
     if _has_dates(values):
         seconds = np.where(times.is_date(values), times.seconds(values), np.nan)
         wrong = np.isnan(seconds) & values.is_valid().to_numpy(zero_copy_only=False)
@@ -131,7 +132,7 @@ def _weight(values: pa.Array) -> Encoded:
 
 
 def _time(values: pa.Array, order: str) -> Encoded:
-    values = times.year_first(values, order)
+    values = times.year_first(decoded(values), order)
     if _has_dates(values):
         found, bad, expected = times.seconds(values), None, "a date such as 2024-01-31 08:30:00, to split by"
         column = pa.array(np.where(times.is_date(values), found, np.nan))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import Encoded
-from ctr_trainer.data.typed import is_list, is_text
+from ctr_trainer.data.typed import bytes_of, decoded, is_list, is_text
 from ctr_trainer.features.columns import Label, SparseFeature
 from ctr_trainer.features.hashing import keys
 
@@ -27,8 +27,7 @@ def numbers(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray |
     The values are numbers, or texts that represent numbers; `kind` is pa.float32() or pa.float64(). A number that the
     type cannot represent, such as a large whole number in float32, is rounded to the nearest number, with ties to even.
     """
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+    values = decoded(values)
     if pa.types.is_integer(values.type):
         return values.cast(kind, safe=False).fill_null(np.nan), None
     try:
@@ -141,11 +140,11 @@ def encode_list(values: pa.Array, feature: SparseFeature) -> Encoded:
     `feature.missing_has_row`. A row is bad if one of its values is not UTF-8, or a weight is not a finite number.
     """
     if is_list(values.type):
-        flat, owner = to_bytes(pc.list_flatten(values)), pc.list_parent_indices(values).to_numpy()
+        flat, owner = bytes_of(pc.list_flatten(values)), pc.list_parent_indices(values).to_numpy()
         return _encode(flat, owner, len(values), feature)
     # Each distinct text is split once. An additional empty text at the end represents missing values.
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    lists = split(to_bytes(values.dictionary), feature)
+    lists = split(bytes_of(values.dictionary), feature)
     flat, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
     encoded = _encode(flat, owner, len(lists) + 1, feature)
     where = values.indices.fill_null(len(lists))
@@ -227,10 +226,3 @@ def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.n
     if bad is not None:
         wrong[has_weight] |= bad
     return values, weights, wrong if wrong.any() else None
-
-
-def to_bytes(values: pa.Array) -> pa.Array:
-    """Returns texts or integers as bytes."""
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    return (values if is_text(values.type) else values.cast(pa.string())).cast(pa.binary())

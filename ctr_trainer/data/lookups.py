@@ -15,6 +15,7 @@ from ctr_trainer.data.blocks import BadRow
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.lookup import LookupColumns, Pretrained, check_size
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.system.files.local_path import PARQUET
 from ctr_trainer.system.messages.errors import UserError, cut, listed, reason
 
 _MAGIC = b"PAR1"
@@ -76,7 +77,7 @@ def values_of(lookup: LookupColumns, is_number: bool, slot: str = SLOT) -> Value
         why = f"is in row {order[again[0]] + 1}, too; keep one" if len(again) else "is not a key"
         raise _refused_row(lookup, at + 1, lookup.file_key, table[lookup.file_key][at], why)
     if not is_number:
-        texts = encoders.to_bytes(plain[lookup.value].combine_chunks())
+        texts = typed.bytes_of(plain[lookup.value].combine_chunks())
         return Values(hashed[order], texts.take(pa.array(order)))
     values, wrong = _vectors(lookup, table) if lookup.length else _numbers(plain[lookup.value].combine_chunks())
     if wrong.any():
@@ -101,7 +102,7 @@ def _read(lookup: LookupColumns) -> pa.Table:
     data, wanted = lookup.read(), [*dict.fromkeys((lookup.file_key, lookup.value))]
     try:
         if data.startswith(_MAGIC):
-            file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+            file = pq.ParquetFile(pa.BufferReader(data), **PARQUET)
             names = file.schema_arrow.names
             table = file.read([name for name in wanted if name in names], use_threads=False)
         else:

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import BadRow, Chunk, label_columns
+from ctr_trainer.features.hashing import as_bytes
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError, did_you_mean, listed
 
 _LABELS_ARE_NEEDED = "; `predict` needs no labels, and `convert` none with unlabelled set"
-_EXACT = 2.0**53  # float64 represents all whole numbers up to this one.
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_A_DAY = 86_400
 
@@ -25,13 +25,16 @@ _SECONDS_A_DAY = 86_400
 class Use:
     """How a feature spec uses a source column: `why` describes it for messages, such as `feature 'price'`.
 
-    `several` is whether a row may have several values, `keys_only` whether the column is used only for keys.
+    `several` is whether a row may have several values, `keys_only` whether the column is used only for keys. Texts in
+    `null_values` are missing, and numbers whose text is, if the column `has_keys`: an export then reads it as text.
     """
 
     why: str
     number: bool
     several: bool
     keys_only: bool
+    has_keys: bool = False
+    null_values: tuple[str, ...] = ()
 
 
 def uses(spec: FeatureSpec | None, time: str | None = None) -> dict[str, Use]:
@@ -51,9 +54,15 @@ def uses(spec: FeatureSpec | None, time: str | None = None) -> dict[str, Use]:
     numbers = {f.column for f in spec.dense} | {f.column for f in spec.bucketised} | {spec.weight} | {time} - derived
     numbers |= {label.column for label in labels if label.positive is None}
     several = {f.column for f in (*spec.bags, *spec.sequences)}
+    keys = {f.column for f in spec.sparse if not f.is_bucketised} | {each.key for each in spec.lookups_read}
+    nulls = tuple(filter(None, spec.csv.null_values))  # A text of no bytes is missing anyway.
     return {
-        column: Use(reason, column in numbers, column in several, column not in numbers | others)
-        for column, reason in why.items()
+        name: Use(
+            *(reason, name in numbers, name in several, name not in numbers | others),
+            has_keys=name in keys,
+            null_values=() if name in spec.ids else nulls,
+        )
+        for name, reason in why.items()
     }
 
 
@@ -114,20 +123,44 @@ def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str
     kind, bad, expected = values.type, None, ""
     if pa.types.is_dictionary(kind):
         if use.keys_only and (is_text(kind.value_type) or pa.types.is_integer(kind.value_type)):
+            if use.null_values and _is_null(values.dictionary, use).any():
+                values = _without_nulls(values.dictionary_decode(), use).dictionary_encode()
             return values, None, ""  # Keep the dictionary, so that each distinct value is hashed once.
         values = values.cast(kind.value_type)
     if is_list(values.type):
         lists = values.cast(pa.list_(values.type.value_type))
         if use.several:
             splits, flat = _flat(lists)
-            return pa.ListArray.from_arrays(pa.array(splits), _category(flat)), None, ""
+            flat = _category(flat)
+            if use.null_values:
+                splits, flat = _lists_without_nulls(splits, flat, use)
+            return pa.ListArray.from_arrays(pa.array(splits), flat), None, ""
         values, bad = only(lists)
         expected = f"one value for {use.why}; lists are for features with a combiner"
-    return _number(values) if use.number else _category(values), bad, expected
+    return _without_nulls(_number(values) if use.number else _category(values), use), bad, expected
+
+
+def _without_nulls(values: pa.Array, use: Use) -> pa.Array:
+    if not use.null_values or not (use.has_keys or is_text(values.type)):
+        return values
+    return pc.if_else(pa.array(_is_null(values, use)), pa.scalar(None, values.type), values)
+
+
+def _lists_without_nulls(splits: np.ndarray, flat: pa.Array, use: Use) -> tuple[np.ndarray, pa.Array]:
+    """Leaves out each of `null_values` that is the only text of its list."""
+    is_text = pc.not_equal(bytes_of(flat), b"").fill_null(False).to_numpy(zero_copy_only=False)
+    texts = np.diff(np.concatenate([[0], np.cumsum(is_text)])[splits])
+    kept = ~(_is_null(flat, use) & np.repeat(texts == 1, np.diff(splits)))
+    return np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)[splits], flat.filter(pa.array(kept))
+
+
+def _is_null(values: pa.Array, use: Use) -> np.ndarray:
+    nulls = pa.array([text.encode() for text in use.null_values])
+    return pc.is_in(bytes_of(values), nulls).to_numpy(zero_copy_only=False)
 
 
 def _category(values: pa.Array) -> pa.Array:
-    return values if pa.types.is_integer(values.type) else _text(values)
+    return values if pa.types.is_integer(values.type) else bytes_of(values)
 
 
 def only(lists: pa.ListArray) -> tuple[pa.Array, np.ndarray | None]:
@@ -146,7 +179,7 @@ def _flat(lists: pa.ListArray) -> tuple[np.ndarray, pa.Array]:
 def _number(values: pa.Array) -> pa.Array:
     kind = values.type
     if is_text(kind):
-        return _text(values)  # The encoder parses the text and reports invalid numbers.
+        return bytes_of(values)  # The encoder parses the text and reports invalid numbers.
     if pa.types.is_null(kind) or pa.types.is_float16(kind):
         return values.cast(pa.float32())
     if pa.types.is_boolean(kind):
@@ -161,19 +194,15 @@ def _number(values: pa.Array) -> pa.Array:
     return values.cast(kind if is_number(kind) else pa.float64())
 
 
-def _text(values: pa.Array) -> pa.Array:
-    kind = values.type
-    if pa.types.is_binary(kind):
-        return values
-    if is_text(kind):
-        return values.cast(pa.binary())
-    if pa.types.is_floating(kind):
-        values = values.cast(pa.float32()) if pa.types.is_float16(kind) else values
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-        whole = pc.and_(pc.equal(values, pc.trunc(values)), pc.less(pc.abs(values), _EXACT))
-        digits = pc.if_else(whole, values, pa.scalar(0, values.type)).cast(pa.int64()).cast(pa.string())
-        return pc.if_else(whole, digits, values.cast(pa.string())).cast(pa.binary())
-    return values.cast(pa.string()).cast(pa.binary())
+def bytes_of(values: pa.Array) -> pa.Array:
+    """Returns texts as bytes, and other values as `hashing.as_bytes` returns them."""
+    values = decoded(values)
+    return values.cast(pa.binary()) if is_text(values.type) else as_bytes(values)
+
+
+def decoded(values: pa.Array) -> pa.Array:
+    """Returns an array without a dictionary, which the columns of partitions have in all formats."""
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def is_text(kind: pa.DataType) -> bool:

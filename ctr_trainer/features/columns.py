@@ -276,7 +276,7 @@ class CsvFormat:
       delimiter: text between two fields, one ASCII character.
       header: whether a file's first line names its columns.
       columns: names of the columns, in order. Required without a header. They replace the names in a header.
-      null_values: fields that represent a missing value.
+      null_values: texts that represent a missing value, in the other formats as well.
       strip: whether to remove white space around every field.
       label_suffix: ending to remove from the label's text, such as the `.` in Adult's test file.
       quote: the quote character, one ASCII character; "" if quotes have no special meaning.

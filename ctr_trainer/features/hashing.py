@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # TensorFlow takes seconds to import.
     import tensorflow as tf
 
 SEPARATOR = "\x1f"
+_EXACT = 2.0**53  # float64 represents all whole numbers up to this one.
 _HIGH, _FACTORS = np.uint64(1 << 33), (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
 
 
@@ -37,7 +38,7 @@ def keys(slot: str, values: pa.Array | pa.ChunkedArray, missing_has_key: bool = 
     """Computes the keys of one column, int64[n]. Each distinct value is hashed once.
 
     Args:
-      values: pyarrow Array or ChunkedArray of strings, binary values, or integers, which are hashed as decimal digits.
+      values: pyarrow Array or ChunkedArray of strings, binary values, or numbers, which are hashed as `as_bytes`.
       missing_has_key: whether "" and null have the key of ""; if False, their key is 0.
     """
     if isinstance(values, pa.ChunkedArray):
@@ -59,8 +60,7 @@ def keys_of_columns(columns: Sequence[Unhashed]) -> list[np.ndarray]:
     for slot, values, _ in columns:
         values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
         distinct, prefix = values.dictionary, f"{slot}{SEPARATOR}".encode()
-        if not (pa.types.is_binary(distinct.type) or pa.types.is_large_binary(distinct.type)):
-            distinct = distinct.cast(pa.string()).cast(pa.binary())
+        distinct = as_bytes(distinct)
         if distinct.null_count:
             distinct = distinct.fill_null(b"")
         whole = pc.binary_join_element_wise(prefix, distinct, b"").to_numpy(zero_copy_only=False)
@@ -72,6 +72,23 @@ def keys_of_columns(columns: Sequence[Unhashed]) -> list[np.ndarray]:
         if not column.missing_has_key:
             of_column[own == own[-1]] = 0
     return [of_column[where.to_numpy()] for of_column, where in zip(hashed, places, strict=True)]
+
+
+def as_bytes(values: pa.Array) -> pa.Array:
+    """Returns values as text: integers, and floats without a fraction, as digits, other floats in shortest form.
+
+    A NaN is missing, as null is.
+    """
+    kind = values.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return values
+    if pa.types.is_floating(kind):
+        values = values.cast(pa.float32()) if pa.types.is_float16(kind) else values
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+        whole = pc.and_(pc.equal(values, pc.trunc(values)), pc.less(pc.abs(values), _EXACT))
+        digits = pc.if_else(whole, values, pa.scalar(0, values.type)).cast(pa.int64()).cast(pa.string())
+        return pc.if_else(whole, digits, values.cast(pa.string())).cast(pa.binary())
+    return values.cast(pa.string()).cast(pa.binary())
 
 
 def graph_keys(slots: str | Sequence[str], values: "tf.Tensor", owners: "tf.Tensor | None" = None) -> "tf.Tensor":

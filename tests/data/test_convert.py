@@ -189,6 +189,14 @@ def test_a_split_by_time_sorts_and_cuts(tmp_path):
     assert not (tmp_path / "out" / ".unsplit").exists()
 
 
+def test_a_split_by_the_dates_of_directories(tmp_path):
+    for day in (2, 1):
+        (directory := tmp_path / "in" / f"day=2024-01-0{day}").mkdir(parents=True)
+        write(directory / "a.csv", f"row,y,x,w,c,tags\n{day},1,0,1,a,\n")
+    run("csv", tmp_path / "in", tmp_path / "out", SPEC, split="time:0.5,0.5:day")
+    assert read(tmp_path / "out" / "train")["id:row"].to_pylist() == ["1"]
+
+
 @pytest.mark.parametrize("split", ["random", "random:0.8,0.1", "random:1.1,-0.1", "time:0.8,0.2", "random:0.8,0.2:x"])
 def test_a_split_that_makes_no_sense_is_refused(tmp_path, split):
     with pytest.raises(UserError, match="split"):

@@ -55,12 +55,64 @@ def test_a_spark_directory_converts_with_every_type(tmp_path):
     assert t["day"].to_pylist()[39:41] == key("day", "2024-01-01", "2024-01-02")
 
 
-def test_numbers_as_text_hash_as_in_a_csv(tmp_path):
-    values = [1.0, 2.5, -3.0, 1e15, 0.1, float("nan"), None]
-    pq.write_table(pa.table({"y": [0] * 7, "c": values}), tmp_path / "a.parquet")
-    run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=[{"name": "c"}]))
-    wanted = key("c", "1", "2.5", "-3", "1000000000000000", "0.1", None, None)
-    assert read(tmp_path / "out")["c"].to_pylist() == wanted
+@pytest.mark.parametrize("also", [[], [{"name": "n", "column": "c"}]], ids=["keys", "keys and a number"])
+def test_numbers_as_text_hash_as_in_a_csv(tmp_path, also):
+    values = [1.0, 2.5, -3.0, 1e15, 0.1, -0.0, float("nan"), None]
+    pq.write_table(pa.table({"y": [0] * 8, "c": values}), tmp_path / "a.parquet")
+    sparse = [{"name": "c"}, {"name": "bag", "column": "c", "combiner": "sum"}]
+    run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=sparse, dense=also))
+    texts = ["1", "2.5", "-3", "1000000000000000", "0.1", "0", None, None]
+    table = read(tmp_path / "out")
+    assert table["c"].to_pylist() == key("c", *texts)
+    assert table["bag"].to_pylist() == [key("bag", text) if text else [] for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("column", "also"),
+    [
+        (pa.array(["NA", "1", "-"]), []),
+        (pa.array(["NA", "1", "-"]).dictionary_encode(), []),
+        (pa.array([b"NA", b"1", b"-"], pa.large_binary()), [{"name": "n", "column": "c"}]),
+        (pa.array([-1, 1, -1]), []),
+        (pa.array([-1.0, 1.0, None]), [{"name": "n", "column": "c"}]),
+    ],
+    ids=lambda each: str(each.type) if isinstance(each, pa.Array) else f"{len(each)} numbers",
+)
+def test_null_values_are_missing_in_any_type_as_in_an_export(tmp_path, column, also):
+    ids = pa.array(["NA", "b", "c"])
+    table = {"y": [0] * 3, "c": column, "bag": [["NA"], ["NA", "a"], ["", "-"]], "x": [-1, 1, 2], "id": ids}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    sparse = [{"name": "c"}, {"name": "bag", "combiner": "sum"}]
+    dense = [{"name": "x"}, *also]
+    form = {"csv": {"null_values": ["", "NA", "-", "-1"]}, "ids": ["id"]}
+    run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=sparse, dense=dense, **form))
+    found = read(tmp_path / "out")
+    assert found["c"].to_pylist() == key("c", None, "1", None)
+    assert found["bag"].to_pylist() == [[], key("bag", "NA", "a"), []]
+    assert found["x"].to_pylist() == [-1, 1, 2]  # An export reads this column as numbers.
+    assert found["id:id"].to_pylist() == ids.to_pylist()
+    if also:
+        np.testing.assert_array_equal(found["n"], np.array([np.nan, 1, np.nan], np.float32))
+
+
+def test_a_time_of_int96_may_be_in_any_year(tmp_path):
+    times = pa.array([datetime.datetime(9999, 12, 31), datetime.datetime(2024, 1, 31, 8)], pa.timestamp("us"))
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"y": [0, 1], "t": times}), file, use_deprecated_int96_timestamps=True)
+    run(file, tmp_path / "out", spec(dense=[{"name": "t"}]))
+    seconds = [each.replace(tzinfo=datetime.timezone.utc).timestamp() for each in times.to_pylist()]
+    assert read(tmp_path / "out")["t"].to_pylist() == [np.float32(each) for each in seconds]
+
+
+def test_ids_of_which_some_are_missing_stay_whole_numbers(tmp_path):
+    users = pa.array([2**53 + 1, None, 5, 5], pa.int64())
+    pq.write_table(pa.table({"y": [0, 1] * 2, "user": users, "x": [1] * 4}), tmp_path / "a.parquet", row_group_size=2)
+    source = scan(tmp_path / "a.parquet", one := spec(dense=[{"name": "x"}], ids=["user"]))
+    reader = BatchReader(ForeignParquet(source, one, {}), 2, shuffle=False, epochs=1)
+    assert [batch.ids["user"].tolist() for batch in reader] == [[2**53 + 1, None], [5, 5]]
+    assert reader.id_types() == {"user": pa.int64()}
+    (padded,) = BatchReader(ForeignParquet(source, one, {}), 6, shuffle=False, epochs=1)
+    assert padded.ids["user"].tolist() == [2**53 + 1, None, 5, 5, None, None]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Column:
             self.numbers = values.fill_null(np.nan).to_numpy()
         self.is_whole = kind == NUMBER and bool(pc.all(pc.equal(self.distinct, pc.round(self.distinct))).as_py())
         if kind == LIST:
-            owner, held = pc.list_parent_indices(values), encoders.to_bytes(values.flatten())
+            owner, held = pc.list_parent_indices(values), typed.bytes_of(values.flatten())
             filled = pc.greater(pc.binary_length(held), 0).fill_null(False)
             self.lists = owner.filter(filled).to_numpy(), held.filter(filled)
 
@@ -120,7 +120,7 @@ def _first(blocks: Iterable[Block], bad_rows: BadRows) -> pa.Table:
 
 
 def _column(name: str, values: pa.Array) -> Column:
-    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    values = typed.decoded(values)
     kind = values.type
     if typed.is_list(kind):
         held = kind.value_type

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+# Times of INT96 are read in microseconds: in nanoseconds, those outside of the years 1678 to 2261 overflow silently.
+PARQUET: dict[str, Any] = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
 _COPY_BYTES = 4 << 20
 _DRAFT = re.compile(r"(.+)\.[0-9a-f]{8}\.tmp")
 
@@ -121,7 +123,7 @@ class LocalPath(JsonFile, pathlib.PosixPath):
         """Opens a Parquet file; `options` are additional options of `pq.ParquetFile`."""
         import pyarrow.parquet as pq
 
-        return pq.ParquetFile(self, memory_map=True, page_checksum_verification=True, **options)
+        return pq.ParquetFile(self, memory_map=True, **PARQUET, **options)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Any]:

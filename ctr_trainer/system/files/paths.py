@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ctr_trainer.system.files.lease import FileLease, Lease, StorePlace
-from ctr_trainer.system.files.local_path import JsonFile, LocalPath
+from ctr_trainer.system.files.local_path import PARQUET, JsonFile, LocalPath
 from ctr_trainer.system.files.store_url import PureStorePath, Root, advice, is_url, opened
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError, reason
@@ -131,7 +131,7 @@ class StorePath(JsonFile, PureStorePath):
         import pyarrow.parquet as pq
 
         # With `pre_buffer`, adjacent columns of a row group are read in one request.
-        return pq.ParquetFile(self.open_input(), pre_buffer=True, page_checksum_verification=True, **options)
+        return pq.ParquetFile(self.open_input(), pre_buffer=True, **PARQUET, **options)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Any]:
