@@ -160,6 +160,27 @@ def test_a_pull_overtaken_by_a_sync_changes_nothing():
     np.testing.assert_allclose(pulled(store, "t", _keys(1)), start - 1111, rtol=1e-5)
 
 
+def test_a_row_that_is_dropped_while_it_is_checked_ahead_does_not_begin_anew(monkeypatch):
+    monkeypatch.setattr(copied_rows, "_TIDY_ROWS", 1)
+    store = _BeforeTheAnswer()
+    copies = _copies(store, "a")
+    _step(copies, np.arange(1, 101), 1.0)
+    for _ in range(15):
+        _step(copies, _keys(1), 1.0)
+        copies.sync()
+
+    def meanwhile():
+        store.then = lambda: None
+        copies.begin_window()
+
+    store.then = meanwhile
+    since = copies.pull_ahead(_keys(50))
+    assert len(copies) == 1
+    copies.sync_window()
+    slots = copies.find_or_create(_keys(50), since)
+    np.testing.assert_array_equal(copies.take(slots), pulled(store, "t", _keys(50)))
+
+
 def test_rows_pulled_ahead_are_used_in_the_next_window_too_and_no_longer(store):
     cache = _copies(store, "a")
     since = cache.pull_ahead(_keys(1, 2))
