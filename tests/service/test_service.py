@@ -121,7 +121,7 @@ def test_a_small_request_takes_little_memory_whatever_it_asks_for(tmp_path):
     long_rows = TableConfig("long", (65536,), (0.1,), "sgd")
     with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
         client = ServiceClient([service.address], TIMEOUT, ClientSecurity(service.token), LEASE)
-        raw = flight.FlightClient(f"grpc://{service.address}")
+        raw = flight.FlightClient(f"grpc://127.0.0.1:{service.port}")
         with contextlib.closing(client), raw:
             client.create_table(long_rows)
             pulled(client, "long", np.array([1]))
@@ -168,6 +168,23 @@ def test_any_flight_client_can_list_and_read_the_tables(server):
     assert snapshot.config_from_json(table.schema.metadata[b"ctr_trainer.table"]) == CONFIG
     with pytest.raises(pa.ArrowInvalid, match="no table 'x'; there are: t"):
         client.do_get(flight.Ticket(b"x"))
+
+
+def test_a_read_of_rows_that_are_replaced_meanwhile_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_store, "_BLOCK_BYTES", 1 << 10)
+    keys = np.arange(1, 200_001)  # More than are sent before the client reads.
+    with (
+        Service("127.0.0.1", 0, tmp_path) as service,
+        flight.FlightClient(f"grpc://127.0.0.1:{service.port}") as client,
+    ):
+        service._store.create_table(CONFIG)
+        service._store.push("t", keys, ones(len(keys)), "w", 1)
+        reader = client.do_get(flight.Ticket(b"t"))
+        reader.read_chunk()
+        with service.incarnation.replaced("restored"):
+            pass
+        with pytest.raises(flight.FlightServerError, match="replaced: restored"):
+            reader.read_all()
 
 
 def test_a_token_is_needed_for_every_call(tmp_path, connect):

@@ -126,6 +126,8 @@ class Incarnation:
         """Checks `expected` as `check` does, then prevents replacement of the rows inside the block."""
         with self._changed:
             self.check(expected)
+            if self._replacing:  # Also a client that names no incarnation.
+                raise Replaced(self._why)
             self._under_way += 1
         try:
             yield
@@ -151,5 +153,5 @@ class Incarnation:
         finally:
             with self._changed:
                 self._number += 1  # A client that connected meanwhile may have read incomplete rows.
-                self._replacing, self._under_way = self._replacing - 1, 0
+                self._replacing, self._under_way = self._replacing - 1, self._under_way - 1
                 self._changed.notify_all()

@@ -122,16 +122,24 @@ class Service(flight.FlightServerBase):
             return self._info(descriptor.path[0].decode())
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Streams the table that the ticket names. Rows that are created meanwhile may be missing."""
+        """Streams the table that the ticket names. Rows that are created meanwhile may be missing.
+
+        Fails if the rows are replaced meanwhile, as a restore does.
+        """
         with _typed_errors():
-            name = ticket.ticket.decode()
+            name, incarnation = ticket.ticket.decode(), str(self.incarnation)
             config = _readable(self._store.config(name))
             schema = snapshot.schema(config)
-        batches = (
-            pa.RecordBatch.from_arrays([snapshot.key_array(keys), snapshot.row_array(config, rows)], schema=schema)
-            for keys, rows in self._store.read_blocks(name)
-        )
-        return flight.GeneratorStream(schema, batches)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with _typed_errors():
+                for keys, rows in self._store.read_blocks(name):
+                    self.incarnation.check(incarnation)
+                    arrays = [snapshot.key_array(keys), snapshot.row_array(config, rows)]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                self.incarnation.check(incarnation)
+
+        return flight.GeneratorStream(schema, batches())
 
     def _info(self, name: str) -> flight.FlightInfo:
         config, rows = _readable(self._store.config(name)), self._store.stats()["tables"][name]["rows"]

@@ -49,3 +49,15 @@ def test_two_threads_replace_the_rows_one_after_the_other():
     for thread in threads:
         thread.join(60)
     rows.check(str(rows))
+
+
+def test_a_request_that_names_no_rows_waits_for_none_to_be_replaced(monkeypatch):
+    monkeypatch.setattr(lease, "_WAIT_SECONDS", 0.01)
+    rows = Incarnation()
+    with rows.replaced("restored"):
+        with pytest.raises(Replaced, match="restored"), rows.within(None):
+            raise AssertionError("the rows are incomplete")
+    with rows.within(None), pytest.raises(Lost), rows.replaced("never"):
+        raise AssertionError("a request is under way")
+    with rows.replaced("restored again"):
+        pass
