@@ -127,7 +127,7 @@ class RowGradients:
         for part in parts if self._l2 else ():
             start, shares, own = 0, part.rows.l2_shares(part.slots), part.sums
             l2, part.sums = np.float32(self._l2) if shares is None else np.float32(self._l2) * shares[:, None], []
-            weights = part.rows.take(part.slots)
+            weights = part.rows.take(part.rows.current(part.keys, part.slots))
             for gradient in own:
                 part.sums.append(gradient + l2 * weights[:, start : start + gradient.shape[1]])
                 start += gradient.shape[1]

@@ -170,9 +170,8 @@ class LocalStore(Store):
                 directory.mkdir(parents=True, exist_ok=True)
                 for _, table in sorted(self.tables.items()):
                     with table.lock.alone():
-                        capture = _changes(table).begin(table, since is None, by_key)
                         cold = links.enter_context(table.cold.linked()) if table.cold else None
-                        captures.append((table, capture, cold))
+                        captures.append((table, _changes(table).begin(table, since is None, by_key), cold))
                 yield since
                 files = []
                 for table, capture, cold in captures:

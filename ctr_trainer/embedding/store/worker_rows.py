@@ -136,6 +136,10 @@ class WorkerRows(abc.ABC):
         """Prepares the rows; called before the first lookup, when the store has the initial rows of the training."""
         return
 
+    def current(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        """Returns int64[U], where the rows of `keys` at `slots` are now: later lookups may have moved them."""
+        return slots
+
     def l2_shares(self, slots: np.ndarray) -> np.ndarray | None:
         """Returns float32[U], the factor on L2 of each row at `slots`, see `merging`; None if all factors are 1."""
         return None
@@ -218,6 +222,12 @@ class TableRows(WorkerRows):
             self._table.apply_gradients(slots, gradients, learning_rate)
         if self._history:
             self._history.end_step()
+
+    def current(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        if self._table.cold is None:
+            return slots
+        with self._table.lock.alone():
+            return self._current(keys, slots)
 
     def follow_steps(self, history: StepHistory) -> None:
         """Applies the missed steps of a dense optimizer to the rows of each lookup, and to all rows in `catch_up`."""

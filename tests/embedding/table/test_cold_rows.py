@@ -11,9 +11,11 @@ import pytest
 from ctr_trainer.embedding.index.key_kernels import owned
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.worker_rows import TableRows
 from ctr_trainer.embedding.table import rocks
-from ctr_trainer.embedding.table.cold_rows import STATS, Disk, status_line
+from ctr_trainer.embedding.table.cold_rows import STATS, ColdRows, Disk, status_line
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 
@@ -220,6 +222,36 @@ def published(directory, files):
         else:
             removed |= {key for keys in packed_rows.read_removed(path, CONFIG, "float32") for key in keys.tolist()}
     return rows, removed
+
+
+def test_a_snapshot_without_its_links_keeps_no_changed_row(tmp_path, monkeypatch):
+    store, rng = make(tmp_path / "disk"), np.random.default_rng(0)
+    step(store, rng)
+
+    def full(self):
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(ColdRows, "linked", full)
+    with pytest.raises(UserError, match="the disk is full"):
+        store.save(tmp_path / "one", 1)
+    changes = store.tables[CONFIG.name].changes
+    assert changes is not None and changes._capture is None
+
+
+def test_l2_of_two_micro_batches_is_of_their_own_rows(tmp_path):
+    found = []
+    for directory in (tmp_path, None):
+        store, gradients = make(directory, memory=MEMORY // 5), RowGradients(1.0, l2=0.5)
+        rows = TableRows(store.tables[CONFIG.name])
+        for first in (1, 81):
+            keys = np.arange(first, first + 80)
+            rows.fetch(keys)
+            sums = [np.zeros((len(keys), dim), np.float32) for dim in CONFIG.dims]
+            gradients.add([TableGradients(rows, keys, rows.find_or_create(keys), sums)])
+        for part in gradients.take(1.0):
+            part.rows.apply_gradients(part.keys, part.slots, part.sums, 0.1)
+        found.append(rows_of(store, np.arange(1, 161)))
+    np.testing.assert_array_equal(*found)
 
 
 def test_epochs_have_the_changed_rows_that_went_to_disk(tmp_path):
