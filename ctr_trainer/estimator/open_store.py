@@ -16,6 +16,7 @@ from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.local_service import LocalServices, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity
+from ctr_trainer.embedding.snapshot.snapshot import COLD
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.cold_rows import Disk, disk_of
@@ -66,7 +67,9 @@ def restore_evaluated(store: LocalStore, checkpoint: Checkpoint) -> None:
     """
     if distributed.local_rank() == 0:
         files = [entry for entry in checkpoint.tables if entry["table"] in store.tables]
-        full, limit = [entry for entry in files if entry.get("kind", "full") == "full"], tightest()
+        # With several ranks, rows that were on disk are read into shared memory.
+        kinds = {"full"} if any(table.cold for table in store.tables.values()) else {"full", COLD}
+        full, limit = [entry for entry in files if entry.get("kind", "full") in kinds], tightest()
         widths = {name: 4 * table.config.form.lanes + _MORE_BYTES_OF_A_ROW for name, table in store.tables.items()}
         needed = sum(entry["rows"] * widths[entry["table"]] for entry in full)
         if needed > limit.free:

@@ -5,10 +5,14 @@ import contextlib
 import numpy as np
 import pytest
 
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.embedding.memory import memory_limits
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.local_service import LocalService
 from ctr_trainer.embedding.service.security import ClientSecurity
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.estimator.open_store import restore_evaluated
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import SecurityFiles
 from ctr_trainer.system.files.lease import Owner
@@ -16,7 +20,7 @@ from ctr_trainer.system.messages.errors import UserError
 from tests import checkpoints, small
 from tests.models import every
 from tests.rows import pulled
-from tests.service.conftest import TIMEOUT
+from tests.service.conftest import CONFIG, TIMEOUT
 
 pytestmark = pytest.mark.integration
 
@@ -72,3 +76,7 @@ def test_rows_that_do_not_fit_into_memory_are_refused_before_they_are_read(data,
     monkeypatch.setattr("ctr_trainer.estimator.open_store.tightest", lambda: small_limit)
     with pytest.raises(UserError, match=r"its \d+ rows take at least .* the cgroup /job .* has 0.00 GB of memory left"):
         estimator.evaluate(lambda: every.once("lr", data))
+    store, on_disk = LocalStore(), {"table": CONFIG.name, "kind": snapshot.COLD, "rows": 1000}
+    store.create_table(CONFIG)
+    with pytest.raises(UserError, match="its 1000 rows take at least"):
+        restore_evaluated(store, Checkpoint(str(tmp_path), 1, [on_disk], [], None, 0))
