@@ -10,7 +10,7 @@ import pytest
 from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.opening import dead_letters, opener
 from ctr_trainer.live.stream.plan import StreamPosition
-from ctr_trainer.live.stream.source import StreamAddress
+from ctr_trainer.live.stream.source import StreamAddress, Unavailable
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from tests.stream import brokers
 from tests.stream.test_reader import Workers, records, spec  # noqa: F401, a fixture
@@ -139,3 +139,20 @@ def test_entries_trimmed_after_they_were_planned_end_the_training(server, spec, 
     workers = Workers(f"redis://{address}/brief", spec, 2).finish()
     assert "redis stream brief: 10 of 32 records were removed before they were read" in workers.errors[0]
     assert not workers.trained
+
+
+def test_a_replica_without_its_primary_is_waited_for(server):
+    client, address = server
+    add(client, "replicated", records(0, 1))
+    with contextlib.closing(
+        opener(StreamAddress.parse(f"redis://{address}/replicated"), "", RedisFiles(), "")()
+    ) as source:
+        assert source.partitions() == [0]
+        client.config_set("replica-serve-stale-data", "no")
+        client.replicaof("127.0.0.1", 1)
+        try:
+            with pytest.raises(Unavailable, match="MASTERDOWN|Link with MASTER is down"):
+                source.latest([0])
+        finally:
+            client.replicaof("NO", "ONE")
+        assert source.latest([0])[0] > 0

@@ -1,6 +1,7 @@
 """Reads a Kafka topic with `confluent-kafka` (librdkafka)."""
 
 import collections
+import concurrent.futures
 import contextlib
 import functools
 import logging
@@ -234,7 +235,7 @@ class KafkaSource:
     def _asked(self, ask: Callable[[], Any], what: str) -> Any:
         try:
             answer = ask()
-        except (confluent_kafka.KafkaException, TimeoutError) as error:
+        except (confluent_kafka.KafkaException, TimeoutError, concurrent.futures.TimeoutError) as error:
             self._admin.poll(0)  # The client reports errors only when it is polled.
             reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else "no answer"
             text = self._trouble.after(f"{self.name} at {self.address}, request for {what}: {reason}")

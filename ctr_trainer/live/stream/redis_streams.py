@@ -31,11 +31,14 @@ from ctr_trainer.system.messages.errors import UserError
 try:
     import redis
     from redis.backoff import NoBackoff
+    from redis.exceptions import ClusterDownError, TryAgainError
     from redis.retry import Retry
 except ImportError as missing:
     raise UserError("redis:// needs the package redis: pip install 'ctr_trainer[publish]'") from missing
 
 _SEQUENCES = 64  # Number of bits of the sequence in an offset, which is an ID `milliseconds-sequence` as one integer.
+# A replica whose primary is away answers with the third, MASTERDOWN.
+_GONE = redis.ConnectionError, redis.TimeoutError, ClusterDownError, TryAgainError
 _ENTRIES, _SECONDS, _RETRY_SECONDS = 5_000, 10.0, 0.5
 
 
@@ -156,7 +159,7 @@ class RedisSource:
     def _asked(self, ask: Callable[[], Any], what: str) -> Any:
         try:
             answer = ask()
-        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+        except (*_GONE, OSError) as error:
             text = f"{self.name} at {self.address}, request for {what}: {error}"
             if not self._has_answered and isinstance(error, redis.AuthenticationError):
                 raise UserError(
