@@ -22,7 +22,7 @@ class ConvertFlags(Settings, title="Convert"):
     )
     input: str = setting(
         "",
-        "files to convert, comma separated: paths, patterns or URLs; or a directory, except for csv and criteo",
+        "files to convert, comma separated: paths, directories, patterns or URLs",
         "path",
     )
     output: str = setting("", "directory, or its URL, to write; with --infer the file of the feature spec", "path")

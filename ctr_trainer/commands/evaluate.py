@@ -41,8 +41,8 @@ EXAMPLES = (
     "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test",
     "horovodrun -np 2 python -m ctr_trainer evaluate --flagfile=configs/demo.flags --eval_data=other/test",
     "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test --checkpoint=latest",
-    "python -m ctr_trainer evaluate --flagfile=configs/demo.flags --group_by=user --output=metrics.json",
-    "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test --by=price",
+    "python -m ctr_trainer evaluate --flagfile=configs/demo.flags --group_by=C1 --output=metrics.json",
+    "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test --by=I1",
     "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test --against=demo/data/train",
     "python -m ctr_trainer evaluate --saved_model=serving/ctr/1 --eval_data='logs/day_7.csv'",
 )

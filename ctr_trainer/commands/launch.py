@@ -21,7 +21,8 @@ from ctr_trainer.system.processes.child import importing_environment
 GROUPS = (LaunchFlags,)
 POSITIONAL = "[--options] -- TRAIN_FLAGS"
 EXAMPLES = (
-    "python -m ctr_trainer launch -np 2 -- --flagfile=configs/demo.flags --save_checkpoints_secs=10",
+    "python -m ctr_trainer launch -np 2 -- --flagfile=configs/demo.flags --model_dir=models/launched "
+    "--save_checkpoints_secs=10",
     "python -m ctr_trainer launch -np 8 --min-np 4 -H a:4,b:4 --network-interface eth0 -- --flagfile=job.flags",
     "python -m ctr_trainer launch -np 2 --min-np 1 --max-np 8 --host-discovery-script ./hosts.sh -- "
     "--flagfile=job.flags",

@@ -35,7 +35,8 @@ MAIN = (
 EXAMPLES = (
     "./run.sh --flagfile=configs/demo.flags",
     "horovodrun -np 2 ./run.sh --flagfile=configs/criteo_deepfm.flags --max_steps=5000",
-    "./run.sh --flagfile=configs/demo.flags --eval_steps=500 --best_metric=auc --early_stopping_patience=3",
+    "./run.sh --flagfile=configs/demo.flags --model_dir=models/best --eval_steps=500 --best_metric=auc "
+    "--early_stopping_patience=3",
     "horovodrun -np 8 -H a:4,b:4 ./run.sh --flagfile=... --embedding_service=a:7700,b:7700 --token_file=token",
 )
 
