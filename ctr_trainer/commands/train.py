@@ -98,7 +98,7 @@ def run(
 
         build.make_eval_spec(supposed, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Raises errors early.
         build.start_workers(experiment)
-        chosen, about_chosen = data_recipe.decide(given, experiment, evaluation)
+        chosen, saved, about_chosen = data_recipe.decide(given, experiment, evaluation)
         experiment, evaluation = replaced(experiment, chosen), replaced(evaluation, chosen)
         if evaluation.evaluates and not data.eval_data:
             raise UserError(
@@ -127,7 +127,7 @@ def run(
             batches = build.training_reader(experiment, position)
             if distributed.is_chief() and batches.steps != 0:
                 about = {"command": "train", "version": __version__, "workers": distributed.size(), "flags": flags}
-                about |= {"chosen": chosen} if chosen else {}
+                about |= {data_recipe.CHOSEN: saved} if saved else {}
                 (path_of(model.model_dir) / FLAGS_FILE).write_json(about)
             return batches
 

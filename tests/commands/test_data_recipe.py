@@ -208,7 +208,7 @@ def test_another_network_of_a_warm_start_and_a_length_in_steps_are_said(tmp_path
     experiment = replaced(
         Experiment(), {"train_data": str(data), "model_dir": str(tmp_path), "warm_start": "x", "max_steps": 9}
     )
-    values, line = data_recipe.decide(frozenset(["max_steps", "warm_start"]), experiment, EvaluationConfig())
+    values, _, line = data_recipe.decide(frozenset(["max_steps", "warm_start"]), experiment, EvaluationConfig())
     assert values.keys().isdisjoint({"hidden_units", "epochs"}) and values["dropout"] == 0.5
     assert "not hidden_units, because of --warm_start" in line and "lr_schedule, because of --max_steps" in line
 
@@ -219,11 +219,37 @@ def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tm
     again = _train(data, tmp_path / "model", "--epochs=47", "--dropout=0.1")
     assert again["flags"]["optimizer"] == "adam" and again["flags"]["batch_size"] == 128
     assert (again["flags"]["dropout"], again["flags"]["epochs"]) == (0.1, 47)
-    assert again["chosen"].items() <= began["chosen"].items()
+    assert again["chosen"] == began["chosen"]
 
     _train(data, tmp_path / "fixed", "--recipe=none", "--optimizer=adam")
     fixed = _train(data, tmp_path / "fixed", "--epochs=2")
     assert "chosen" not in fixed and fixed["flags"]["batch_size"] == 1024
+
+
+def test_a_rate_that_was_given_once_does_not_replace_the_recipe_s(tmp_path, data):
+    for directory, first, rate in (("a", [], 0.001), ("b", ["--learning_rate=0.002"], 0.002)):
+        _train(data, tmp_path / directory, "--epochs=1", *first)
+        lower = _train(data, tmp_path / directory, "--epochs=2", "--learning_rate=5e-4")
+        again = _train(data, tmp_path / directory, "--epochs=3")
+        assert (lower["flags"]["learning_rate"], again["flags"]["learning_rate"]) == (5e-4, rate)
+        assert again["flags"]["optimizer"] == "adam" and again["flags"]["batch_size"] == 128
+
+
+def test_a_param_of_the_trained_optimizer_can_be_given_without_it(tmp_path, data):
+    param = "optimizer_params=weight_decay"
+    _train(data, tmp_path / "chosen", "--epochs=1")
+    again = _train(data, tmp_path / "chosen", "--epochs=2", f"--{param}=0.01")
+    assert [again["flags"][name] for name in ("optimizer", param, "learning_rate")] == ["adam", 0.01, 0.001]
+    _train(data, tmp_path / "given", "--recipe=none", "--optimizer=adam")
+    again = _train(data, tmp_path / "given", "--recipe=none", "--epochs=2", f"--{param}=0.01")
+    assert [again["flags"][name] for name in ("optimizer", param)] == ["adam", 0.01]
+
+
+def test_a_param_of_adagrad_s_rows_is_not_dropped_with_it():
+    name = "embedding_optimizer_params=initial_accumulator"
+    values, notes = choices(Facts(rows=60_000, keys=4_000, can_share=True), {name: 1e-2})
+    assert values["embedding_optimizer"] == "adagrad" and name not in values
+    assert any("dense_adagrad" in note and name in note for note in notes)
 
 
 def test_a_resumed_training_has_the_evaluations_that_its_early_stopping_needs(tmp_path, data):
@@ -237,6 +263,6 @@ def test_a_resumed_training_has_the_evaluations_that_its_early_stopping_needs(tm
 
 def test_a_stream_and_another_recipe_keep_the_fixed_defaults(tmp_path, data):
     experiment = replaced(Experiment(), {"train_data": "kafka://127.0.0.1:1/clicks"})
-    assert data_recipe.decide(frozenset(), experiment, EvaluationConfig()) == ({}, "")
+    assert data_recipe.decide(frozenset(), experiment, EvaluationConfig()) == ({}, {}, "")
     experiment = replaced(Experiment(), {"train_data": str(data), "recipe": "none"})
-    assert data_recipe.decide(frozenset(), experiment, EvaluationConfig()) == ({}, "")
+    assert data_recipe.decide(frozenset(), experiment, EvaluationConfig()) == ({}, {}, "")

@@ -11,7 +11,7 @@ from ctr_trainer.features.spec_changes import contradictions
 from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.by_flag import replaced, require, text_of
+from ctr_trainer.settings.by_flag import by_flag, replaced, require, text_of
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -51,6 +51,8 @@ def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
     chosen = values.get("embedding_optimizer", experiment.run.embedding.row_optimizer.name)
     if chosen != recorded.get("embedding_optimizer"):  # The user gave another optimizer.
         values = {name: value for name, value in values.items() if "=" not in name}
+    own = {name: value for name, value in by_flag(experiment).items() if name in given and "optimizer_params=" in name}
+    values |= own  # The trained optimizer refuses those that it does not have.
     return replaced(dataclasses.replace(experiment, model=model), values)
 
 

@@ -30,29 +30,37 @@ from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import path_of
 
 CHOSEN = "chosen"  # The key of this recipe's choices in flags.json.
+_OPTIMIZERS = "optimizer", "embedding_optimizer"
+_RATES = "learning_rate", "embedding_learning_rate", "batch_size"  # A model's record does not have them.
 
 
-def decide(given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig) -> tuple[dict[str, Any], str]:
-    """Returns (chosen values by flag, log line, "" for none) for a training with given flags.
+def decide(
+    given: frozenset[str], experiment: Experiment, evaluation: EvaluationConfig
+) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Returns (chosen values by flag, those to save as `CHOSEN`, log line, "" for none) for given flags.
 
     A collective: rank 0 inspects the model and the data. There are none for another recipe and for a stream.
     """
     model_dir, own = experiment.model.model_dir, given_values(given, experiment, evaluation)
     if not decides(experiment):
-        return {}, ""
+        return {}, {}, ""
     kept = distributed.broadcast_object(_kept(model_dir) if distributed.is_chief() else None, "settings_chosen_before")
+    saved = kept and kept.pop(CHOSEN)
     if kept is not None and experiment.data.next_data and not experiment.data.eval_data:
         kept = {name: value for name, value in kept.items() if name not in ("epochs", *OF_EVALUATIONS)}
         facts = facts_of(experiment)
         kept |= {} if facts.size == "large" else length_of(facts, own)  # Of data that no evaluation ends.
     if kept is not None:
-        values, notes = fit(kept, own)
-        line = f"recipe {NAME}: {model_dir} keeps what its training began with: {_shown(values, notes)}"
-        return values, line if values else ""
+        # The optimizers are those of the model, whose params and rates can be given without them.
+        optimizers = {name: kept[name] for name in _OPTIMIZERS if name in kept}
+        values, notes = fit(kept, optimizers | own)
+        line = f"recipe {NAME}: {model_dir} keeps what its training began with: {_shown(optimizers | values, notes)}"
+        return values, saved or {}, line if values else ""
     facts = facts_of(experiment)
     values, notes = choices(facts, own)
     what = f"{facts.size} data, so {_shown(values, notes)}" if values else f"{facts.size} data keep the fixed defaults"
-    return values, f"recipe {NAME}: {facts.line()}: {what}"
+    rates = {name: own[name] for name in _RATES if name in own} if values else {}
+    return values, values | rates, f"recipe {NAME}: {facts.line()}: {what}"
 
 
 def facts_of(experiment: Experiment) -> Facts:
@@ -77,7 +85,10 @@ def facts_of(experiment: Experiment) -> Facts:
 
 
 def _kept(model_dir: str) -> dict[str, Any] | None:
-    """Returns the choices from the beginning of the model's training; None if the model has no checkpoints."""
+    """Returns what to keep from the beginning of the model's training, with what is saved of it as `CHOSEN`.
+
+    None if the model has no checkpoints.
+    """
     if not list_checkpoints(model_dir):
         return None
     file = path_of(model_dir) / FLAGS_FILE
@@ -85,8 +96,9 @@ def _kept(model_dir: str) -> dict[str, Any] | None:
     chosen: dict[str, Any] = said.get(CHOSEN, {})
     if chosen.get("early_stopping_patience") or chosen.get("lr_schedule") == "plateau":
         # They need settings that were given then, and so are not among the choices.
-        return {name: said["flags"][name] for name in OF_EVALUATIONS if said["flags"].get(name)} | chosen
-    return chosen
+        of_evaluations = {name: said["flags"][name] for name in OF_EVALUATIONS if said["flags"].get(name)}
+        return of_evaluations | chosen | {CHOSEN: chosen}
+    return chosen | {CHOSEN: chosen}
 
 
 def _shown(values: dict[str, Any], notes: list[str]) -> str:

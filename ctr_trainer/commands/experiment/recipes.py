@@ -87,7 +87,7 @@ def choices(facts: Facts, given: Mapping[str, Any]) -> tuple[dict[str, Any], lis
         return {}, []
     if not given.keys().isdisjoint(("model", "model_params", "warm_start")):
         facts = dataclasses.replace(facts, has_pieces=False)
-    decided = [name for name in _OF_ROWS if name in given]
+    decided = [name for name in given if name in _OF_ROWS or name.startswith("embedding_optimizer_params=")]
     facts = dataclasses.replace(facts, can_share=facts.can_share and not decided)
     length, notes = length_of(facts, given), []
     if "max_steps" in given:  # A length of its own.
