@@ -132,8 +132,9 @@ class ClickModel:
 
     def evaluate(self, data: Any, **settings: Any) -> dict[str, Any]:
         """Returns the metrics of labelled data: `auc`, `logloss`, `copc` and the others of the command `evaluate`."""
+        metrics = next(each for each in _parsed(settings)[1] if isinstance(each, MetricsConfig))
         with self._reading(data, settings) as (estimator, checkpoint, batches):
-            return estimator.evaluate(lambda: batches, checkpoint_path=checkpoint, metrics=MetricsConfig())
+            return estimator.evaluate(lambda: batches, checkpoint_path=checkpoint, metrics=metrics)
 
     def importance(
         self, data: Any, *, repeats: int = 5, rows: int = 20_000, seed: int = 0, **settings: Any

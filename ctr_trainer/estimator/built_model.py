@@ -19,6 +19,7 @@ from ctr_trainer.estimator.run_length import Epochs, RunLength, resumed
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.ranks import dense_exchange as exchanges
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.files.paths import PathLease
 from ctr_trainer.system.files.staging import Staging
@@ -98,9 +99,8 @@ def build_model(job: TrainingJob, input_ends: InputEnds) -> BuiltModel:
     batches, epochs = distributed.broadcast_object((inputs.batches, own), "batches")
     length = resumed(job.checkpoint, batches, job.last_step, epochs and Epochs(**epochs), job.data_begin)
     spec = job.model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, job.params)
-    step = build_step(
-        spec, inputs, config.embedding.learning_rate, length, config.dense_exchange, config.mixed_precision == "float16"
-    )
+    scales_loss = config.mixed_precision == "float16"
+    step = build_step(spec, inputs, config.embedding, length, config.dense_exchange, scales_loss)
     if pads:
         refuse_unweighed(step)
     return BuiltModel(inputs, spec, step)
@@ -109,7 +109,7 @@ def build_model(job: TrainingJob, input_ends: InputEnds) -> BuiltModel:
 def build_step(
     spec: EstimatorSpec,
     inputs: GraphInput,
-    row_learning_rate: float,
+    rows: EmbeddingConfig,
     length: RunLength,
     dense_exchange: str = "auto",
     scales_loss: bool = False,
@@ -125,13 +125,14 @@ def build_step(
     examples. Each example of a `tf.data` batch has the weight 1.
 
     Args:
+      rows: has the learning rate of the rows, unless a `TrainOp` has it.
       length, dense_exchange, scales_loss: see `TrainOp.build`.
 
     Raises UserError: the optimizer is not a TensorFlow 1 optimizer, or is already distributed. Or, with several
     workers, Horovod accumulates the gradients of the program's own `train_op` over several steps.
     """
     if callable(spec.train_op):  # Of a `TrainOp`.
-        return spec.train_op(length, dense_exchange, scales_loss)
+        return spec.train_op(rows, length, dense_exchange, scales_loss)
     if distributed.is_chief() and distributed.size() > 1 and (name := summed_over_examples(spec.loss)):
         workers = distributed.size()
         _log.warning(
@@ -140,7 +141,7 @@ def build_step(
             "Make the loss a mean, tf.reduce_mean, or multiply it by the number of workers, tf_estimator.size()",
             *(name, workers, workers),
         )
-    optimizer, rate = spec.optimizer, tf.convert_to_tensor(row_learning_rate)
+    optimizer, rate = spec.optimizer, tf.convert_to_tensor(rows.learning_rate)
     if optimizer is None:
         # Horovod then exchanges the gradients of several steps within a conditional.
         if distributed.size() > 1 and any(_AGGREGATION in each.name for each in spec.train_op.graph.get_operations()):
@@ -150,8 +151,8 @@ def build_step(
                 "ever. Leave backward_passes_per_step out, and give accumulation_steps to a model whose optimizer is a "
                 "TrainOp"
             )
-        rows: Any = inputs.placeholders
-        gradients = zip(rows, tf.gradients(spec.loss, rows) if rows else [], strict=True)
+        fed: Any = inputs.placeholders
+        gradients = zip(fed, tf.gradients(spec.loss, fed) if fed else [], strict=True)
         by_name = {row.name: gradient for row, gradient in gradients if gradient is not None}
         return BuiltStep(getattr(spec.train_op, "op", spec.train_op), length, RowTraining(by_name, rate))
     if not isinstance(optimizer, tf1.train.Optimizer):

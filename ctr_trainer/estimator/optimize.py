@@ -15,6 +15,7 @@ from ctr_trainer.estimator.dense_optimizers import DenseUpdate, Plateau, cooldow
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.ranks import dense_exchange as exchanges
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.train_settings import Schedule, TrainSettings
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class TrainOp(TrainSettings):
         self,
         loss: tf.Tensor,
         features: Any,
+        rows: EmbeddingConfig | None = None,
         length: RunLength = RunLength(),  # noqa: B008, it is frozen
         dense_exchange: str = "auto",
         scales_loss: bool = False,
@@ -73,10 +75,15 @@ class TrainOp(TrainSettings):
         """Adds the operations of a step to the graph of a loss.
 
         Args:
+          rows: the run's settings of rows, which must not contradict these; on the command line, one flag sets both.
           length: the length of the run, on which learning-rate schedules depend.
           dense_exchange: how dense gradients are exchanged, one of `dense_exchange.WAYS`.
           scales_loss: whether to scale the loss, because gradients are computed in float16.
         """
+        if rows and rows.learning_rate not in (EmbeddingConfig().learning_rate, self.embedding_learning_rate):
+            raise rows.refused("{learning_rate}: with a TrainOp, give it as its embedding_learning_rate")
+        if rows and rows.clip_norm != self.clip_norm:
+            raise rows.refused("{clip_norm}, and the TrainOp has {other}: give both the same", other=self.clip_norm)
         step = tf1.train.get_or_create_global_step().read_value()
         length = dataclasses.replace(length, accumulation_steps=self.accumulation_steps)
         schedule, plateau = self.schedule, None

@@ -93,6 +93,8 @@ def init(
     def speak(text: str) -> None:
         report.running().say(text)  # The `run` of a program may begin after `init`.
 
+    if _watchdog is not None:
+        _watchdog.close()
     _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, speak)
 
 

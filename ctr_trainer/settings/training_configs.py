@@ -106,7 +106,7 @@ class PublishConfig(Settings, title="Publishing"):
     to: str = setting(
         "",
         "where to publish rows and dense tower while training: a directory, its URL, or a Redis or Valkey cluster as "
-        "redis://host:port,host:port/NAME; none publishes nothing",
+        "redis://host:port,host:port/NAME; empty: nowhere",
         "URL",
         flag="publish",
     )
@@ -145,8 +145,8 @@ class StreamConfig(Settings, title="Stream"):
     )
     until: str = setting(
         "",
-        "where to end in a stream. latest: at the record that is the newest when training starts; or a time; none "
-        "trains without end",
+        "where to end in a stream. latest: at the record that is the newest when training starts; or a time; "
+        "empty: without end",
         "time",
         flag="stream_until",
     )

@@ -5,6 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -40,8 +41,12 @@ def test_a_table_trains_a_model_that_predicts_evaluates_and_exports(model, tmp_p
     assert scores.shape == (500,) and scores.dtype == np.float32
     clicked = np.asarray(new["clicked"])
     assert scores[clicked == 1].mean() > scores[clicked == 0].mean() + 0.1
-    found = model.evaluate(new)
-    assert found["auc"] > 0.7 and found["examples"] == 500
+    threads = threading.active_count()
+    found = model.evaluate(new, group_by="user")
+    assert found["auc"] > 0.7 and found["examples"] == 500 and found["gauc_groups"] > 20
+    with pytest.raises(UserError, match="no column 'usr' to group by.*did you mean user"):
+        model.evaluate(new, group_by="usr")
+    assert threading.active_count() <= threads
     pq.write_table(new, tmp_path / "new.parquet")
     opened = pickle.loads(pickle.dumps(ctr.load(model.model_dir)))
     assert opened.evaluate(tmp_path / "new.parquet")["auc"] == found["auc"]

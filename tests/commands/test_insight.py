@@ -154,7 +154,7 @@ def _test_loss(data, model_dir, without=""):
         source.spec = source.spec.of_columns({f.column for f in source.spec.features} - {without})
         return ctr.BatchReader(source, 1024, **how)
 
-    rows = ctr.EmbeddingConfig(optimizer="adagrad", learning_rate=0.1, l2=1e-5)
+    rows = ctr.EmbeddingConfig(optimizer="adagrad", l2=1e-5)
     params = {"train_op_fn": ctr.TrainOp("adagrad", 0.1, schedule=Schedule("linear"))}
     estimator = ctr.Estimator("lr", model_dir, params, ctr.RunConfig(seed=1, threads=1, embedding=rows))
     estimator.train(lambda: batches("train", seed=1, epochs=3))

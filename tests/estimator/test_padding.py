@@ -17,6 +17,7 @@ from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.dense_exchange import share_of
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.measuring import latency as latencies
 from ctr_trainer.system.measuring.latency import Latency
 from ctr_trainer.system.messages.errors import UserError
@@ -117,7 +118,7 @@ def _step(**spec):
     loss = tf1.get_variable("v", initializer=1.0) ** 2
     made = {name: make(loss) for name, make in spec.items()}
     inputs = types.SimpleNamespace(weight=tf.constant(8.0), placeholders=(), fed=False)
-    return build_step(EstimatorSpec(ModeKeys.TRAIN, loss=loss, **made), inputs, 0.1, RunLength())
+    return build_step(EstimatorSpec(ModeKeys.TRAIN, loss=loss, **made), inputs, EmbeddingConfig(), RunLength())
 
 
 def test_a_model_that_would_train_the_padding_is_refused():
