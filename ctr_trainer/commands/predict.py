@@ -59,10 +59,10 @@ def run(given: frozenset[str], experiment: Experiment, use: TrainedModelFlags) -
         writer = None
         for values in predictions:
             # The values of one batch do not determine the type of an id column: all of them may be missing.
-            given = (
+            kinds = (
                 (name, value, types.get(name) if value.dtype == object else None) for name, value in values.items()
             )
-            table = pa.table({name: pa.array(value, kind) for name, value, kind in given}, metadata=_MARK)
+            table = pa.table({name: pa.array(value, kind) for name, value, kind in kinds}, metadata=_MARK)
             writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema, write_page_checksum=True))
             writer.write_table(table)
             rows += len(table)

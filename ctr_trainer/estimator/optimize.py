@@ -90,9 +90,9 @@ class TrainOp(TrainSettings):
         if schedule.name == "plateau":
             plateau = Plateau(schedule.decay_rate, schedule.end, schedule.patience)
         scale = distributed.lr_scale(self.scale_lr, self.accumulation_steps)
-        factor, rows = dense_optimizers.factor(schedule, step, length, plateau), self._row_schedule(length)
-        rows_factor = factor if rows == schedule else dense_optimizers.factor(rows, step, length, plateau)
-        for line in rate_lines(schedule, rows, length) if distributed.is_chief() else ():
+        factor, of_rows = dense_optimizers.factor(schedule, step, length, plateau), self._row_schedule(length)
+        rows_factor = factor if of_rows == schedule else dense_optimizers.factor(of_rows, step, length, plateau)
+        for line in rate_lines(schedule, of_rows, length) if distributed.is_chief() else ():
             _log.info("%s", line)
         learning_rate = tf.multiply(scale * self.learning_rate, factor, name="learning_rate")
         overlap = self.overlap_allreduce and self.dense_sync_steps == 1 and distributed.size() > 1
