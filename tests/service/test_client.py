@@ -209,6 +209,17 @@ def test_what_is_pushed_once_a_save_has_begun_is_not_in_it(start, connect, data_
     np.testing.assert_array_equal(pulled(client, "t", np.arange(1, 7000)), after)
 
 
+def test_shards_that_all_lack_the_base_of_a_delta_write_all_rows_once(start, connect, data_dir, monkeypatch):
+    client = connect([service.address for service in start(2)])
+    begin, begun = client._shards[0].begin_save, []
+    monkeypatch.setattr(client._shards[0], "begin_save", lambda body: begun.append(body) or begin(body))
+    client.create_table(CONFIG)
+    client.push("t", np.arange(1, 100), ones(99), "w", 1)
+    files = client.save(data_dir / "all", 1, since="a snapshot that no shard has")
+    assert {file["since"] for file in files} == {None} and sum(file["rows"] for file in files) == 99
+    assert len(begun) == 1
+
+
 def test_a_service_that_is_killed_while_it_saves_is_lost(start, connect, data_dir):
     (service,) = start(is_warm=False)
     client = connect([service.address])

@@ -133,7 +133,7 @@ class ServiceClient(Store):
                 raise errors[0]
             return files
 
-        if since is not None and any(captured is None for captured, _ in begun):
+        if len({base for base, _ in begun}) > 1:
             finish()
             return self.begin_save(path, step, by_key=by_key)  # If one shard writes all rows, all shards must.
         return finish
