@@ -10,6 +10,7 @@ from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.live.scoring import request_forms
 from ctr_trainer.live.scoring.served_model import ServedModel
 from ctr_trainer.settings.command_flags import ScoreLimits
+from ctr_trainer.system.messages.errors import UserError
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running, until
 
@@ -95,6 +96,18 @@ def test_a_wait_for_a_record_that_fails_does_not_end_the_search(publishing, tmp_
         until(lambda: failures, "the failure")
         publishing.publish(1)
         until(lambda: client.ask("/healthz")[1]["epoch"] == 1, "the newer record")
+
+
+def test_a_publication_that_cannot_be_read_at_the_start_is_read_again(publishing, tmp_path):
+    errors = [OSError(errno.EIO, "the disk did not answer"), UserError("there is no publication yet")]
+
+    def reader(url):
+        if errors:
+            raise errors.pop()
+        return open_reader(url)
+
+    with running(tmp_path, reader=reader) as server, contextlib.closing(Client(server.port)) as client:
+        assert client.ask("/healthz")[0] == 200 and not errors
 
 
 def test_a_refresh_pauses_between_its_parts_so_that_requests_are_answered(publishing, model, monkeypatch):

@@ -124,7 +124,7 @@ class LiveModel:
                 self.loaded, self._problem = model, None
                 self._log_record(model)
                 return
-            except UserError as error:
+            except (UserError, OSError) as error:
                 if time.monotonic() - began >= longest:
                     raise UserError(f"{error} (waited {longest:g} s, start_timeout)") from None
                 if self._problem is None:
