@@ -411,7 +411,10 @@ class Table:
         excess = max(excess, min(int(self.most_in_memory * _LEAVING_SHARE), _MOST_LEAVING))
         slots = self.limits.usage.coldest(self.keys, excess, needed)
         keys = self.keys[slots]
-        self.cold.write(keys, self.stored[slots].view(np.uint8), np.stack(self.limits.usage.get(slots)))
+        use = np.stack(self.limits.usage.get(slots))
+        if not self.config.ttl_steps:  # The clock counts trainings of rows then, and a later run may count steps.
+            use[0] = 0
+        self.cold.write(keys, self.stored[slots].view(np.uint8), use)
         for watcher in self.watchers:
             watcher.before_leaving(self, slots)
         self._index.remove(keys)

@@ -238,6 +238,24 @@ def test_a_snapshot_without_its_links_keeps_no_changed_row(tmp_path, monkeypatch
     assert changes is not None and changes._capture is None
 
 
+def test_a_run_may_begin_to_expire_rows_that_an_earlier_one_wrote_to_disk(tmp_path):
+    store, step = make(tmp_path / "disk"), 9000
+    rows = TableRows(store.tables[CONFIG.name])
+    for first in range(1, 2001, 10):  # Each row is trained in one of the last 200 steps.
+        keys = np.arange(first, first + 10)
+        sums = [np.ones((10, dim), np.float32) for dim in CONFIG.dims]
+        rows.apply_gradients(keys, rows.find_or_create(keys), sums, 0.1)
+        step += 1
+        store.advance(step)
+    files = store.save(tmp_path / "saved", step)
+    store.close()
+    store = make(tmp_path / "disk", dataclasses.replace(CONFIG, ttl_steps=5000))
+    store.restore(tmp_path / "saved", files)
+    for later in range(1, 100):
+        store.advance(step + later)
+    assert (store.tables[CONFIG.name].find(np.arange(1, 2001)) >= 0).all()
+
+
 def test_l2_of_two_micro_batches_is_of_their_own_rows(tmp_path):
     found = []
     for directory in (tmp_path, None):
