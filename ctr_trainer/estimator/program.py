@@ -63,8 +63,9 @@ def make_input(data: Any, model_dir: str, trained: TrainedFeatures | None = None
         _log.info("the data's feature spec %r has, unlike the model's: %s", reader.spec.name, new)
     if statistics and any(reader.statistics.get(f.name) != statistics.get(f.name) for f in spec.sparse if f.quantiles):
         reader = reader.with_statistics({**statistics, **{n: x for n, x in reader.statistics.items() if FORM in x}})
-    # Each run may have its own limits on which keys have rows.
-    return BatchInput(reader, dataclasses.replace(spec, limits=reader.spec.limits), statistics)
+    # Each run may have its own limits on which keys have rows, and texts of missing values, which its exports have too.
+    spec = dataclasses.replace(spec, limits=reader.spec.limits, csv=reader.spec.csv)
+    return BatchInput(reader, spec, statistics)
 
 
 def config_of(config: RunConfig, model_dir: str | os.PathLike[str] | None) -> RunConfig:

@@ -5,7 +5,7 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
-from ctr_trainer.checkpoint.model_directory import find_checkpoint
+from ctr_trainer.checkpoint.model_directory import find_checkpoint, load_features
 from ctr_trainer.data import reader
 from tests import small
 
@@ -83,3 +83,14 @@ def test_a_day_without_evaluation_data_has_the_length_of_such_data(days, tmp_pat
     assert status == 1 and "--eval_data is missing" in said and "by --next_data" in said
     assert _train(tmp_path, days[1], "--recipe=data", "--next_data", "--epochs=1")[1].step == saved.step + 10
     assert "lr_schedule=linear" in caplog.text.rpartition("keeps what its training began with")[2]
+
+
+def test_new_null_values_are_the_model_s_from_the_next_day_on(tmp_path):
+    spec = 'name = "days"\nlabel = {column = "y"}\ndense = [{name = "x"}]\nsparse = [{name = "c", dim = 2}]\n'
+    for rows, day, form in ((50, "one", ""), (60, "two", '[csv]\nnull_values = ["", "NULL"]\n')):
+        (tmp_path / "day.csv").write_text("y,x,c\n" + "1,1,a\n0,2,NULL\n" * rows)
+        (tmp_path / f"{day}.toml").write_text(spec + form)
+        source = f"--input={tmp_path / 'day.csv'}", f"--feature_spec={tmp_path / f'{day}.toml'}"
+        assert cli.main(["convert", "--format=csv", *source, f"--output={tmp_path / day}"]) == 0
+        assert _train(tmp_path / "model", tmp_path / day, "--next_data")[0] == 0
+    assert load_features(str(tmp_path / "model"))[0].csv.null_values == ("", "NULL")
