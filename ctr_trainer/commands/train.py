@@ -161,8 +161,12 @@ def run(
 
 
 def _complete_summary(estimator: Any, eval_spec: Any) -> None:
-    """Writes the summary of a training that was killed after its last checkpoint, if it is missing. A collective."""
-    from ctr_trainer.checkpoint.evaluations import without_nan
+    """Completes a training that was killed after its last checkpoint: its evaluation, the best checkpoint, the summary.
+
+    A collective.
+    """
+    from ctr_trainer.checkpoint.evaluations import EvaluationHistory, without_nan
+    from ctr_trainer.estimator.evaluated_training import keep_if_best, recorded
     from ctr_trainer.ranks import distributed
 
     checkpoint, path = estimator.latest_checkpoint(), path_of(estimator.model_dir) / SUMMARY_FILE
@@ -176,9 +180,14 @@ def _complete_summary(estimator: Any, eval_spec: Any) -> None:
     summary = {"workers": distributed.size(), "global_step": checkpoint.step}
     if eval_spec:
         steps, metrics = eval_spec.steps or None, eval_spec.metrics
-        summary["evaluation"] = estimator.evaluate(
-            eval_spec.input_fn, steps, checkpoint_path=checkpoint, metrics=metrics
-        )
+        found = estimator.evaluate(eval_spec.input_fn, steps, checkpoint_path=checkpoint, metrics=metrics)
+        summary["evaluation"] = found
+        if distributed.is_chief():
+            history = EvaluationHistory.load(estimator.model_dir)
+            history.begin = checkpoint.data_begin
+            history.add(checkpoint.step, recorded(found))
+            history.save(estimator.model_dir)
+            keep_if_best(history, eval_spec, estimator.model_dir, checkpoint)
     if distributed.is_chief():
         path.write_json(without_nan(summary))
         _log.info("the training ended at step %d without a summary; wrote what is known: %s", checkpoint.step, path)

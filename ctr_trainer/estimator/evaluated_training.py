@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint import retention
+from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.estimator import exporters
 from ctr_trainer.estimator.advice import about_quality
@@ -59,6 +60,8 @@ class EvaluatedTraining:
         self._writer: tf1.summary.FileWriter | None = None
         if distributed.is_chief():
             self._history = _history(training.job)
+            if training.job.checkpoint:
+                keep_if_best(self._history, eval_spec, self._model_dir, training.job.checkpoint)
         falls = self._count_falls(_waits(self._history, eval_spec))
         self._falls = distributed.broadcast_object(falls, "learning_rate_falls") if self._plateau else 0
 
@@ -106,14 +109,14 @@ class EvaluatedTraining:
             found = self._in_loop.evaluate(session)
             if found is None:  # A signal stops the training.
                 return False
-            metrics = {k: v for k, v in found.items() if not k.startswith(("reliability", "new_keys"))}
+            metrics = recorded(found)
             self._metrics = {"global_step": step, **metrics}
             fallen, decision = self._falls, self._decide(step, metrics) if distributed.is_chief() else None
             improves, stop, self._falls = distributed.broadcast_object(decision, "model_selection")
             if improves:
                 path = self._save(session, step)
                 if distributed.is_chief():
-                    self._keep(path, step, metrics)
+                    _keep(self._history, self._spec, self._model_dir, path, step)
             if distributed.is_chief():
                 _log.info("evaluation at step %d: %s", step, self._described(step, metrics))
                 if stop:
@@ -168,14 +171,6 @@ class EvaluatedTraining:
         """Returns how often the evaluations so far, with these `_waits`, lower the learning rates."""
         return sum(wait > 0 and wait % self._plateau.patience == 0 for wait in waits) if self._plateau else 0
 
-    def _keep(self, path: str, step: int, metrics: Mapping[str, float]) -> None:
-        retention.keep_best(self._model_dir, path)
-        name, direction = self._spec.best_metric or "", self._spec.direction
-        self._history.best = {"metric": name, "direction": direction, "step": step, "value": metrics[name]}
-        # This write makes the new checkpoint the best one. Before it, the previous one is still the best.
-        self._history.save(self._model_dir)
-        retention.remove_other_bests(self._model_dir, step)
-
     def _summarize(self, step: int, metrics: Mapping[str, float]) -> None:
         name = f"eval_{self._spec.name}" if self._spec.name else "eval"
         if self._writer is None:
@@ -185,6 +180,33 @@ class EvaluatedTraining:
         self._writer.flush()
         if tracker := self._estimator.config.tracker:
             tracker.send({f"{name}/{metric}": value for metric, value in metrics.items()}, step)
+
+
+def recorded(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the numbers of an evaluation, which `EvaluationHistory` has."""
+    return {k: v for k, v in metrics.items() if not k.startswith(("reliability", "new_keys", "global_step"))}
+
+
+def keep_if_best(history: EvaluationHistory, spec: EvalSpec, model_dir: str, checkpoint: Checkpoint) -> None:
+    """Keeps a checkpoint as the best if its evaluation is: the training was killed after it was recorded."""
+    name, last = spec.best_metric, history.current[-1] if history.current else {}
+    if (
+        name
+        and last.get("step") == checkpoint.step
+        and history.improves(name, spec.direction, last.get(name, math.nan))
+    ):
+        _keep(history, spec, model_dir, checkpoint.path, checkpoint.step)
+
+
+def _keep(history: EvaluationHistory, spec: EvalSpec, model_dir: str, path: str, step: int) -> None:
+    """Keeps the checkpoint of the last evaluation as the best one."""
+    retention.keep_best(model_dir, path)
+    name = spec.best_metric or ""
+    value = history.evaluations[-1][name]
+    history.best = {"metric": name, "direction": spec.direction, "step": step, "value": value}
+    # This write makes the new checkpoint the best one. Before it, the previous one is still the best.
+    history.save(model_dir)
+    retention.remove_other_bests(model_dir, step)
 
 
 def _text(metric: str, value: float) -> str:

@@ -11,12 +11,14 @@ import tensorflow as tf
 
 from ctr_trainer import cli
 from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint import retention
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.commands.experiment.as_trained import as_trained
 from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm, param_texts
 from ctr_trainer.models.params import ModelParams
@@ -261,6 +263,33 @@ def test_a_finished_run_that_is_started_again_writes_a_missing_summary_only(data
     assert written["evaluation"]["auc"] == pytest.approx(whole["evaluation"]["auc"], abs=1e-6)
     assert written["evaluation"].keys() >= whole["evaluation"].keys()
     assert checkpoints.list_checkpoints(str(model)) == saved
+
+
+@pytest.mark.parametrize(("owner", "name"), [(InLoopEvaluation, "evaluate"), (retention, "keep_best")])
+@pytest.mark.parametrize("ended_at", [2, 3])
+def test_a_training_that_ended_in_an_evaluation_keeps_the_best_like_another(
+    data, tmp_path, monkeypatch, owner, name, ended_at
+):
+    flags = [f"--train_data={data}", f"--eval_data={data}", "--batch_size=32", "--threads=1", "--hidden_units=8"]
+    flags += ["--epochs=3", "--eval_steps=10", "--save_checkpoints_steps=10", "--best_metric=auc", "--recipe=none"]
+    assert cli.main(["train", *flags, f"--model_dir={tmp_path / 'whole'}"]) == 0
+    whole, calls, call = EvaluationHistory.load(str(tmp_path / "whole")), [], getattr(owner, name)
+    assert whole.best["step"] == whole.evaluations[-1]["step"] == 30
+
+    def end(*given):
+        calls.append(given)
+        if len(calls) == ended_at:
+            raise UserError("killed")
+        return call(*given)
+
+    flags += [f"--model_dir={tmp_path / 'ended'}"]
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, end)
+        assert cli.main(["train", *flags]) == 1
+    assert cli.main(["train", *flags]) == 0
+    found = EvaluationHistory.load(str(tmp_path / "ended"))
+    assert found.best["step"] == 30 and found.best["value"] == pytest.approx(whole.best["value"], abs=1e-6)
+    assert checkpoints.list_checkpoints(str(tmp_path / "ended"))
 
 
 def test_every_command_takes_the_best_checkpoint_if_one_is_kept_and_says_so(data, tmp_path, capsys, caplog):
