@@ -25,12 +25,14 @@ data=data/$day before=before/$day.json
 if [[ -d $former/checkpoints && ! -e $before ]]; then # What the model says of clicks that it has not seen.
     ctr evaluate --model_dir="$former" --eval_data="$data" --checkpoint=latest --output="$before"
 fi
-python - before "${MOST_FALL:-0.02}" <<'PYTHON' # More clicks of a broken day would spoil the model.
+# More clicks of a broken day would spoil the model. Its conversion is removed: its file may be repaired.
+python - "$day" "${MOST_FALL:-0.02}" <<'PYTHON' || { rm -rf "$data" "$before"; exit 1; }
 import json, pathlib, sys
-days = sorted(pathlib.Path(sys.argv[1]).glob("*.json"))[-2:]
-auc = [json.loads(day.read_text())["auc"] for day in days]
-if len(auc) == 2 and auc[1] < auc[0] - float(sys.argv[2]):
-    sys.exit(f"{days[1].stem}: AUC {auc[1]:.4f}, on {days[0].stem} {auc[0]:.4f}: look at the data; not trained")
+day, most_fall = sys.argv[1:]
+days = [each for each in sorted(pathlib.Path("before").glob("*.json")) if each.stem <= day][-2:]
+auc = [json.loads(each.read_text())["auc"] for each in days]
+if len(auc) == 2 and days[1].stem == day and auc[1] < auc[0] - float(most_fall):
+    sys.exit(f"{day}: AUC {auc[1]:.4f}, on {days[0].stem} {auc[0]:.4f}: look at the data; not trained")
 PYTHON
 
 ctr train --flagfile=train.flags --model_dir="$model" --train_data="$data" ${how:+"$how"}

@@ -55,12 +55,13 @@ def uses(spec: FeatureSpec | None, time: str | None = None) -> dict[str, Use]:
     numbers |= {label.column for label in labels if label.positive is None}
     several = {f.column for f in (*spec.bags, *spec.sequences)}
     keys = {f.column for f in spec.sparse if not f.is_bucketised} | {each.key for each in spec.lookups_read}
-    nulls = tuple(filter(None, spec.csv.null_values))  # A text of no bytes is missing anyway.
+    nulls = spec.csv.null_values
+    of_keys = tuple(filter(None, nulls))  # A category without a text is missing anyway.
     return {
         name: Use(
             *(reason, name in numbers, name in several, name not in numbers | others),
             has_keys=name in keys,
-            null_values=() if name in spec.ids else nulls,
+            null_values=() if name in spec.ids else nulls if name in numbers else of_keys,
         )
         for name, reason in why.items()
     }

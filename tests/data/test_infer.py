@@ -232,6 +232,15 @@ def test_ids_become_categories_and_amounts_become_numbers(tmp_path, caplog, name
     assert f"columns without influence of their own on the label: {names[13]}, {names[14]}" in caplog.text
 
 
+def test_a_number_that_counts_the_rows_is_an_id_even_if_it_tells_something(tmp_path):
+    rng, count = np.random.default_rng(0), np.arange(20_000)
+    clicks = (rng.random(20_000) < 0.2 + 0.6 * count / 20_000).astype(int)
+    source = write_csv(tmp_path / "a.csv", {"click": clicks, "request": count, "x": rng.random(20_000)})
+    spec = infer(source, tmp_path / "s.toml")
+    assert spec.ids == ("request",) and {f.column for f in spec.dense} == {"x"}
+    assert "and the rows are in its order" in (tmp_path / "s.toml").read_text()
+
+
 def test_a_number_is_a_category_and_an_amount_if_each_adds_to_the_other(tmp_path):
     rng = np.random.default_rng(0)
     numbers = rng.integers(0, 200, 20_000)

@@ -95,6 +95,12 @@ def test_null_values_are_missing_in_any_type_as_in_an_export(tmp_path, column, a
         np.testing.assert_array_equal(found["n"], np.array([np.nan, 1, np.nan], np.float32))
 
 
+def test_a_number_without_a_text_is_missing_as_in_a_csv(tmp_path):
+    pq.write_table(pa.table({"y": ["1", "0"], "x": ["", "2.5"]}), tmp_path / "a.parquet")
+    run(tmp_path / "a.parquet", tmp_path / "out", spec(dense=[{"name": "x"}]))
+    np.testing.assert_array_equal(read(tmp_path / "out")["x"], np.float32([np.nan, 2.5]))
+
+
 def test_a_time_of_int96_may_be_in_any_year(tmp_path):
     times = pa.array([datetime.datetime(9999, 12, 31), datetime.datetime(2024, 1, 31, 8)], pa.timestamp("us"))
     file = tmp_path / "a.parquet"

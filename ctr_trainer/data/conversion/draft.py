@@ -123,6 +123,9 @@ class Draft:
         what = "text" if c.kind == TEXT else "whole numbers" if c.is_whole else "numbers"
         why = f"{what}, {distinct:,} distinct values; {measured.why}"
         if can_count and present >= _MIN_ROWS and distinct >= _OWN * present:
+            if c.kind == NUMBER and _is_sorted(c):
+                self.ids[c.name] = f"{why}; {distinct / present:.0%} are distinct, and the rows are in its order"
+                return False
             if not (measured.is_amount and measured.gain):
                 share = f"{distinct / present:.0%} are distinct, which are too rare to learn from"
                 self.ids[c.name] = f"{why}; {share}; {c.missing}"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import LockTimes
+from ctr_trainer.embedding.table.row_space import InitialRows
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -132,6 +133,10 @@ class WorkerRows(abc.ABC):
         """
         return self.take(slots)
 
+    def initial(self, keys: np.ndarray) -> np.ndarray:
+        """Returns float32[U, weights], those that a lookup now would give keys without rows."""
+        return self.config.form.read(InitialRows(self.config).of(keys))
+
     def begin(self) -> None:
         """Prepares the rows; called before the first lookup, when the store has the initial rows of the training."""
         return
@@ -210,6 +215,12 @@ class TableRows(WorkerRows):
             missing = np.flatnonzero(self._current(keys, slots) < 0)
             weights[missing] = self.config.form.read(self._table.initial_rows(keys[missing]))
         return weights
+
+    def initial(self, keys: np.ndarray) -> np.ndarray:
+        rows = InitialRows(self.config).of(keys)
+        if self._history:
+            self._history.catch_up(self.config, rows, np.arange(len(keys)), self._history.steps)
+        return self.config.form.read(rows)
 
     def apply_gradients(
         self, keys: np.ndarray, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
-from ctr_trainer.embedding.table.row_space import InitialRows
 from ctr_trainer.embedding.worker.lookup import Lookup
 
 _log = logging.getLogger(__name__)
@@ -84,7 +83,7 @@ class NewKeys:
             return
         is_new = slots < 0
         if self._samples:
-            initial = rows.config.form.read(InitialRows(rows.config).of(lookup.unique))
+            initial = rows.initial(lookup.unique)
             is_new |= (rows.take(slots) == initial).all(axis=1)  # A small step may leave some rounded weights.
         self.add(features, lookup.count(is_new))
 

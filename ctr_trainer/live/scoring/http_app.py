@@ -134,7 +134,7 @@ class HttpApp:
             return Answer(generate_latest(self._metrics.registry), kind=_METRICS_TYPE)
         if is_get and path == _MODELS:  # For the page.
             return _json({"models": [self._live.name] if self._live.loaded else []})
-        if is_get and path.startswith(f"{_MODELS}/"):
+        if is_get and path.startswith(f"{_MODELS}/") and not path.endswith(_PREDICT):
             return self._about(path)
         text = f"{request.method} {path}: no such path or method; expected POST {_MODELS}/NAME{_PREDICT}"
         raise RequestRefused(text, status=404)

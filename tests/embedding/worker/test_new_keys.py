@@ -8,12 +8,13 @@ import pytest
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import StoreReader
-from ctr_trainer.embedding.store.worker_rows import TableRows
+from ctr_trainer.embedding.store.worker_rows import StepHistory, TableRows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.embedding.worker.row_copies import RowCopies
+from tests.row_optimizers import row_optimizer
 
 CONFIG = TableConfig("dim2", (2, 1), (0.1, 0.0))
 FEATURES = ("user", "item", "tags", "history")
@@ -63,8 +64,12 @@ def test_the_counts_of_all_ranks_are_added_up_and_a_window_begins_anew():
     assert NewKeys().report(lambda counts, name: pytest.fail("a collective")) == {}
 
 
-def test_training_counts_rows_that_no_step_has_trained_and_remembers_the_latest():
-    rows, new_keys = TableRows(Table(CONFIG)), NewKeys(["item"], samples=True)
+@pytest.mark.parametrize("optimizer", ["adagrad", "dense_adagrad"])
+def test_training_counts_rows_that_no_step_has_trained_and_remembers_the_latest(optimizer):
+    table = Table(dataclasses.replace(CONFIG, optimizer=row_optimizer(optimizer)))
+    rows, new_keys = TableRows(table), NewKeys(["item"], samples=True)
+    if optimizer == "dense_adagrad":  # L2 moves the rows of each step, also new ones.
+        rows.follow_steps(StepHistory(0, 0.1))
     _step(new_keys, rows, range(1, 101))
     _step(new_keys, rows, range(1, 101))
     assert new_keys.in_training == {"item": 1.0}
