@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,8 +75,8 @@ def train(
     directory = own.name if own else os.fspath(model_dir or "")
     if list_checkpoints(directory):
         raise UserError(f"model_dir={directory}: it contains a model; use load() for it, or choose another directory")
-    with temporary_directory() as work:
-        paths = _converted(data, eval_data, label, feature_spec, pathlib.Path(work))
+    with _directory_of_tables() as work:
+        paths = _converted(data, eval_data, label, feature_spec, work)
         model = model or ("" if open_dataset(paths["train_data"]).spec.sparse else "tabm")
         named = {"model": model} if model else {}  # Otherwise --recipe=data chooses it.
         given, groups = _parsed({"model_dir": directory, **named, **paths, **settings})
@@ -167,8 +168,8 @@ class ClickModel:
 
         if repeats < 2:
             raise UserError(f"repeats={repeats}: expected at least 2, which an interval needs")
-        with temporary_directory() as work:
-            path = _files(data, pathlib.Path(work) / "data.parquet")
+        with _directory_of_tables() as work:
+            path = _files(data, work / "data.parquet")
             trained = self._opened({"eval_data": path, **settings})
             return measure(open_source(path, trained[0], warns=False), trained, repeats, rows, seed)["columns"]
 
@@ -182,10 +183,12 @@ class ClickModel:
         self, data: Any, settings: Mapping[str, Any], labels: bool = True
     ) -> Iterator[tuple["Estimator", "Checkpoint", "BatchReader"]]:
         """Yields (the Estimator, its checkpoint, the batches of the data in the order of the rows)."""
+        from ctr_trainer.checkpoint.model_directory import load_features
         from ctr_trainer.commands.experiment.build import reader
 
-        with temporary_directory() as work:
-            path = _files(data, pathlib.Path(work) / "data.parquet")
+        features = None if labels else load_features(self.model_dir)
+        with _directory_of_tables() as work:
+            path = _files(data, work / "data.parquet", features[0] if features else None)
             experiment, estimator, checkpoint = self._opened({"eval_data": path, **settings})
             yield estimator, checkpoint, reader(experiment, path, once=True, labels=labels)
 
@@ -212,8 +215,8 @@ def _converted(
     data: Any, eval_data: Any, label: str, feature_spec: str | os.PathLike[str] | None, work: pathlib.Path
 ) -> dict[str, str]:
     """Returns the flags of the data that `train` reads, after converting raw data in the directory `work`."""
-    path = _files(data, work / "train.parquet")
-    evaluated = {} if eval_data is None else {"eval_data": _files(eval_data, work / "eval.parquet")}
+    path = _files(data, work / "data.parquet")
+    evaluated = {} if eval_data is None else {"eval_data": _files(eval_data, work / "eval_data.parquet")}
     if (path_of(path) / FILE).exists():
         if label or feature_spec:
             raise UserError(f"data={path}: converted data has its label and its features; leave out what you gave")
@@ -237,13 +240,32 @@ def _converted(
     return {"train_data": str(work / "converted" / "train"), "eval_data": str(work / "converted" / "test")}
 
 
-def _files(data: Any, path: pathlib.Path) -> str:
-    """Returns the comma-separated paths of the data; a table is first written to `path`."""
+@contextlib.contextmanager
+def _directory_of_tables() -> Iterator[pathlib.Path]:
+    """Yields a directory for the files of tables, which errors of the block call by the names of the arguments."""
+    with temporary_directory() as work:
+        try:
+            yield pathlib.Path(work)
+        except UserError as error:
+            if f"{work}{os.sep}" not in str(error):
+                raise
+            raise UserError(re.sub(rf"{re.escape(work)}{os.sep}(\w+)\.parquet", r"\1", str(error))) from None
+
+
+def _files(data: Any, path: pathlib.Path, predicted: FeatureSpec | None = None) -> str:
+    """Returns the comma-separated paths of the data; a table is first written to `path`.
+
+    Of a table to predict by the spec `predicted`, ids may be missing, as in requests of a server.
+    """
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
     if isinstance(data, Sequence) and all(isinstance(each, str | os.PathLike) for each in data):
         return ",".join(map(os.fspath, data))
     table = as_table(data)
+    read = {f.column for f in predicted.features} if predicted else set()
+    for name in predicted.ids if predicted else ():
+        if name not in read and name not in table.column_names:
+            table = table.append_column(name, pa.nulls(len(table), pa.string()))
     pq.write_table(table, path)
     return str(path)
 

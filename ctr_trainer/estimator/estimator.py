@@ -167,7 +167,7 @@ class Estimator(TrainedModel):
             if distributed.is_chief():
                 if not job.checkpoint:
                     length, epochs = training.model.step.run_length, training.model.inputs.epochs
-                    _log.info("%s", _starting_text(length, epochs, distributed.size(), job.stops_early))
+                    _log.info("%s", _starting_text(length, epochs, distributed.size(), job.stops_early, job.last_step))
                 _log.info("%s", training.model.step.exchange_text)
             stop = StopRequest()
             evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else None
@@ -204,7 +204,9 @@ class Estimator(TrainedModel):
             _log.info("nothing to do: the training in %s is at step %d, and %s", self.model_dir, job.start, why)
 
 
-def _starting_text(length: RunLength, epochs: int | None, workers: int, stops_early: bool) -> str:
+def _starting_text(
+    length: RunLength, epochs: int | None, workers: int, stops_early: bool, last_step: int | None
+) -> str:
     """Returns the first log line of a training without a checkpoint; `epochs` is None if it is unknown."""
     said, end, at_most = [], length.end(), "at most " * stops_early
     if length.epochs is not None and length.epochs.rows is not None:
@@ -212,6 +214,7 @@ def _starting_text(length: RunLength, epochs: int | None, workers: int, stops_ea
     if epochs:
         said.append(f"{at_most}{epochs} epoch{'s' * (epochs > 1)}")
     if end is not None:
-        said.append(f"{at_most}{end:,} steps")
+        fewer = " (fewer than max_steps: more epochs, or 0, would read on)" if last_step and end < last_step else ""
+        said.append(f"{at_most}{end:,} steps{fewer}")
     said.append(f"{workers} worker{'s' * (workers > 1)}")
     return f"starting from step 0: {', '.join(said)}"

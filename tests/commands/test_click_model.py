@@ -57,6 +57,20 @@ def test_a_table_trains_a_model_that_predicts_evaluates_and_exports(model, tmp_p
     assert "tensorflow" not in capfd.readouterr().err
 
 
+def test_ids_may_be_missing_in_a_prediction_and_errors_name_the_argument(tmp_path):
+    spec = 'name = "s"\nids = ["row"]\nlabel = {column = "clicked"}\ndense = [{name = "price"}]\n'
+    (tmp_path / "s.toml").write_text(spec)
+    data = clicks(300).append_column("row", pa.array(range(300)))
+    model = ctr.train(data, model="lr", epochs=1, feature_spec=tmp_path / "s.toml")
+    new = data.select(["price"])
+    np.testing.assert_array_equal(model.predict(new), model.predict(data))
+    wrong = pa.table({"price": ["1", "cheap"], "clicked": [0, 1], "row": [0, 1]})
+    for use in (model.predict, lambda data: ctr.train(data, model="lr", feature_spec=tmp_path / "s.toml")):
+        with pytest.raises(UserError, match="^data, row 2, column 'price': 'cheap' is not") as found:
+            use(wrong)
+        assert "parquet" not in str(found.value)
+
+
 def test_a_script_writes_only_what_it_prints(tmp_path):
     pq.write_table(clicks(500), file := tmp_path / "clicks.parquet")
     script = "import sys, ctr_trainer as ctr; model = ctr.train(sys.argv[1], epochs=1); model.evaluate(sys.argv[1])"
