@@ -98,7 +98,7 @@ def correction(
     """
     if params.delayed_labels == WAIT:
         return None
-    inputs = [_standardized(x) for x in flat_inputs(features)] if params.delayed_labels == ES_DFM else []
+    inputs = flat_inputs(features) if params.delayed_labels == ES_DFM else []
     if mode != ModeKeys.TRAIN:
         return None
     late = labels.get(LATE) if isinstance(labels, dict) else None
@@ -111,6 +111,7 @@ def correction(
             f"delayed_labels={ES_DFM}: the data needs two labels, the one to predict, which `label` names (now "
             f"{params.label!r}), and {LATE!r}: 1 for a positive record that follows a negative one, else 0"
         )
+    inputs = [_standardized(x, features["weight"]) for x in inputs]
     late_logits = tf.squeeze(dense(mlp(inputs, _UNITS, name="lateness"), 1, "lateness_logits"), 1)
     importance = es_dfm_importance(own, logits, late_logits)
     return Correction(importance, lateness_loss(own, late, late_logits, features["weight"]), hook)
@@ -160,11 +161,15 @@ def lateness_loss(labels: tf.Tensor, late: tf.Tensor, late_logits: tf.Tensor, we
     return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
 
 
-def _standardized(x: tf.Tensor) -> tf.Tensor:
+def _standardized(x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """Returns float32[B, n] with mean 0 and deviation 1 in the batch; its gradient is passed on to x as it is.
+
+    Both are by the examples' weights float32[B], because a batch of a stream may be mostly padding.
 
     New embeddings are so small that a network on them would learn nothing in its first hundreds of steps. The gradient
     of the division would be so large that s, and not p, would train them.
     """
-    mean, variance = tf.nn.moments(x, 0)
+    share = tf.math.divide_no_nan(weight, tf.reduce_sum(weight))[:, None]
+    mean = tf.reduce_sum(share * x, 0)
+    variance = tf.reduce_sum(share * tf.square(x - mean), 0)
     return x + tf.stop_gradient((x - mean) * tf.math.rsqrt(variance + _EPSILON) - x)

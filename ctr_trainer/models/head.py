@@ -123,9 +123,11 @@ def _spec(
     loss = losses[0] if len(losses) == 1 else tf.add_n(losses)
     if mode != ModeKeys.TRAIN:
         return EstimatorSpec(mode, predictions, loss)
-    trained = loss if extra_loss is None else loss + extra_loss
+    # The label's weight is of the whole loss. Only models of one label have such terms.
+    factor = 1.0 if "" in logits else weights.get(next(iter(logits)), 1.0)
+    trained = loss if extra_loss is None else loss + factor * extra_loss
     if late is not None and late.lateness_loss is not None:
-        trained += late.lateness_loss
+        trained += factor * late.lateness_loss
     if params.train_op_fn is None:
         raise UserError("params without train_op_fn cannot be trained: give train_op_fn=ctr_trainer.TrainOp()")
     train_op = params.train_op_fn(trained, features)

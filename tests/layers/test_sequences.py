@@ -302,6 +302,15 @@ def test_next_behaviour_loss_sets_what_followed_against_anothers_history():
     assert loss == pytest.approx((soft(-3) + soft(1) + 3 * (soft(-2) + soft(6))) / 4, rel=1e-6)
 
 
+def test_next_behaviour_loss_has_no_negatives_of_examples_without_weight():
+    rng = np.random.default_rng(1)
+    states, history = (rng.normal(size=(3, 2, 2)).astype(np.float32) for _ in range(2))
+    loss, _ = run(_next_behaviour_loss, states, history, np.ones((3, 2), np.float32), np.float32([1, 0, 1]))
+    soft = lambda x: np.log1p(np.exp(x))  # noqa: E731
+    # The first example has those of the last one; the last one would have those of the second, which is dropped.
+    assert loss == pytest.approx(soft(-states[0, 0] @ history[0, 1]) + soft(states[0, 0] @ history[2, 1]), rel=1e-5)
+
+
 def test_next_behaviour_loss_counts_only_steps_that_both_histories_have():
     rng = np.random.default_rng(1)
     states, history = (rng.normal(size=(2, 3, 2)).astype(np.float32) for _ in range(2))

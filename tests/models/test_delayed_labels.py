@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ctr_trainer import cli
 from ctr_trainer.models import mmoe
-from ctr_trainer.models.delayed_labels import es_dfm_importance, late_labels_hook, lateness_loss
+from ctr_trainer.models.delayed_labels import _standardized, es_dfm_importance, late_labels_hook, lateness_loss
 from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.head import binary_head, multi_head
 from ctr_trainer.models.params import ModelParams
@@ -26,6 +26,14 @@ CLICK, WEIGHT = np.float32([1, 0, 0, 1]), np.float32([1, 2, 0.5, 1])
 
 def _sigmoid(x):
     return 1 / (1 + np.exp(-np.float64(x)))
+
+
+def test_padding_does_not_change_what_the_lateness_is_computed_from():
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32) + 5
+    alone, _ = run(_standardized, x, np.ones(8, np.float32))
+    padded, _ = run(_standardized, np.concatenate([x, np.zeros((56, 3), np.float32)]), np.float32([1] * 8 + [0] * 56))
+    np.testing.assert_allclose(padded[:8], alone, rtol=1e-4)
+    np.testing.assert_allclose([alone.mean(0), alone.std(0)], [[0] * 3, [1] * 3], atol=1e-3)
 
 
 def _mean(values):

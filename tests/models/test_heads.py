@@ -87,6 +87,17 @@ class TestOneLabelOfSeveral:
         assert loss == pytest.approx(3 * _cross_entropy(_sigmoid(B), BUY), rel=1e-6)
         assert sorted(predictions) == ["logits/buy", "probabilities/buy"]
 
+    def test_has_its_weight_in_all_terms_of_the_loss(self):
+        def make(b, extra, buy, weight):
+            trained = []
+            params = ModelParams(lambda loss, features: trained.append(loss) or tf.no_op(), label="buy")
+            labels = {"click": buy, "buy": buy}
+            binary_head(FakeFeatures(weight, "click", "buy"), labels, ModeKeys.TRAIN, params, b, extra)
+            return trained[0]
+
+        loss = _eval(make, B, np.float32(2), BUY, WEIGHT)
+        assert loss == pytest.approx(3 * (_cross_entropy(_sigmoid(B), BUY) + 2), rel=1e-6)
+
     @pytest.mark.parametrize("label", ["", "sold"])
     @pytest.mark.parametrize("mode", [ModeKeys.EVAL, ModeKeys.PREDICT])
     def test_must_be_one_of_them(self, label, mode):

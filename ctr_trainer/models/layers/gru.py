@@ -135,7 +135,8 @@ def next_behaviour_loss(states: tf.Tensor, history: tf.Tensor, packed: Packed, w
     The mean is over all behaviours t that are followed by another one.
 
     e' is a negative: the behaviour at the same position in the history of the previous example in the batch (for the
-    first example, of the last example). If that history is shorter, there is no e', and t does not count.
+    first example, of the last example). If that history is shorter, or that example has no weight, as padding and the
+    examples that negative sampling drops, there is no e', and t does not count.
 
     Args:
       states: h, float32[N, dim], the state after each behaviour, see `Packed`.
@@ -157,7 +158,7 @@ def next_behaviour_loss(states: tf.Tensor, history: tf.Tensor, packed: Packed, w
     places = tf.range(first, first + tf.shape(steps)[0]) - starts
     before = tf.gather(states, tf.gather(packed.starts, steps - 1) + places)
     other = tf.math.floormod(examples - 1, tf.shape(packed.lengths)[0])
-    is_there = tf.gather(packed.lengths, other) > steps
+    is_there = (tf.gather(packed.lengths, other) > steps) & (tf.gather(weight, other) > 0)
     rows = tf.where(is_there, starts + tf.gather(packed.places, other), tf.zeros_like(starts))
     counted = tf.where(is_there, tf.gather(weight, examples), tf.zeros_like(starts, tf.float32))
     happened = tf.reduce_sum(before * following, 1)
