@@ -81,10 +81,12 @@ def run(
     require_known(experiment.model.model)
     if not flags.minutes and not flags.budget_rows:
         raise UserError("--minutes=0 sets no time limit, so the search would never end: give --budget_rows")
+    described: list[str] = []
     for name, path in (("train_data", data.train_data), ("eval_data", data.eval_data)):
         if is_stream(path):
             raise UserError(f"--{name}={path}: each trial reads the same data, and a stream is read once; give files")
-        open_dataset(path)  # Data that is not converted raises an error: each trial would convert it again.
+        info = open_dataset(path)  # Data that is not converted raises an error: each trial would convert it again.
+        described.append(json.dumps([info.spec.to_dict(), info.rows, info.distinct, info.label_means], sort_keys=True))
     own, found = TrialPlan.of(given, experiment, evaluation, metrics), space.load(flags.space)
     info = open_dataset(data.train_data)
     if info.spec.pretrained and not flags.space:  # The vectors of a file have one length.
@@ -93,7 +95,7 @@ def run(
     widened = tuple(each.widened(own.texts[each.flag]) if each.flag in own.texts else each for each in found.parameters)
     has_pieces = any(feature.pieces for feature in info.spec.dense)
     facts = Facts(info.rows, keys=sum(info.distinct.values()), has_validation=True, has_pieces=has_pieces)
-    plans = TrialPlans(own, dataclasses.replace(found, parameters=widened), facts)
+    plans = TrialPlans(own, dataclasses.replace(found, parameters=widened), facts, tuple(described))
     plans.of(None)  # Refuses settings that cannot be trained.
     plans.of({each.flag: str(each.start) for each in found.parameters if each.start is not None})
     _search(plans, flags)

@@ -14,6 +14,12 @@ from ctr_trainer.system.messages.errors import UserError
 NOTHING = space.Space(())
 
 
+def test_a_study_is_of_its_data():
+    plans = _plans(["--model=lr"])
+    other = dataclasses.replace(plans, data=("other data",))
+    assert plans.fingerprint() == _plans(["--model=lr"]).fingerprint() != other.fingerprint()
+
+
 def _plans(given, spaces=NOTHING, **facts):
     """Returns the plans of a search with flags that are given."""
     values = flags.define(GROUPS)

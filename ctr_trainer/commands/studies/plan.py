@@ -81,11 +81,15 @@ class TrialPlan:
 
 @dataclasses.dataclass(frozen=True)
 class TrialPlans:
-    """The plans of all trials: the first trains the user's own settings, the others train settings from the space."""
+    """The plans of all trials: the first trains the user's own settings, the others train settings from the space.
+
+    `data` are descriptions of the training and evaluation data: values of other data must not be compared.
+    """
 
     own: TrialPlan
     space: Space
     facts: Facts
+    data: tuple[str, ...] = ()
 
     def of(self, texts: Mapping[str, str] | None) -> TrialPlan:
         """Returns the plan of a trial with these values by flag; None for the user's settings, in the first trial.
@@ -126,11 +130,11 @@ class TrialPlans:
         return {"eval_steps": str(max(round(rows / plan.step_rows), 1))}
 
     def fingerprint(self) -> str:
-        """Returns the name of the study, which is the same for equal settings and spaces on any host."""
+        """Returns the name of the study, which is the same for equal settings, spaces and data on any host."""
         own = {name: value for group in self.own.groups for name, value in alike(group).items()}
         known = {name: value for name, value in own.items() if name not in (*_OF_A_TRIAL, *_PERIODS)}
         given = sorted({*self.own.texts} & {*known})
-        text = json.dumps([known, given, dataclasses.asdict(self.space), self.facts.rows], sort_keys=True)
+        text = json.dumps([known, given, dataclasses.asdict(self.space), self.facts.rows, self.data], sort_keys=True)
         return f"{self.own.experiment.model.model}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
