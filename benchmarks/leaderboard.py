@@ -43,10 +43,15 @@ class Training(NamedTuple):
     of_test: tuple[str, ...] = ()
 
 
+def _work(flags: argparse.Namespace) -> pathlib.Path:
+    """Returns the directory of the data, another one for files that need not be the leaderboard's."""
+    return flags.work / (flags.data + "_any" * flags.any_files)
+
+
 def _training(flags: argparse.Namespace, model: str) -> Training:
     """Converts the data for a model."""
-    work, data = flags.work / flags.data, load(flags.data)
-    parts = leaderboard_data.prepare(data, flags.path, work, model, flags.choose_on_test, flags.any_files)
+    data = load(flags.data)
+    parts = leaderboard_data.prepare(data, flags.path, _work(flags), model, flags.choose_on_test, flags.any_files)
     given = [f"--flagfile={data.flagfile}", *data.flags.get(model, ()), *flags.more]
     return Training(parts, given, ("--group_by=group",) if data.group else ())
 
@@ -59,7 +64,7 @@ def _measured(flags: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
     runs = list(itertools.product(trainings, flags.seeds))
     for number, (model, seed) in enumerate(runs, 1):
         title = f"run {number} of {len(runs)}: {flags.data}, {model}, seed {seed}"
-        result = functools.partial(_result, trainings[model], model, seed, flags.work / flags.data, title)
+        result = functools.partial(_result, trainings[model], model, seed, _work(flags), title)
         parts, given, _ = trainings[model]
         given = [*given, f"--train_data={parts.train}", f"--eval_data={parts.valid}"]
         key = {"data": flags.data, "model": model, "seed": seed, "flags": given}
@@ -127,7 +132,7 @@ def notes(flags: argparse.Namespace) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     flags = _flags(arguments)
-    (flags.work / flags.data).mkdir(parents=True, exist_ok=True)
+    _work(flags).mkdir(parents=True, exist_ok=True)
     if flags.any_files:
         print(_NOT_BARS, file=sys.stderr, flush=True)
     shown = summary(flags, _measured(flags))

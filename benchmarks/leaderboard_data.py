@@ -117,10 +117,11 @@ def prepare(
                 _rewrite(data, spec, path, source.parent)
             print(f"{data.name}: converting {part}", file=sys.stderr, flush=True)
             split = HELD_OUT if held_out and part == "train" else None
-            done = convert("parquet", str(source), target, spec, split=split)
-            rows = sum(each.rows for each in done["parts"].values())
-            if rows != data.rows[part] and not any_files:
-                sys.exit(f"{part}.csv: {rows:,} rows were converted, and the leaderboard's has {data.rows[part]:,}")
+            convert("parquet", str(source), target, spec, split=split)
+        places = (target, target / "train", target / "test")
+        rows = sum(open_dataset(place).rows for place in places if (place / FILE).is_file())
+        if rows != data.rows[part] and not any_files:
+            sys.exit(f"{part}.csv: {rows:,} rows were converted, and the leaderboard's has {data.rows[part]:,}")
     parts = Parts(learn, output / ("valid" if own_valid else "test"), output / "test")
     if held_out:
         parts = Parts(learn / "train", learn / "test", output / "test")

@@ -104,8 +104,9 @@ def test_another_or_missing_file_is_named_with_both_md5s(tmp_path):
 
 def test_other_rows_than_the_leaderboards_are_refused(tmp_path):
     files = bars_files.write("movielenslatest_x1", tmp_path / "latest", rows=50)
-    with pytest.raises(SystemExit, match="train.csv: 40 rows were converted, and the leaderboard's has 1,404,801"):
-        data.prepare(data.load("movielenslatest_x1"), files, tmp_path / "work", "lr", False, any_files=False)
+    for _ in range(2):  # The second time, the files have been converted.
+        with pytest.raises(SystemExit, match="train.csv: 40 rows were converted, and the leaderboard's has 1,404,801"):
+            data.prepare(data.load("movielenslatest_x1"), files, tmp_path / "work", "lr", False, any_files=False)
 
 
 def test_every_figure_of_every_row_has_a_source_and_its_models_have_flags():
