@@ -82,7 +82,7 @@ class TrainOp(TrainSettings):
         """
         if rows and rows.learning_rate not in (EmbeddingConfig().learning_rate, self.embedding_learning_rate):
             raise rows.refused("{learning_rate}: with a TrainOp, give it as its embedding_learning_rate")
-        if rows and rows.clip_norm != self.clip_norm:
+        if rows and self.clip_norm and rows.clip_norm != self.clip_norm:  # It limits both.
             raise rows.refused("{clip_norm}, and the TrainOp has {other}: give both the same", other=self.clip_norm)
         step = tf1.train.get_or_create_global_step().read_value()
         length = dataclasses.replace(length, accumulation_steps=self.accumulation_steps)

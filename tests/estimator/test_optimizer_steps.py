@@ -156,10 +156,11 @@ def test_what_is_no_scope_and_factor_is_refused():
     ("rows", "message"),
     [
         ({"learning_rate": 0.5}, "learning_rate=0.5: with a TrainOp, give it as its embedding_learning_rate"),
-        ({"clip_norm": 2.0}, "clip_norm=2, and the TrainOp has 0.0"),
+        ({"clip_norm": 2.0}, "clip_norm=2, and the TrainOp has 1.0"),
     ],
 )
 def test_settings_of_rows_that_a_train_op_would_ignore_are_refused(tmp_path, data, rows, message):
-    estimator = deepfm.estimator(tmp_path, TrainOp("sgd", 0.1), embedding=EmbeddingConfig(**rows))
+    train_op = TrainOp("sgd", 0.1, clip_norm=1.0)
+    estimator = deepfm.estimator(tmp_path, train_op, embedding=EmbeddingConfig(**rows))
     with pytest.raises(UserError, match=message):
         estimator.train(deepfm.batches(data, 32), max_steps=1)

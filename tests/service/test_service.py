@@ -121,7 +121,7 @@ def test_a_small_request_takes_little_memory_whatever_it_asks_for(tmp_path):
     long_rows = TableConfig("long", (65536,), (0.1,), "sgd")
     with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
         client = ServiceClient([service.address], TIMEOUT, ClientSecurity(service.token), LEASE)
-        raw = flight.FlightClient(f"grpc://127.0.0.1:{service.port}")
+        raw = flight.FlightClient(f"grpc://{service.address}")
         with contextlib.closing(client), raw:
             client.create_table(long_rows)
             pulled(client, "long", np.array([1]))
