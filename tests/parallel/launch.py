@@ -5,6 +5,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -155,8 +156,9 @@ def warm_python() -> str:
 
 
 def last_line(output):
-    """Returns the last line of a worker of a job, as (rank, line)."""
+    """Returns the last line of a worker of a job, as (rank, line), without those of a thread of Gloo that ends late."""
     lines = [line for line in output.splitlines() if line.startswith("[") and "<stderr>:" in line]
+    lines = [line for line in lines if not re.match(r"\[\d+\]<stderr>:(terminate called|  what\(\): )", line)]
     prefix, _, line = lines[-1].partition("<stderr>:")
     return int(prefix[1:-1]), line
 
