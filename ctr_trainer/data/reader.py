@@ -110,6 +110,8 @@ class BatchReader:
 
     def id_types(self) -> dict[str, pa.DataType]:
         """Reads the Arrow types of the id columns from the first row group; of a dictionary, that of its values."""
+        if not self.spec.ids:
+            return {}
         with contextlib.closing(self._source.reopened()) as source:
             fields = source.read(0).schema
         types = {name: fields.field(ID_PREFIX + name).type for name in self.spec.ids}

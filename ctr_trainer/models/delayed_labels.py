@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense, mlp
+from ctr_trainer.models.layers.normalization import batch_moments
 from ctr_trainer.models.params import ES_DFM, WAIT, ModelParams
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
@@ -169,7 +170,5 @@ def _standardized(x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     New embeddings are so small that a network on them would learn nothing in its first hundreds of steps. The gradient
     of the division would be so large that s, and not p, would train them.
     """
-    share = tf.math.divide_no_nan(weight, tf.reduce_sum(weight))[:, None]
-    mean = tf.reduce_sum(share * x, 0)
-    variance = tf.reduce_sum(share * tf.square(x - mean), 0)
+    mean, variance, _ = batch_moments(x, weight)
     return x + tf.stop_gradient((x - mean) * tf.math.rsqrt(variance + _EPSILON) - x)

@@ -44,8 +44,8 @@ def decide(
     model_dir, own = experiment.model.model_dir, given_values(given, experiment, evaluation)
     if not decides(experiment):
         return {}, {}, ""
-    kept = distributed.broadcast_object(_kept(model_dir) if distributed.is_chief() else None, "settings_chosen_before")
-    saved = kept and kept.pop(CHOSEN)
+    found = distributed.broadcast_object(_kept(model_dir) if distributed.is_chief() else None, "settings_chosen_before")
+    kept, saved = found or (None, {})
     if kept is not None and experiment.data.next_data and not experiment.data.eval_data:
         kept = {name: value for name, value in kept.items() if name not in ("epochs", *OF_EVALUATIONS)}
         facts = facts_of(experiment)
@@ -55,7 +55,7 @@ def decide(
         optimizers = {name: kept[name] for name in _OPTIMIZERS if name in kept}
         values, notes = fit(kept, optimizers | own)
         line = f"recipe {NAME}: {model_dir} keeps what its training began with: {_shown(optimizers | values, notes)}"
-        return values, saved or {}, line if values else ""
+        return values, saved, line if values else ""
     facts = facts_of(experiment)
     values, notes = choices(facts, own)
     what = f"{facts.size} data, so {_shown(values, notes)}" if values else f"{facts.size} data keep the fixed defaults"
@@ -84,11 +84,8 @@ def facts_of(experiment: Experiment) -> Facts:
     return Facts(**distributed.from_chief(look, "facts_of_the_data"))
 
 
-def _kept(model_dir: str) -> dict[str, Any] | None:
-    """Returns what to keep from the beginning of the model's training, with what is saved of it as `CHOSEN`.
-
-    None if the model has no checkpoints.
-    """
+def _kept(model_dir: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Returns (what to keep from a training's beginning, what is saved of it); None without checkpoints."""
     if not list_checkpoints(model_dir):
         return None
     file = path_of(model_dir) / FLAGS_FILE
@@ -97,8 +94,8 @@ def _kept(model_dir: str) -> dict[str, Any] | None:
     if chosen.get("early_stopping_patience") or chosen.get("lr_schedule") == "plateau":
         # They need settings that were given then, and so are not among the choices.
         of_evaluations = {name: said["flags"][name] for name in OF_EVALUATIONS if said["flags"].get(name)}
-        return of_evaluations | chosen | {CHOSEN: chosen}
-    return chosen | {CHOSEN: chosen}
+        return of_evaluations | chosen, chosen
+    return chosen, chosen
 
 
 def _shown(values: dict[str, Any], notes: list[str]) -> str:

@@ -193,12 +193,12 @@ def batch_norm(
         return tf.nn.batch_normalization(inputs, *moving.mean_and_variance(), beta, gamma, epsilon)
     weights = tensors.current_weights()
     weights = tf.tile(weights, [copies]) if weights is not None and copies > 1 else weights
-    mean, variance, unbiased = _moments(inputs, weights)
+    mean, variance, unbiased = batch_moments(inputs, weights)
     moving.keep(mean, unbiased * variance, tf.ones([]), momentum)
     return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, epsilon)
 
 
-def _moments(inputs: tf.Tensor, weights: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def batch_moments(inputs: tf.Tensor, weights: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns (mean, variance, factor that makes the variance unbiased); all are 0 if all weights are 0."""
     if weights is None:
         size = tf.cast(tf.shape(inputs)[0], tf.float32)
