@@ -11,6 +11,7 @@ their values are null.
 Example: python benchmarks/scaling.py --rounds 5
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import json
@@ -52,6 +53,7 @@ RATIOS = {
     "two_workers_periodic_service": ("two_service", "one", "the same with a service, synced every 30 steps"),
     "two_workers_every_step": ("two_shared_each", "one", "shared rows, dense gradients reduced every step"),
     "two_workers_every_step_service": ("two_service_each", "one", "the same with a service"),
+    "two_jobs": ("two_jobs", "one", "two trainings that exchange nothing over one: the most that these cores allow"),
     "one_worker_with_service": ("one_service", "one", "a service on the other core, over none"),
     "demo_default_vs_shared": ("demo", "demo_shared", f"the demo's job of two workers over the same with {SHARED}"),
     "two_workers_vs_naive_horovod": ("two_shared", "two_naive", "over in-graph variables under Horovod"),
@@ -96,6 +98,13 @@ def on_cores(cores: Sequence[int]) -> Iterator[None]:
         os.sched_setaffinity(0, own)
 
 
+def two_jobs(steps: int) -> float:
+    """Returns the examples/s of two trainings of one worker, which run at the same time on two cores."""
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:  # A thread's cores are those of what it starts.
+        alone = functools.partial(ours, steps, "--prefetch_batches=0")
+        return sum(threads.map(lambda core: alone(cores=[core]), (0, 1)))
+
+
 def reference(kind: str, steps: int, *flags: str, workers: int = 1) -> float:
     """Returns the examples/s of all workers of `w1.py` together."""
     program = ["w1.py", kind, f"--steps={steps}", *flags]
@@ -120,6 +129,7 @@ def every_side(steps: int) -> dict[str, Callable[[], float]]:
         "two_service": functools.partial(two, "--prefetch_batches=0", AVERAGED),
         "two_shared_each": functools.partial(two, "--prefetch_batches=0", SHARED),
         "two_service_each": functools.partial(two, "--prefetch_batches=4"),
+        "two_jobs": functools.partial(two_jobs, steps),
         "two_naive": functools.partial(reference, "in_graph", steps, workers=2),
     }
 
