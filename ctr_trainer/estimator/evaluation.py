@@ -143,6 +143,8 @@ def metric_tensors(inputs: GraphInput, spec: EstimatorSpec) -> dict[str, dict[st
     if inputs.labels is None:
         return {}
     labels = inputs.labels if isinstance(inputs.labels, dict) else {"": inputs.labels}
+    if len(labels) == 1 and "logits" in predictions:
+        labels = {"": next(iter(labels.values()))}
     tensors = {}
     for label, values in labels.items():
         if metric_name("logits", label) not in predictions:

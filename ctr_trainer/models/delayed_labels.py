@@ -103,7 +103,7 @@ def correction(
     if mode != ModeKeys.TRAIN:
         return None
     late = labels.get(LATE) if isinstance(labels, dict) else None
-    own = labels[params.label] if isinstance(labels, dict) else labels
+    own = labels[params.label or next(iter(labels))] if isinstance(labels, dict) else labels
     logits, hook = tf.squeeze(logits, 1), late_labels_hook(params.label, own, late)
     if params.delayed_labels != ES_DFM:
         return Correction(fake_negative_importance(own, logits), None, hook)

@@ -74,7 +74,7 @@ class ModelParams(Settings, title="Network and loss"):
         flag=None,
     )
     batch_norm_epsilon: float = setting(
-        1e-3, "number that --batch_norm adds to the variance before it divides by its root", minimum=0.0, flag=None
+        1e-3, "number that --batch_norm adds to the variance before it divides by its root", above=0.0, flag=None
     )
     activation: str = setting("relu", "activation of the hidden layers", choices=_ACTIVATIONS)
     label: str = setting("", "label that a model of one label predicts; needed if the data has several", "name")
@@ -113,7 +113,8 @@ class ModelParams(Settings, title="Network and loss"):
 
         Args:
           label: name of the label; "" for the only label that the model predicts.
-          given: name of a label that `label` implies. p is then the share among the positive examples of `given`.
+          given: name of a label that `label` implies. p is then the share among the positive examples of `given`, where
+            positive examples of either count `positive_weight` times among all examples.
 
         Returns:
           the logit; 0 if the share is unknown or not rare.
@@ -122,11 +123,14 @@ class ModelParams(Settings, title="Network and loss"):
         by the negative sampling rate; Lin et al., Focal Loss, ICCV 2017, section 3.3, for the prior as initial bias.
         """
         label = label or self.label or (next(iter(self.label_means)) if len(self.label_means) == 1 else "")
-        share = self.label_means.get(label, 0.0) / (self.label_means.get(given, 0.0) or 1.0 if given else 1.0)
-        if not 0 < min(share, 1 - share) < _RARE:
+        mean, of_given = self.label_means.get(label, 0.0), self.label_means.get(given, 0.0) or 1.0 if given else 1.0
+        if not 0 < min(mean / of_given, 1 - mean / of_given) < _RARE:
             return 0.0
         weight = 1.0 if isinstance(self.positive_weight, str) else self.positive_weight
-        return math.log(share / (1 - share)) + math.log(weight) - math.log(self.negative_sampling or 1.0)
+        # A model multiplies this p by that of `given`, whose bias has the weight too.
+        weighted, weighted_given = (weight * p / (1 + (weight - 1) * p) for p in (mean, of_given))
+        share = weighted / weighted_given
+        return math.log(share / (1 - share)) - math.log(self.negative_sampling or 1.0)
 
     def conflicts(self) -> Iterator[str]:
         if self.delayed_labels == WAIT:

@@ -33,6 +33,7 @@ class Seen(tf1.train.SessionRunHook):
 
 
 def model_fn(features, labels, mode, params, config):
+    labels = labels["y"] if isinstance(labels, dict) else labels
     w = tf1.get_variable("w", [3], initializer=tf1.constant_initializer(params.get("start", 0.0)))
     logits = tf.reduce_sum(features["x"] * w, 1)
     predictions = {"score": tf.sigmoid(logits), "other": -logits, "logits": logits}
@@ -252,3 +253,5 @@ def test_arrays_and_data_frames_are_inputs(tmp_path):
     assert estimator.train(read).last_training["steps"] == 4
     once = tf_estimator.inputs.numpy_input_fn({"x": X}, batch_size=16, shuffle=False)
     assert len(list(estimator.predict(once))) == 64
+    named = tf_estimator.inputs.numpy_input_fn({"x": X}, {"y": labels}, batch_size=16, shuffle=False)
+    assert estimator.evaluate(named)["auc"] > 0.5

@@ -43,8 +43,10 @@ def _mean(values):
 class TestTheGradient:
     """Each record's gradient by its logit is its weight times (p - y), as the weights have none."""
 
-    def test_is_that_of_fake_negative_weighted(self):
+    @pytest.mark.parametrize("is_named", [False, True])
+    def test_is_that_of_fake_negative_weighted(self, is_named):
         def make(logits, click, weight):
+            click = {"click": click} if is_named else click
             trained = []
             params = ModelParams(
                 lambda loss, features: trained.append(loss) or tf.no_op(), delayed_labels="fake_negative"

@@ -223,6 +223,10 @@ def test_the_base_logit_is_that_of_the_examples_trained_on():
     assert ModelParams(label_means={"y": 0.01}, positive_weight=99.0).base_logit() == pytest.approx(0)
     assert ModelParams(label_means=MEANS, label="bought").base_logit() == pytest.approx(logit(0.0005))
     assert ModelParams(label_means=MEANS).base_logit("bought", given="clicked") == pytest.approx(logit(0.025))
+    # Of a weight, the product with the p of `given` has one.
+    weighted = ModelParams(label_means=MEANS, positive_weight=99.0)
+    odds = [1 / (1 + math.exp(-weighted.base_logit(*names))) for names in (("clicked",), ("bought", "clicked"))]
+    assert math.prod(odds) == pytest.approx(99 * 0.0005 / (1 + 98 * 0.0005))
 
 
 @pytest.mark.parametrize("means", [{}, {"y": 0.0}, {"y": 1.0}, {"y": 0.06}, {"y": 0.5}, MEANS])

@@ -97,6 +97,8 @@ def test_shared_params_are_checked_too():
         ModelParams(activation="step")
     with pytest.raises(UserError, match="^dropout=1 must be at least 0 and below 1"):
         ModelParams(dropout=1.0)
+    with pytest.raises(UserError, match="batch_norm_epsilon=0 must be above 0"):
+        ModelParams(batch_norm_epsilon=0.0)
 
 
 def test_a_name_finds_its_function_and_its_params():
