@@ -109,7 +109,7 @@ def write(
             entries.append(dict(file=name, table=config.name, kind=kind, **file.finish()))
 
     in_memory = (block[:2] for block in blocks_of(capture, table))
-    blocks = itertools.chain(in_memory, table.read_cold(capture.left, weights_only=True))
+    blocks = itertools.chain(in_memory, table.read_cold(capture))
     first = next(blocks, None)
     if first is not None:
         with writing(ROWS) as file:

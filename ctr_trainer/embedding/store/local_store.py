@@ -247,7 +247,7 @@ class LocalStore(Store):
                 keys, rows = keys[there], table.take(first + np.flatnonzero(there))
             yield keys, rows
             first += len(there)
-        yield from self.tables[name].read_cold(None)
+        yield from self.tables[name].read_cold()
 
     def close(self) -> None:
         """Removes the rows on disk."""

@@ -197,7 +197,7 @@ class Capture:
       counts: the result of `Admission.counts`; None if the table has no counting filter.
       removed: int64[n], the keys removed since the last snapshot or epoch; valid until the next one begins. The keys of
         an epoch are ascending, and no key is both in a block and in them.
-      left: int64[n], keys of an epoch whose rows are on disk, unless they have returned; None for all rows on disk.
+      left: int64[n], keys of an epoch whose rows went to disk before it; None for all rows on disk.
     """
 
     def __init__(
@@ -224,6 +224,10 @@ class Capture:
         if by_key:
             slots, _ = taken.next(0, len(table.keys))
             self._order = slots[np.argsort(table.keys[slots])]
+
+    def took(self, slots: np.ndarray) -> np.ndarray:
+        """Returns bool[U], whether each row at `slots` was there when the epoch began."""
+        return self._taken.among(slots)
 
     def keep(self, table: WatchedTable, slots: np.ndarray) -> None:
         """Copies those rows at `slots` that were not read yet. Call it under the table's lock."""

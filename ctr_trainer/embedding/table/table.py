@@ -9,7 +9,7 @@ import numpy as np
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.memory.growable_array import TableMemory, as_float32, as_int64
 from ctr_trainer.embedding.table import row_kernels
-from ctr_trainer.embedding.table.changes import Changes, PublishedRows
+from ctr_trainer.embedding.table.changes import Capture, Changes, PublishedRows
 from ctr_trainer.embedding.table.cold_rows import INDEX_BYTES_PER_ROW, ColdRows, Disk
 from ctr_trainer.embedding.table.row_form import RowForm
 from ctr_trainer.embedding.table.row_limits import RowLimits, row_counters
@@ -141,17 +141,23 @@ class Table:
             has[missing[self.cold.read(keys[missing])[0]]] = True
         return has
 
-    def read_cold(self, keys: np.ndarray | None, weights_only: bool = False) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields (keys int64[n], what `take` returns of their rows) on disk, of all of them or of int64[m] keys.
+    def read_cold(self, epoch: Capture | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (keys int64[n], float32[n, width]) of all rows on disk, or (keys, weights) of those of an epoch.
 
-        Takes the lock itself. The row of a key that returns to memory meanwhile may come too, as it was on disk.
+        Takes the lock itself. A row that returns to memory meanwhile may be missing, but not in an epoch.
         """
         if self.cold is None:
             return
-        for some, packed in self.cold.read_blocks(keys):
+        for some, packed in self.cold.read_blocks(epoch.left if epoch else None):
             with self.lock.shared():
-                there = self.find_in_memory(some) < 0
-            yield some[there], self._form.unpacked(packed[there], weights_only)
+                slots = self.find_in_memory(some)
+                there = slots < 0
+                # The rows that returned since the epoch began are in none of its blocks.
+                back = np.flatnonzero(~there & ~epoch.took(slots)) if epoch else slots[:0]
+                returned = self.take(slots[back], weights_only=True)
+            yield some[there], self._form.unpacked(packed[there], weights_only=epoch is not None)
+            if len(back):
+                yield some[back], returned
 
     def find_and_count(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
         """Returns (the slots as `find` does, the number of other keys than 0 whose rows are not in memory)."""

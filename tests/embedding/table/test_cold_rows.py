@@ -14,6 +14,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.worker_rows import TableRows
 from ctr_trainer.embedding.table import rocks
 from ctr_trainer.embedding.table.cold_rows import STATS, ColdRows, Disk, status_line
+from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.system.files.local_path import LocalPath
@@ -292,6 +293,30 @@ def test_epochs_have_the_changed_rows_that_went_to_disk(tmp_path):
                     rows.pop(key, None)
         assert seen[0] == seen[1]
     assert len(seen[0]) == len(stores[0].tables[CONFIG.name])
+
+
+def test_an_epoch_has_the_rows_that_return_from_disk_while_it_is_written(tmp_path, monkeypatch):
+    stores, keys, returned, read = (make(), make(tmp_path / "disk")), np.arange(1, 2001), [], Table.read_cold
+
+    def read_later(table, *epoch):
+        if table.cold:
+            with table.lock.alone():
+                table.most_in_memory += 100  # No row leaves for those that return.
+                returned[:] = keys[table.find_in_memory(keys) < 0][:100]
+                table.find(np.array(returned))
+        yield from read(table, *epoch)
+
+    monkeypatch.setattr(Table, "read_cold", read_later)
+    for epoch, after in ((1, None), (2, 1)):
+        found = []
+        for number, store in enumerate(stores):
+            for first in range(0, 2000, 100):
+                changes = np.full((100, CONFIG.width), epoch, np.float32)
+                store.push(CONFIG.name, keys[first : first + 100], changes, "w", 2000 * epoch + first)
+            directory = tmp_path / f"{number}-{epoch}"
+            found.append(published(directory, store.publish(directory, epoch, "float32", after)))
+        assert len(returned) == 100 and len(found[0][0]) == 2000
+        assert found[0] == found[1]
 
 
 def test_the_same_rows_expire_on_disk_and_in_memory_and_free_the_disk(tmp_path):
