@@ -3,10 +3,9 @@
 import numpy as np
 
 from ctr_trainer.embedding.index import index_kernels, index_maintenance, key_kernels
-from ctr_trainer.embedding.memory.growable_array import TableMemory
+from ctr_trainer.embedding.memory.growable_array import MOST_BUCKETS, TableMemory
 
 _FIRST_BUCKETS = 1024
-_MOST_BUCKETS = 1 << 32
 _HASHES = 1 << 32  # The number of values of a hash's high half; `sample` selects ranges of them.
 _DRAWN_TOGETHER = 16  # About as many keys are in each of these ranges.
 # Each new key moves the entries of this number of old buckets. So all entries have moved after as many new keys as 1/24
@@ -167,9 +166,9 @@ class Index:
 
     def _grow(self, least: int = 0) -> None:
         before, active = int(self._numbers[_BUCKETS]), int(self._numbers[_ACTIVE])
-        if before == _MOST_BUCKETS:
-            raise OverflowError(f"an index holds at most {_MOST_BUCKETS * 3 // 4} keys")
-        first, buckets = index_maintenance.end_of_gap(self._buckets), min(max(before * 3 // 2, least), _MOST_BUCKETS)
+        if before == MOST_BUCKETS:
+            raise OverflowError(f"an index holds at most {MOST_BUCKETS * 3 // 4} keys")
+        first, buckets = index_maintenance.end_of_gap(self._buckets), min(max(before * 3 // 2, least), MOST_BUCKETS)
         self._regions[1 - active].reserve(buckets)
         self._numbers[_BUCKETS:] = buckets, 1 - active, before, first, 0
 

@@ -18,6 +18,7 @@ from ctr_trainer.system.messages.errors import UserError
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _FIRST_ROWS = 1024
+MOST_BUCKETS = 1 << 32  # Of a table's index. So no array of the table has more elements.
 _HUGE_PAGE = 2 << 20
 # Options of `mallopt` in glibc's malloc.h, and the largest value that glibc accepts for M_MMAP_THRESHOLD.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -120,9 +121,9 @@ def keep_freed_memory(kept_bytes: int) -> None:
 class GrowableArray:
     """A C-contiguous array [capacity, *shape] whose first axis grows without a copy.
 
-    The array reserves address space for all rows that could fit into this process's memory, and the kernel allocates a
-    page at its first access. So growth moves no rows and needs no second copy. If the reservation fails (a limit on
-    address space), the array grows by doubling and copying.
+    The array reserves address space for all rows that could fit into this process's memory, at most `MOST_BUCKETS`, and
+    the kernel allocates a page at its first access. So growth moves no rows and needs no second copy. If the
+    reservation fails (a limit on address space), the array grows by doubling and copying.
 
     Caveat: `array` is replaced when it grows by copying, so read it again after `reserve`.
     """
@@ -138,7 +139,7 @@ class GrowableArray:
         self._dtype = np.dtype(dtype)
         self._shape = tuple(shape)
         self._row_bytes = row_bytes(dtype, shape)
-        self._most_rows = most_rows or max(memory_total() // self._row_bytes, 1)
+        self._most_rows = most_rows or min(max(memory_total() // self._row_bytes, 1), MOST_BUCKETS)
         self._pages: mmap.mmap | None = None
         try:
             size, flags = self._most_rows * self._row_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE

@@ -4,6 +4,7 @@ import pytest
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.key_kernels import mix
 from ctr_trainer.embedding.memory import growable_array
+from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.settings.optimizers import RowAdagrad
@@ -106,6 +107,19 @@ def test_growth_keeps_rows_in_place_or_copies_without_a_reservation(monkeypatch)
         table.find_or_create(np.arange(first, first + 1000))
     assert len(table) == 50_000
     np.testing.assert_array_equal(table.rows, table.initial_rows(table.keys))
+
+
+def test_arrays_of_many_tables_on_a_large_machine_grow_without_a_copy(monkeypatch):
+    arrays, make = [], growable_array.GrowableArray.__init__
+    monkeypatch.setattr(
+        growable_array.GrowableArray, "__init__", lambda array, *args: arrays.append(array) or make(array, *args)
+    )
+    monkeypatch.setattr(growable_array, "memory_total", lambda: 4 << 40)
+    store = LocalStore(is_published=True)
+    for number in range(20):
+        store.create_table(TableConfig(f"t{number}", (16, 1), (0.1, 0.0), max_rows=10**9))
+    assert len(arrays) > 20 * 10
+    assert all(array._pages is not None for array in arrays)
 
 
 def test_more_rows_than_memory_are_refused_and_change_nothing():
