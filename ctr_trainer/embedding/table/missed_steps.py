@@ -2,8 +2,8 @@
 
 A lazy optimizer updates only the rows of a batch. The dense optimizers (`dense_sgd`, `dense_adagrad`, `dense_adam`)
 train a table like a dense variable: each step updates each row with the gradient of L2 over the whole table, l2 * w,
-plus the gradient of the loss if the batch contains the row. The last float of each segment's state is the number of
-steps that the segment has taken. `StepHistory` describes when missed steps are applied.
+plus the gradient of the loss if the batch contains the row. The last float of each segment's state counts the
+steps that the segment has taken, see `_clock`. `StepHistory` describes when missed steps are applied.
 
 Each kernel takes (rows float32[n, width], slots int64[U], dims int64[S], first, rates float32[n], steps, taken, l2) and
 then the settings of its optimizer. `dims` are the widths of the segments, and the slot -1 is skipped. The kernel
@@ -29,6 +29,7 @@ _GONE = np.float32(1e-9)
 _FLOATS = types.Array(types.float32, 1, "C", readonly=True)
 _INT64S = types.Array(types.int64, 1, "C", readonly=True)
 _ZERO, _ONE = np.float32(0), np.float32(1)
+_BITS_OF_ONE, _MOST_IN_FLOAT = np.int32(0x3F800000), 1 << 24
 # Floats of a segment's state after the per-weight floats: c1, c2 and steps for Adam, only steps for the others.
 _ADAMS, _OTHERS = np.uint64(3), np.uint64(1)
 
@@ -50,6 +51,19 @@ def _power(base: np.float32, exponent: int) -> np.float32:
     return result
 
 
+@kernel(types.int64(types.float32))
+def _steps(clock: np.float32) -> int:
+    """Returns the number of steps that a row has taken, given its `_clock`."""
+    bits = np.float32(clock).view(np.int32)
+    return int(bits) if bits < _BITS_OF_ONE else int(clock)
+
+
+@kernel(types.float32(types.int64))
+def _clock(steps: int) -> np.float32:
+    """Returns the float of a row that stands for a number of steps: the number, or beyond 2**24 that with its bits."""
+    return np.float32(steps) if steps <= _MOST_IN_FLOAT else np.int32(steps).view(np.float32)
+
+
 @kernel(_signature())
 def sgd(
     rows: np.ndarray,
@@ -66,12 +80,12 @@ def sgd(
     for i in range(slots.size):
         slot, factor = slots[i], _ONE
         if slot >= 0:
-            for step in range(int(rows[slot, weights]), steps):
+            for step in range(_steps(rows[slot, weights]), steps):
                 factor *= _ONE - rates[max(step - first, 0)] * l2
             for d in range(weights):
                 rows[slot, d] *= factor
             for part in range(np.uint64(dims.size)):
-                rows[slot, weights + part] = max(rows[slot, weights + part], np.float32(taken))
+                rows[slot, weights + part] = _clock(max(_steps(rows[slot, weights + part]), taken))
 
 
 @kernel(_signature())
@@ -90,7 +104,7 @@ def adagrad(
     for i in range(slots.size):
         slot = slots[i]
         if slot >= 0:
-            step = int(rows[slot, weights + np.uint64(dims[0])])
+            step = _steps(rows[slot, weights + np.uint64(dims[0])])
             stop = min(steps, step + MOST_STEPS) if l2 > _ZERO else step
             while step < stop:
                 rate = rates[max(step - first, 0)]
@@ -107,7 +121,7 @@ def adagrad(
             state = weights
             for part in range(dims.size):
                 clock = state + np.uint64(dims[part])
-                rows[slot, clock] = max(rows[slot, clock], np.float32(taken))
+                rows[slot, clock] = _clock(max(_steps(rows[slot, clock]), taken))
                 state = clock + _OTHERS
 
 
@@ -138,7 +152,7 @@ def adam(
         if slot >= 0:
             corrections = weights + two * np.uint64(dims[0])
             correction1, correction2 = rows[slot, corrections], rows[slot, corrections + one]
-            step, left = int(rows[slot, corrections + two]), _ONE
+            step, left = _steps(rows[slot, corrections + two]), _ONE
             if comes_to_rest:
                 left, state = _ZERO, weights
                 for part in range(dims.size):
@@ -182,5 +196,5 @@ def adam(
                         rows[slot, state + dim + d] *= decay2
                 corrections = state + two * dim
                 rows[slot, corrections], rows[slot, corrections + one] = correction1, correction2
-                rows[slot, corrections + two] = max(rows[slot, corrections + two], np.float32(taken))
+                rows[slot, corrections + two] = _clock(max(_steps(rows[slot, corrections + two]), taken))
                 state = corrections + _ADAMS

@@ -6,6 +6,8 @@ import pytest
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.worker_rows import StepHistory, TableRows
 from ctr_trainer.embedding.table import missed_steps
+from ctr_trainer.embedding.table.row_space import InitialRows
+from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table_config import TableConfig
 from tests.row_optimizers import row_optimizer
 from tests.rows import pulled
@@ -129,6 +131,26 @@ def test_more_missed_steps_than_are_made_up_for_leave_the_row_near_zero(monkeypa
     assert np.abs(rows.take(slots)).max() < 0.01
     assert rows._table.rows[slots, -1].tolist() == [history.steps] * len(KEYS)
     np.testing.assert_allclose(rows._table.rows[slots, -2], 1 - 0.999**history.steps, rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", DENSE)
+def test_steps_that_no_float32_can_count_are_applied_once(optimizer):
+    config, slots, caught_up = TableConfig("t", DIMS, (0.1, 0.05), row_optimizer(optimizer), seed=3), KEYS - 1, []
+    states = OPTIMIZERS[optimizer].by_float(DIMS)
+    clocks = [sum(DIMS) + place for place, state in enumerate(states) if state.name == "steps"]
+    for first in (2**10 - 3, 2**24 - 3):
+        history, rows = StepHistory(first, 0.05), InitialRows(config).of(KEYS)
+        rows[:, clocks] = first
+        for step in range(9):
+            history.begin_step(0.01)
+            history.end_step()
+            if step != 4:
+                history.catch_up(config, rows, slots, history.steps)
+        before = rows.copy()
+        history.catch_up(config, rows, slots, history.steps)
+        np.testing.assert_array_equal(rows, before)
+        caught_up.append(np.delete(rows, clocks, axis=1))
+    np.testing.assert_array_equal(*caught_up)
 
 
 def test_adam_without_l2_comes_to_rest_in_closed_form():
