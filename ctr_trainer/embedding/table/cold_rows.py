@@ -97,8 +97,8 @@ class ColdRows:
     A row that a table took is out of date here until it is written or removed. So ask only for keys that the table does
     not have. Nothing here outlives the process: a snapshot links the files, see `linked`.
 
-    Threads: any thread may call `fetch` while another thread uses the other methods. A thread of its own writes rows to
-    the database; an error of it is raised by the next call that needs its end.
+    Threads: any thread may call `fetch` and `stats` while another one uses the other methods. A thread of its own
+    writes rows to the database; an error of it is raised by the next call that needs its end.
 
     Attributes:
       count: the number of keys that are only here.
@@ -270,10 +270,11 @@ class ColdRows:
 
     def stats(self) -> dict[str, int]:
         """Returns the names and values of `STATS`."""
-        files, index = (
-            self._db.property_int_value(f"rocksdb.{name}") or 0
-            for name in ("live-sst-files-size", "estimate-table-readers-mem")
-        )
+        with self._guard:
+            files, index = (
+                (self._db.property_int_value(f"rocksdb.{name}") or 0) if self._db is not None else 0
+                for name in ("live-sst-files-size", "estimate-table-readers-mem")
+            )
         return dict(zip(STATS, (self.count, files, index, self.looked_up, self.reads, self.found), strict=True))
 
     def close(self) -> None:
@@ -285,9 +286,10 @@ class ColdRows:
         with contextlib.suppress(UserError):
             self._finish_writing()
         self._writing, self._leaving = None, self._nothing
+        with self._guard:
+            database, self._db = self._db, None  # What is open would keep the files.
         with contextlib.suppress(Exception):  # It first writes the rows to a file, for which the disk may be too full.
-            self._db.close()
-        self._db = None  # What is open would keep the files.
+            database.close()
 
     def _open(self) -> None:
         self._rocksdict = rocks.rocksdict()

@@ -121,6 +121,19 @@ def test_a_restored_database_has_the_options_of_a_new_one(tmp_path):
     store.close()
 
 
+def test_a_restore_may_be_watched(tmp_path, monkeypatch):
+    store, rng, share, seen = make(tmp_path / "disk"), np.random.default_rng(1), LocalPath.share, []
+    for _ in range(20):
+        step(store, rng)
+    files = store.save(tmp_path / "saved", 1)
+    before = store.stats()["tables"][CONFIG.name]
+    monkeypatch.setattr(LocalPath, "share", lambda *paths: seen.append(store.stats()) or share(*paths))
+    store.restore(tmp_path / "saved", files)
+    assert {each["tables"][CONFIG.name]["disk_bytes"] for each in seen} == {0}
+    after = store.stats()["tables"][CONFIG.name]
+    assert [after[name] for name in ("rows", "disk_bytes")] == [before[name] for name in ("rows", "disk_bytes")]
+
+
 def test_a_snapshot_reads_no_row_on_disk_and_tells_its_files_apart(tmp_path, monkeypatch):
     stores, read, blocks = [make(tmp_path / "one"), make(tmp_path / "two")], [], LocalPath.blocks
     monkeypatch.setattr(LocalPath, "blocks", lambda path, size: read.append(path.name) or blocks(path, size))
