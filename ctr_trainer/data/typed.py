@@ -57,11 +57,12 @@ def uses(spec: FeatureSpec | None, time: str | None = None) -> dict[str, Use]:
     keys = {f.column for f in spec.sparse if not f.is_bucketised} | {each.key for each in spec.lookups_read}
     nulls = spec.csv.null_values
     of_keys = tuple(filter(None, nulls))  # A category without a text is missing anyway.
+    only_ids = set(spec.ids) - keys - numbers - {label.column for label in labels}
     return {
         name: Use(
             *(reason, name in numbers, name in several, name not in numbers | others),
             has_keys=name in keys,
-            null_values=() if name in spec.ids else nulls if name in numbers else of_keys,
+            null_values=() if name in only_ids else nulls if name in numbers else of_keys,
         )
         for name, reason in why.items()
     }

@@ -197,6 +197,16 @@ def test_a_split_by_the_dates_of_directories(tmp_path):
     assert read(tmp_path / "out" / "train")["id:row"].to_pylist() == ["1"]
 
 
+def test_null_values_are_missing_in_the_names_of_directories(tmp_path):
+    for city in ("NA", "a"):
+        (directory := tmp_path / "in" / f"city={city}").mkdir(parents=True)
+        write(directory / "a.csv", "y,x\n1,2\n")
+    form = {"csv": {"null_values": ["", "NA"]}, "sparse": [{"name": "city", "dim": 2}]}
+    spec = FeatureSpec.from_dict({"name": "n", "label": {"column": "y"}, **form})
+    run("csv", tmp_path / "in", tmp_path / "out", spec)
+    assert read(tmp_path / "out")["city"].to_pylist() == keys("city", pa.array([None, "a"])).tolist()
+
+
 @pytest.mark.parametrize("split", ["random", "random:0.8,0.1", "random:1.1,-0.1", "time:0.8,0.2", "random:0.8,0.2:x"])
 def test_a_split_that_makes_no_sense_is_refused(tmp_path, split):
     with pytest.raises(UserError, match="split"):

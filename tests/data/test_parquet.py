@@ -95,6 +95,19 @@ def test_null_values_are_missing_in_any_type_as_in_an_export(tmp_path, column, a
         np.testing.assert_array_equal(found["n"], np.array([np.nan, 1, np.nan], np.float32))
 
 
+def test_an_id_that_features_read_has_their_null_values_as_in_a_csv(tmp_path):
+    table = {"y": [0, 0], "c": ["NA", "a"], "at": ["", "2024-01-31"], "row": ["NA", "a"]}
+    sparse = [{"name": "c"}, {"name": "day", "column": "at", "derive": "weekday"}]
+    form = {"csv": {"null_values": ["", "NA"]}, "ids": ["c", "at", "row"]}
+    of_ids = spec(sparse=sparse, dense=[{"name": "age", "column": "at"}], **form)
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    run(tmp_path / "a.parquet", tmp_path / "out", of_ids)
+    found = read(tmp_path / "out")
+    assert found["c"].to_pylist() == key("c", None, "a") and found["day"].to_pylist() == key("day", None, "2")
+    assert np.isnan(found["age"].to_numpy()).tolist() == [True, False]
+    assert found["id:c"].to_pylist() == [None, "a"] and found["id:row"].to_pylist() == ["NA", "a"]
+
+
 def test_a_number_without_a_text_is_missing_as_in_a_csv(tmp_path):
     pq.write_table(pa.table({"y": ["1", "0"], "x": ["", "2.5"]}), tmp_path / "a.parquet")
     run(tmp_path / "a.parquet", tmp_path / "out", spec(dense=[{"name": "x"}]))

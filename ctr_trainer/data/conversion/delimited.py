@@ -67,7 +67,8 @@ def blocks(
     """
     wanted = typed.uses(spec, time)
     for file in files:
-        left, before = b"", 0
+        values = {name: None if value in form.null_values else value for name, value in file.partitions.items()}
+        file, left, before = dataclasses.replace(file, partitions=values), b"", 0
         names: tuple[str, ...] = ()
         for text in text_blocks(file.path, form.encoding):
             if not names:
