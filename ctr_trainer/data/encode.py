@@ -1,7 +1,7 @@
 """Encodes source columns as keys, numbers and labels, and reports bad rows."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +44,7 @@ class Encoder:
 
     def __init__(self, spec: FeatureSpec, time: str | None = None, labels_needed: bool = True) -> None:
         jobs = {f.name: _Job(f.column, _number, f"feature {f.name!r}") for f in spec.dense}
-        jobs |= {f.name: _Job(f.column, encoding(f), f"feature {f.name!r}") for f in spec.sparse}
+        jobs |= {f.name: _Job(f.column, encoding(f, spec.csv.null_values), f"feature {f.name!r}") for f in spec.sparse}
         for name, label in label_columns(spec).items():
             encode = functools.partial(
                 encoders.encode_label, label=label, suffix=spec.csv.label_suffix, is_needed=labels_needed
@@ -97,10 +97,10 @@ def hashed(columns: Mapping[str, pa.Array | Unhashed]) -> dict[str, pa.Array]:
     return {**columns, **dict(zip(values, keys, strict=True))}
 
 
-def encoding(feature: SparseFeature) -> Callable[[pa.Array], Encoded]:
-    """Returns f(column) -> `Encoded` of a sparse feature."""
+def encoding(feature: SparseFeature, null_values: Sequence[str] = ()) -> Callable[[pa.Array], Encoded]:
+    """Returns f(column) -> `Encoded` of a sparse feature. For `null_values`, see `encoders.encode_list`."""
     if feature.combiner:
-        return functools.partial(encoders.encode_list, feature=feature)
+        return functools.partial(encoders.encode_list, feature=feature, null_values=null_values)
     return _number if feature.is_bucketised else functools.partial(_single, feature=feature)
 
 

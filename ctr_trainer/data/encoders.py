@@ -1,6 +1,7 @@
 """Encodes source columns with one or several values per row: numbers, texts, labels, bags and sequences."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import Encoded
-from ctr_trainer.data.typed import bytes_of, decoded, is_list, is_text
+from ctr_trainer.data.typed import bytes_of, decoded, is_list, is_null, is_text
 from ctr_trainer.features.columns import Label, SparseFeature
 from ctr_trainer.features.hashing import keys
 
@@ -132,21 +133,22 @@ def _of_some(values: pa.DictionaryArray, kind: pa.DataType) -> pa.Array:
     return pa.array([cast(value) for value in values.dictionary], kind).take(values.indices)
 
 
-def encode_list(values: pa.Array, feature: SparseFeature) -> Encoded:
+def encode_list(values: pa.Array, feature: SparseFeature, null_values: Sequence[str] = ()) -> Encoded:
     """Encodes each row's values as list<int64> keys, and their weights if the feature has weights.
 
     A text is split at the separators, a list is used unchanged, and any other value becomes a list of one value. Empty
-    values are dropped: "A||B" has two values, "" has none. A list without values gets the key of "" if
-    `feature.missing_has_row`. A row is bad if one of its values is not UTF-8, or a weight is not a finite number.
+    values are dropped, and one of `null_values` without other values: "A||B" has two values, "" has none. A list
+    without values gets the key of "" if `feature.missing_has_row`. A row is bad if one of its values is not UTF-8, or a
+    weight is not a finite number.
     """
     if is_list(values.type):
         flat, owner = bytes_of(pc.list_flatten(values)), pc.list_parent_indices(values).to_numpy()
-        return _encode(flat, owner, len(values), feature)
+        return _encode(flat, owner, len(values), feature, null_values)
     # Each distinct text is split once. An additional empty text at the end represents missing values.
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     lists = split(bytes_of(values.dictionary), feature)
     flat, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
-    encoded = _encode(flat, owner, len(lists) + 1, feature)
+    encoded = _encode(flat, owner, len(lists) + 1, feature, null_values)
     where = values.indices.fill_null(len(lists))
     return dataclasses.replace(
         encoded,
@@ -167,16 +169,22 @@ def split(texts: pa.Array, feature: SparseFeature) -> pa.ListArray:
     return pa.ListArray.from_arrays(lists.offsets, values)
 
 
-def _encode(flat: pa.Array, owner: np.ndarray, count: int, feature: SparseFeature) -> Encoded:
+def _encode(
+    flat: pa.Array, owner: np.ndarray, count: int, feature: SparseFeature, null_values: Sequence[str]
+) -> Encoded:
     """Encodes `count` lists. `flat` has the values of all lists as bytes, and `owner` their list numbers, ascending."""
     weights = bad = None
+    if any(null_values):
+        texts = np.bincount(owner[_is_filled(flat)], minlength=count)
+        taken = ~(is_null(flat, null_values) & (texts[owner] == 1))
+        flat, owner = flat.filter(pa.array(taken)), owner[taken]
     if feature.weight_separator is not None:
         flat, weights, wrong = _weights(flat, feature.weight_separator)
         if wrong is not None:
             bad = np.bincount(owner[wrong], minlength=count) > 0
     if (wrong := not_utf8(flat)) is not None:
         bad = (np.bincount(owner[wrong], minlength=count) > 0) | (False if bad is None else bad)
-    kept = np.flatnonzero(pc.binary_length(flat).fill_null(0).to_numpy(zero_copy_only=False) > 0)
+    kept = np.flatnonzero(_is_filled(flat))
     lengths, looked_at = np.bincount(owner[kept], minlength=count), flat.slice(0, _LOOKED_AT)
     first_odd = pc.index(pc.match_substring_regex(looked_at, _ODD), True).as_py()
     kept = _within_length(kept, owner, feature)
@@ -198,6 +206,10 @@ def _encode(flat: pa.Array, owner: np.ndarray, count: int, feature: SparseFeatur
         lengths=lengths,
         odd=None if first_odd < 0 else shown(looked_at[first_odd]),
     )
+
+
+def _is_filled(texts: pa.Array) -> np.ndarray:
+    return pc.binary_length(texts).fill_null(0).to_numpy(zero_copy_only=False) > 0
 
 
 def _within_length(kept: np.ndarray, owner: np.ndarray, feature: SparseFeature) -> np.ndarray:

@@ -5,7 +5,7 @@ that is needed as both a number and a category is converted to a number. docs/in
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -125,7 +125,7 @@ def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str
     kind, bad, expected = values.type, None, ""
     if pa.types.is_dictionary(kind):
         if use.keys_only and (is_text(kind.value_type) or pa.types.is_integer(kind.value_type)):
-            if use.null_values and _is_null(values.dictionary, use).any():
+            if use.null_values and is_null(values.dictionary, use.null_values).any():
                 values = _without_nulls(values.dictionary_decode(), use).dictionary_encode()
             return values, None, ""  # Keep the dictionary, so that each distinct value is hashed once.
         values = values.cast(kind.value_type)
@@ -133,10 +133,7 @@ def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str
         lists = values.cast(pa.list_(values.type.value_type))
         if use.several:
             splits, flat = _flat(lists)
-            flat = _category(flat)
-            if use.null_values:
-                splits, flat = _lists_without_nulls(splits, flat, use)
-            return pa.ListArray.from_arrays(pa.array(splits), flat), None, ""
+            return pa.ListArray.from_arrays(pa.array(splits), _category(flat)), None, ""
         values, bad = only(lists)
         expected = f"one value for {use.why}; lists are for features with a combiner"
     return _without_nulls(_number(values) if use.number else _category(values), use), bad, expected
@@ -145,19 +142,12 @@ def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str
 def _without_nulls(values: pa.Array, use: Use) -> pa.Array:
     if not use.null_values or not (use.has_keys or is_text(values.type)):
         return values
-    return pc.if_else(pa.array(_is_null(values, use)), pa.scalar(None, values.type), values)
+    return pc.if_else(pa.array(is_null(values, use.null_values)), pa.scalar(None, values.type), values)
 
 
-def _lists_without_nulls(splits: np.ndarray, flat: pa.Array, use: Use) -> tuple[np.ndarray, pa.Array]:
-    """Leaves out each of `null_values` that is the only text of its list."""
-    is_text = pc.not_equal(bytes_of(flat), b"").fill_null(False).to_numpy(zero_copy_only=False)
-    texts = np.diff(np.concatenate([[0], np.cumsum(is_text)])[splits])
-    kept = ~(_is_null(flat, use) & np.repeat(texts == 1, np.diff(splits)))
-    return np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)[splits], flat.filter(pa.array(kept))
-
-
-def _is_null(values: pa.Array, use: Use) -> np.ndarray:
-    nulls = pa.array([text.encode() for text in use.null_values])
+def is_null(values: pa.Array, null_values: Iterable[str]) -> np.ndarray:
+    """Returns bool[n], whether the text of each value is one of `null_values`."""
+    nulls = pa.array([text.encode() for text in null_values], pa.binary())
     return pc.is_in(bytes_of(values), nulls).to_numpy(zero_copy_only=False)
 
 

@@ -77,6 +77,21 @@ def test_weights_stand_behind_the_last_separator_and_are_1_without():
     assert table["weights:f"].to_pylist() == [[0.5, 2], [3, 1], [], []]
 
 
+@pytest.mark.parametrize(
+    ("form", "texts"),
+    [
+        ({"brackets": True}, ["['?']", "['?', 'a']", "['', '?']", "[]"]),
+        ({"weight_separator": ":"}, ["?|", "?|a:2", "|?", "||"]),
+        ({}, [["?"], ["?", "a"], [None, "?", ""], []]),
+    ],
+    ids=["brackets", "weights", "lists"],
+)
+def test_a_null_value_that_is_the_only_value_of_a_list_is_none(form, texts):
+    feature = {"name": "f", "dim": 2, "combiner": "sum", **form}
+    found = _encoded({**BASE, "csv": {"null_values": ["", "?"]}, "sparse": [feature]}, {"f": texts}, BadRows())
+    assert found["f"].to_pylist() == [[], hashed("?", "a"), [], []]
+
+
 @pytest.mark.parametrize("value", ["a:1|b:x", "a:", "a:inf", "a:nan"])
 def test_a_bad_weight_is_a_bad_row_that_is_named(value):
     feature = {"combiner": "sum", "weight_separator": ":"}
