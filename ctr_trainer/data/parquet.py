@@ -170,6 +170,8 @@ def _statistics(
     )
     statistics = Statistics(part)
     with contextlib.closing(ForeignParquet(layout, part, {})) as data:
+        uses = typed.uses(spec)  # With keys of the same column, numbers may be null values.
+        data._wanted = {name: uses[name] for name in data._wanted}
         groups = range(len(data.group_rows))
         for group in _bar(groups, f"{what} of {data.name}", " row groups", advanced):
             statistics.add(data.read(group))

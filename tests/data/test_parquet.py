@@ -269,6 +269,15 @@ def test_only_the_features_that_need_statistics_are_passed_over():
     assert fit_statistics({}, type(SPEC).from_dict(no_need)) == {}
 
 
+def test_statistics_of_numbers_leave_out_the_null_values_that_keys_do(tmp_path):
+    pq.write_table(pa.table({"y": [0, 1, 0], "x": [-1, 1, 3]}), tmp_path / "a.parquet")
+    features = {"dense": [{"name": "x", "transform": "standardize"}], "sparse": [{"name": "c", "column": "x"}]}
+    of_both = spec(csv={"null_values": ["", "-1"]}, **features)
+    run(tmp_path / "a.parquet", tmp_path / "out", of_both)
+    fitted = fit_statistics(scan(tmp_path / "a.parquet", of_both), of_both)
+    assert fitted["x"]["mean"] == open_dataset(tmp_path / "out").statistics["x"]["mean"] == 2
+
+
 def test_pieces_and_quantiles_are_fitted_before_the_first_batch(tmp_path):
     table = foreign.one_day(40)
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=16)
