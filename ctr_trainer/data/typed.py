@@ -1,7 +1,8 @@
 """Converts the typed columns of Parquet and TFRecords to the text or numbers that the encoder reads.
 
 Dense and bucketised features, the weight, the time of a split, and labels without `positive` need numbers. A column
-that is needed as both a number and a category is converted to a number. docs/inputs.md lists the conversions by type.
+that is needed as both a number and a category is converted to a number, except dates with a derived feature, which stay
+text. docs/inputs.md lists the conversions by type.
 """
 
 import dataclasses
@@ -27,6 +28,7 @@ class Use:
 
     `several` is whether a row may have several values, `keys_only` whether the column is used only for keys. Texts in
     `null_values` are missing, and numbers whose text is, if the column `has_keys`: an export then reads it as text.
+    Dates that a feature is `derived` from stay text: seconds before 1973 would be read as another time, or as none.
     """
 
     why: str
@@ -34,6 +36,7 @@ class Use:
     several: bool
     keys_only: bool
     has_keys: bool = False
+    derived: bool = False
     null_values: tuple[str, ...] = ()
 
 
@@ -62,6 +65,7 @@ def uses(spec: FeatureSpec | None, time: str | None = None) -> dict[str, Use]:
         name: Use(
             *(reason, name in numbers, name in several, name not in numbers | others),
             has_keys=name in keys,
+            derived=name in derived,
             null_values=() if name in only_ids else nulls if name in numbers else of_keys,
         )
         for name, reason in why.items()
@@ -136,7 +140,9 @@ def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str
             return pa.ListArray.from_arrays(pa.array(splits), _category(flat)), None, ""
         values, bad = only(lists)
         expected = f"one value for {use.why}; lists are for features with a combiner"
-    return _without_nulls(_number(values) if use.number else _category(values), use), bad, expected
+    is_date = pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)
+    is_number = use.number and not (use.derived and is_date)
+    return _without_nulls(_number(values) if is_number else _category(values), use), bad, expected
 
 
 def _without_nulls(values: pa.Array, use: Use) -> pa.Array:

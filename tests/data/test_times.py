@@ -13,6 +13,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
+from tests.data.make import read
 from tests.data.test_infer import write_csv
 
 START = datetime.datetime(2024, 2, 27, 22, tzinfo=datetime.timezone.utc)
@@ -73,6 +74,19 @@ def test_timestamps_of_parquet_are_split_by_and_derived_from(tmp_path):
     rows, found = _read(tmp_path / "out" / "train")
     assert rows == [4, 3, 2, 1, 0]
     assert [key for key, _ in found] == keys("hour", pa.array([TIMES[row].hour for row in rows])).tolist()
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.date64(), pa.timestamp("ns"), pa.timestamp("us", "UTC")], ids=str)
+def test_dates_of_parquet_before_1973_are_both_derived_from_and_numbers(tmp_path, kind):
+    days = pa.array([datetime.date(1970, 2, 28), None, datetime.date(1955, 3, 2)]).cast(kind)
+    pq.write_table(pa.table({"y": [0, 1, 0], "at": days}), tmp_path / "a.parquet")
+    day = {"name": "day", "column": "at", "dim": 2, "derive": "weekday"}
+    features = {"dense": [{"name": "age", "column": "at"}], "sparse": [day]}
+    spec = FeatureSpec.from_dict({"name": "old", "label": {"column": "y"}, **features})
+    convert("parquet", tmp_path / "a.parquet", tmp_path / "out", spec, progress=False)
+    found = read(tmp_path / "out")
+    assert found["day"].to_pylist() == keys("day", pa.array(["5", None, "2"])).tolist()
+    np.testing.assert_array_equal(found["age"], np.float32([5_011_200, np.nan, -468_201_600]))
 
 
 @pytest.mark.parametrize(
