@@ -47,15 +47,20 @@ def list_files(source: Input) -> list[SourceFile]:
     """Lists the files of a source. Files of a directory or pattern are sorted by name.
 
     A source is a file; a directory, for all files below it, except files and directories whose names begin with `_` or
-    `.`; a pattern of files or directories; or a list of them. Each is a path or a URL. Raises UserError without a file.
+    `.`; a pattern of files or directories; or a list of them. Each is a path or a URL. Raises UserError without a file,
+    or if a file is there twice.
     """
-    found = []
+    found, taken = [], set[str]()
     for name in named(source):
         path = path_of(name)
         below = [file for match in ([path] if path.exists() else path.matches()) for file in _below(match)]
         if not below:
             what = "the directory has no file" if path.is_dir() else "no such file or directory, and none matches it"
             raise UserError(f"input {name}: {what}; expected a file, a directory or a pattern")
+        for file in below:
+            if file.path in taken:
+                raise UserError(f"input {file.path}: it is there twice, by overlapping paths or patterns; list it once")
+            taken.add(file.path)
         found += below
     if not found:
         raise UserError("no input: give a file, a directory, or a pattern such as 'day_*.parquet'")

@@ -178,6 +178,13 @@ def test_several_files_and_gzip_are_read_in_order(tmp_path):
         run("criteo", str(tmp_path / "nothing*"), tmp_path / "none", criteo())
 
 
+def test_a_file_that_is_there_twice_is_refused(tmp_path):
+    for day in (1, 10):
+        write(tmp_path / f"day_{day}.csv", "row,y,x,w,c,tags\n0,0,0,1,a,\n")
+    with pytest.raises(UserError, match="input .*day_10.csv: it is there twice.*overlapping.*list it once"):
+        run("csv", [tmp_path / "day_1*", tmp_path / "day_10.csv"], tmp_path / "out", SPEC)
+
+
 def test_a_split_by_time_sorts_and_cuts(tmp_path):
     times = [5, 1, 4, 1, 3, 9, 2, 8, 7, 6]
     source = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "".join(f"{i},1,{t},1,a,\n" for i, t in enumerate(times)))
