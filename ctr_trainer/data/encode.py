@@ -36,7 +36,7 @@ class Encoder:
     - per bucketised feature, the float32 number, because its boundaries may be unknown; NaN for a missing value;
     - if the spec is labelled, `label`, float32, 0 or 1; with several labels `label:<name>` per label;
     - if the spec has a weight, `weight`, float32;
-    - per id column, `id:<column>`, with the values of the source.
+    - per id column, `id:<column>`, with the values of the source, integers as int64 if these have all of their type.
 
     Sparse features of all kinds are in the order of the spec. The column `time` of a split is stored as float64 in the
     column `TIME`. Without `labels_needed`, a row without a valid label is not bad, and its label is NaN.
@@ -147,5 +147,8 @@ def _has_dates(values: pa.Array) -> bool:
 
 
 def _id(values: pa.Array) -> Encoded:
-    column, bad = encoders.text(values) if is_text(values.type) else (values, None)
-    return Encoded(column, bad, "UTF-8 text")
+    if is_text(values.type):
+        return Encoded(*encoders.text(values), "UTF-8 text")
+    # Files may have integers of different sizes, but predictions have one type.
+    is_small = pa.types.is_integer(values.type) and not pa.types.is_uint64(values.type)
+    return Encoded(values.cast(pa.int64()) if is_small else values)

@@ -13,6 +13,7 @@ from ctr_trainer.data.conversion import leakage
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.conversion.converted_cache import converted
 from ctr_trainer.data.conversion.infer import infer
+from ctr_trainer.data.parquet import ForeignParquet, scan
 from ctr_trainer.data.source import ConvertedData
 from ctr_trainer.features.spec import FeatureSpec
 from tests.data.test_infer import write_csv
@@ -120,6 +121,18 @@ def test_training_on_parquet_names_a_column_that_gives_the_label_away(tmp_path, 
     assert cli.main(["train", *flags]) == 0
     (said,) = warnings(caplog)
     assert "column 'bought'" in said and "a.parquet" in said
+
+
+def test_ids_whose_type_differs_by_file_hide_no_leak(tmp_path, caplog):
+    table = pa.table({"click": COLUMNS["click"], "bought": LEAKS["bought"][0]})
+    for number, kind in enumerate((pa.int64(), pa.string())):
+        ids = pa.array(range(ROWS)).cast(kind)
+        pq.write_table(table.append_column("row", ids), tmp_path / f"{number}.parquet")
+    sparse = [{"name": "bought", "dim": 4}]
+    spec = FeatureSpec.from_dict(SPEC | {"dense": [], "sparse": sparse, "ids": ["row"]})
+    leakage.warn_of_leaks(ForeignParquet(scan(tmp_path, spec), spec, {}))
+    (said,) = warnings(caplog)
+    assert "column 'bought'" in said
 
 
 def test_rare_positives_make_no_column_suspicious(tmp_path, caplog):

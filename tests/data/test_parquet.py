@@ -135,6 +135,35 @@ def test_ids_of_which_some_are_missing_stay_whole_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([pa.array([1, 2], pa.int32()), pa.array([2**40, 4])], [1, 2, 2**40, 4]),
+        ([pa.nulls(2), pa.array(["007", "008"])], [None, None, "007", "008"]),
+        ([pa.array([1, 2]), pa.array(["007", "008"])], None),
+        ([pa.array([1, 2]), pa.array([3.0, None])], None),
+    ],
+    ids=["whole numbers", "nulls and texts", "numbers and texts", "whole numbers and others"],
+)
+@pytest.mark.parametrize("rows_per_group", [2, 3, 50_000])
+@pytest.mark.parametrize("split", [None, "random:0.5,0.5"])
+def test_ids_whose_type_differs_by_file_keep_their_values(tmp_path, ids, expected, rows_per_group, split):
+    for number, column in enumerate(ids):
+        table = {"y": [0] * len(column), "user": column, "x": [1.0] * len(column)}
+        pq.write_table(pa.table(table), tmp_path / f"{number}.parquet")
+    one = spec(dense=[{"name": "x"}], ids=["user"])
+    options = {"rows_per_group": rows_per_group, "split": split}
+    if expected is None:
+        with pytest.raises(UserError, match="id:user.*incompatible types.*write the column with one type in all files"):
+            run(str(tmp_path / "*.parquet"), tmp_path / "out", one, **options)
+        return
+    summary = run(str(tmp_path / "*.parquet"), tmp_path / "out", one, **options)
+    found = []
+    for part in summary["parts"]:
+        found += read(tmp_path / "out" / part.replace("all", ""))["id:user"].to_pylist()
+    assert found == expected if split is None else sorted(map(str, found)) == sorted(map(str, expected))
+
+
+@pytest.mark.parametrize(
     "column",
     [
         pa.array(["a", None], pa.string()),

@@ -32,8 +32,9 @@ def warn_of_leaks(data: Source) -> None:
         if not spec.labelled or not rows:
             return
         wanted = min(groups, -(-_ROWS * groups // rows))
-        table = pa.concat_tables(data.read(number * groups // wanted) for number in range(wanted))
-    features: tuple[DenseFeature | SparseFeature, ...] = (*spec.dense, *spec.sparse)
+        features: tuple[DenseFeature | SparseFeature, ...] = (*spec.dense, *spec.sparse)
+        names = [*label_columns(spec), *(feature.name for feature in features)]  # The types of ids may differ.
+        table = pa.concat_tables(data.read(number * groups // wanted).select(names) for number in range(wanted))
     for column, label in label_columns(spec).items():
         labels = table[column].to_numpy() > 0.5
         of = f" for the label {label.name!r}" if spec.other_labels else ""

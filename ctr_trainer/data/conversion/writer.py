@@ -87,13 +87,17 @@ class DatasetWriter(Written):
 
     def _flush(self, at_least: int) -> None:
         """Writes row groups while at least `at_least` rows are pending."""
-        table = pa.concat_tables(self._pending)
+        try:
+            table = pa.concat_tables(self._pending, promote_options="default")
+        except pa.ArrowTypeError as error:
+            raise UserError(f"{self.path}: {error}; write the column with one type in all files") from error
         start = 0
         while len(table) - start >= at_least:
             group = table.slice(start, min(self._rows_per_group, self._rows_per_file - self._rows_in_file()))
             self._write_group(group)
             start += len(group)
-        self._pending = [table.slice(start)] if start < len(table) else []
+        # A table without rows still has the types, with which those of later ids are compared.
+        self._pending = [table.slice(start) if start < len(table) else table.schema.empty_table()]
         self._pending_rows = len(table) - start
 
     def _rows_in_file(self) -> int:
