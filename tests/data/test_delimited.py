@@ -159,7 +159,7 @@ def test_a_compressed_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp
             "line 1, .*if line 1 is a header, set `header =",
         ),
         ("1,2,a\n0,3,b\n", dict(columns=["y", "x", "c"]), "line 1: this line is a row.*Set `header = false`"),
-        ("x,y,c\n1,1,a\n", dict(columns=["y", "x", "c"]), "a.csv, line 1: .*'x', 'y', 'c', in another order"),
+        ("x,y,c\n1,1,a\n", dict(columns=["y", "x", "c"]), "a.csv, line 1: .*in another order: 'x', 'y', 'c'"),
         ("1,2,a\n0,3,b\n", {}, "no column 'y'.*if its first line is a row, set `header = false` and `columns`"),
         ("y\tx\tc\n1\t2\ta\n", {}, r"no column 'y'.*`delimiter` in \[csv\] is ','; '\\t' would make 3 columns"),
         ("1;2;a\n", dict(header=False, columns=["y", "x", "c"]), r"a row of 3 fields \(it has 1\).*';' would make 3"),

@@ -13,7 +13,7 @@ from ctr_trainer.data.conversion.text_blocks import text_blocks
 from ctr_trainer.data.encoders import invalid_byte, numbers
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import CsvFormat
-from ctr_trainer.system.messages.errors import UserError, cut
+from ctr_trainer.system.messages.errors import UserError, cut, listed
 
 _DELIMITERS = ",\t;|\x01"
 _SAY_HEADER = "set `header = true` in [csv] of a feature spec for format csv"
@@ -33,10 +33,16 @@ def names_of(file: str, line: bytes, form: CsvFormat, wanted: dict[str, Use]) ->
         raise UserError(f"{where}: cannot be read as the header{invalid}")
     names = tuple(form.columns) or _header(fields, form, where)
     hint = _delimiter_hint(line.decode(errors="replace"), form, fields, names)
+    found = [field.strip() for field in fields]
     if not form.header:
-        if [field.strip() for field in fields] == list(names):
+        if found == list(names):
             raise UserError(f"{where}: this line names the columns, so it is a header: {_SAY_HEADER}")
         hint += f"; if line 1 is a header, {_SAY_HEADER}"
+    elif form.columns and sorted(found) == sorted(names) and found != list(names):
+        raise UserError(
+            f"{where}: the header has the names of `columns` in [csv] in another order: {listed(map(repr, found))}. "
+            "Leave `columns` out, or write the file in their order"
+        )
     elif form.columns and _is_row(fields, form, wanted):
         raise UserError(
             f"{where}: this line is a row, but `header = true` in [csv] makes it a header: "
