@@ -241,7 +241,8 @@ def test_a_number_that_counts_the_rows_is_an_id_even_if_it_tells_something(tmp_p
     assert "and the rows are in its order" in (tmp_path / "s.toml").read_text()
 
 
-def test_a_number_is_a_category_and_an_amount_if_each_adds_to_the_other(tmp_path):
+def amounts_and_categories():
+    """A column `x` that is measured as a category and as an amount, each of which adds to the other."""
     rng = np.random.default_rng(0)
     numbers = rng.integers(0, 200, 20_000)
     logits = 0.02 * (numbers - 100) + 1.2 * rng.normal(size=200)[numbers]
@@ -249,7 +250,11 @@ def test_a_number_is_a_category_and_an_amount_if_each_adds_to_the_other(tmp_path
     # Rare numbers, for which the neighbours say more than the few rows of their own.
     columns["x"][:2000] = rare = rng.integers(200, 100_000, 2000)
     columns["click"][:2000] = rng.random(2000) < np.where(rare < 50_000, 0.1, 0.9)
-    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml")
+    return columns
+
+
+def test_a_number_is_a_category_and_an_amount_if_each_adds_to_the_other(tmp_path):
+    spec = infer(write_csv(tmp_path / "a.csv", amounts_and_categories()), tmp_path / "s.toml")
     assert [f.name for f in spec.dense] == ["x"]
     assert [(f.name, f.column, f.is_bucketised) for f in spec.sparse] == [("x_category", "x", False)]
 
@@ -374,6 +379,13 @@ def test_a_list_of_another_columns_values_is_proposed_as_its_history(tmp_path, w
     assert "models that read histories" in comment_of((tmp_path / "s.toml").read_text(), "watched")
     lists = convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)["lists"]
     assert lists["watched"] == pytest.approx({"mean": 4, "largest": 8, "empty": 1 / 9, "cut": 0}, abs=0.5)
+
+
+def test_a_history_shares_the_rows_of_a_column_that_is_both_category_and_amount(tmp_path):
+    columns = amounts_and_categories()
+    columns["x_history"] = ["|".join(map(str, columns["x"][i : i + 3])) for i in range(20_000)]
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml")
+    assert {f.slot for f in spec.sparse} == {"x_category"} and [f.column for f in spec.sequences] == ["x_history"]
 
 
 def test_a_logarithm_is_taken_where_it_leaves_values_apart(tmp_path):

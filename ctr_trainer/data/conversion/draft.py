@@ -40,7 +40,8 @@ class Draft:
     `ids` and `left_out` have the reasons of columns, and `weak` columns have no influence of their own on the label.
     `features` are the lines of the features by section. `_amounts` are columns of at least five numbers, and the
     options for their missing values, and `_gains` are the sums of the gains of single amounts (`dense`) and categories
-    (`sparse`). `_codes` are the numbers of the values of single-valued columns, also of those in `_categories`.
+    (`sparse`). `_codes` are the numbers of the values of single-valued columns, also of those in `_categories`, the
+    features by column.
     """
 
     def __init__(self, columns: Collection[Column], labels: Labels, count: int) -> None:
@@ -48,7 +49,7 @@ class Draft:
         self.ids, self.left_out, self.weak = dict[str, str](), dict[str, str](), list[str]()
         self.features: dict[str, list[str]] = {"dense": [], "sparse": [], "cross": []}
         self._amounts: list[tuple[Column, dict[str, Any]]] = []
-        self._codes, self._categories = dict[str, Codes](), list[str]()
+        self._codes, self._categories = dict[str, Codes](), dict[str, str]()
         singles, lists = [], []
         for c in columns:
             if why := _unusable(c, labels):
@@ -66,7 +67,7 @@ class Draft:
         for c, default in self._amounts if share >= _LEAD and has_few_keys else ():
             why = f"the same numbers in pieces, because amounts have {share:.0%} of the gain of all columns"
             self._add("dense", c, why, "pieces", transform="piecewise_linear", pieces=_quantiles(c), **default)
-        for pair, before, after in crosses(labels, self._codes, self._categories, count) if count else ():
+        for pair, before, after in crosses(labels, self._codes, self._categories.values(), count) if count else ():
             why = f"held-out log loss {after:.4f}, {before:.4f} with the single columns and the crosses above only"
             name = "_x_".join(pair)
             named = {"name": self._unused(name)} if name in self._taken else {}
@@ -140,7 +141,7 @@ class Draft:
             return False
         name = self._add("sparse", c, why, "category" if measured.is_amount else "")
         self._codes[name] = c.codes
-        self._categories.append(name)
+        self._categories[c.name] = name
         return True
 
     def _place_amount(self, c: Column, why: str, has_levels: bool) -> None:
@@ -174,7 +175,8 @@ class Draft:
         if single is None:
             self._add("sparse", c, why, combiner="mean", **options)
             return
-        options = {"slot": _name_of(single), "max_length": min(int(lengths.max()), _MOST_LENGTH), **options}
+        slot = self._categories[single.name]
+        options = {"slot": slot, "max_length": min(int(lengths.max()), _MOST_LENGTH), **options}
         why += f"; {share:.0%} of them occur in {single.name!r}, so both share rows; a sequence, the oldest value first"
         why += ", for models that read histories (din, dien, bst, onetrans, sdim)"
         self._add("sparse", c, why, combiner="none", **options)
