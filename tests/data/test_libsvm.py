@@ -97,6 +97,15 @@ def test_fields_become_features_of_their_own_by_an_inferred_spec(tmp_path):
     assert batch.bags["field2"].splits.tolist()[:4] == [0, 0, 0, 1]
 
 
+@pytest.mark.parametrize(("format", "text"), [("libsvm", "1 3:1 17:0.5\n"), ("libffm", "1 0:3:1 0:17:0.5\n")])
+def test_a_feature_without_weights_has_the_indices_alone(tmp_path, format, text):
+    (tmp_path / "a.txt").write_text(text)
+    feature = {"name": "features" if format == "libsvm" else "field0", "slot": "f", "dim": 2, "combiner": "sum"}
+    spec = FeatureSpec.from_dict({"name": "s", "label": {"column": "label"}, "sparse": [feature]})
+    convert(format, tmp_path / "a.txt", tmp_path / "out", spec, progress=False)
+    assert read(tmp_path / "out")[feature["name"]].to_pylist() == [_hashed("f", "3", "17")]
+
+
 def test_minus_one_is_negative_in_an_inferred_spec(tmp_path):
     (tmp_path / "a.txt").write_text("-1 3:1\n+1 4:1 5:1\n")
     spec = infer(tmp_path / "a.txt", tmp_path / "s.toml", format="libsvm")

@@ -6,7 +6,7 @@ libffm:                              label field:index:value field:index:value .
 
 import functools
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,11 @@ QUERY_TOKEN = rf"qid:{_INDEX}"
 def read(
     files: Iterable[SourceFile], spec: FeatureSpec | None, time: str | None, pattern: str = WEIGHTED
 ) -> Iterator[Block]:
-    """Yields blocks with `label`, `qid` and, for the pattern WEIGHTED, `features`, lists of `index:value`.
+    """Yields blocks with `label`, `qid` and, for the pattern WEIGHTED, `features`.
 
-    With OF_FIELD, they have a column such as `field3` for each field that the spec needs: lists of `index:value`, or of
-    `index` if the feature has no weights. If the spec is unlabelled, lines may lack the label. Without a spec, blocks
-    have the label and all features or fields, with weights.
+    With OF_FIELD, they have a column such as `field3` for each field that the spec needs. Both are lists of
+    `index:value`, or of `index` if the feature has no weights. If the spec is unlabelled, lines may lack the label.
+    Without a spec, blocks have the label and all features or fields, with weights.
     """
     for file in files:
         first = 1
@@ -51,8 +51,11 @@ def _chunk(
         found = _columns(lines, pattern)
         del found[QUERY]
     else:
+        found = _columns(lines, pattern, [name for name in wanted if name.startswith(FIELD)])
         weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
-        found = _columns(lines, pattern, [name for name in wanted if name.startswith(FIELD)], weighted)
+        for name in found.keys() - {LABEL, QUERY} - weighted:
+            indices = pc.replace_substring_regex(found[name].values, ":[^:]*$", "")
+            found[name] = pa.ListArray.from_arrays(found[name].offsets, indices)
         typed.check(wanted, list(found), file, spec)
     return typed.as_chunk(pa.table({name: found[name] for name in wanted or found}), wanted, file, numbers, bad_rows)
 
@@ -72,10 +75,8 @@ def _good_lines(
     return lines.filter(pa.array(filled & good)), numbers[filled & good]
 
 
-def _columns(
-    lines: pa.Array, pattern: str, fields: Sequence[str] | None = None, weighted: Container[str] | None = None
-) -> dict[str, pa.Array]:
-    """Returns the label, the query and lists of good lines: of `fields`, with values in those `weighted`, or of all."""
+def _columns(lines: pa.Array, pattern: str, fields: Sequence[str] | None = None) -> dict[str, pa.Array]:
+    """Returns the label, the query and lists of `index:value` of good lines: of `fields`, or of all."""
     rows, texts = len(lines), pc.replace_substring_regex(lines, r"#.*$", "").cast(pa.string())
     lists = pc.ascii_split_whitespace(pc.ascii_trim_whitespace(texts))
     tokens, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
@@ -96,10 +97,7 @@ def _columns(
         fields = [f"{FIELD}{field}" for field in sorted(of_token.unique().to_pylist(), key=int)]
     for name in fields:
         of = pc.equal(of_token, name.removeprefix(FIELD))
-        held = values.filter(of)
-        if weighted is not None and name not in weighted:
-            held = pc.replace_substring_regex(held, ":[^:]*$", "")
-        columns[name] = _lists(held, owner[of.to_numpy(zero_copy_only=False)], rows)
+        columns[name] = _lists(values.filter(of), owner[of.to_numpy(zero_copy_only=False)], rows)
     return columns
 
 
