@@ -8,10 +8,13 @@ import time
 import pytest
 
 from ctr_trainer.live.stream.coordinator import Coordinator
+from ctr_trainer.live.stream.figures import Figures
 from ctr_trainer.live.stream.opening import dead_letters, opener
 from ctr_trainer.live.stream.plan import StreamPosition
+from ctr_trainer.live.stream.planner import Planner
 from ctr_trainer.live.stream.source import StreamAddress, Unavailable
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
+from ctr_trainer.system.messages.errors import UserError
 from tests.stream import brokers
 from tests.stream.test_reader import Workers, records, spec  # noqa: F401, a fixture
 
@@ -113,17 +116,36 @@ def test_columns_of_entries_that_are_not_utf_8_are_bad_records(server, spec):  #
     assert workers.trained == [2] and workers.position.bad_rows == 1
 
 
-def test_entries_that_were_trimmed_before_they_were_trained_end_the_training(server, spec):  # noqa: F811
+@pytest.mark.parametrize("kept", [5, 0])
+def test_entries_that_were_trimmed_before_they_were_trained_end_the_training(server, spec, kept):  # noqa: F811
     client, address = server
-    add(client, "short", records(0, 40))
-    url = f"redis://{address}/short"
-    first = Workers(url, spec, batches=2).finish()
-    client.xtrim("short", maxlen=5, approximate=False)
+    key = f"short-{kept}"
+    add(client, key, records(0, 40))
+    url = f"redis://{address}/{key}"
+    first, whole = Workers(url, spec, batches=2).finish(), Workers(url, spec).finish()
+    client.xtrim(key, maxlen=kept, approximate=False)
     (error,) = Workers(url, spec, position=first.position).finish().errors
-    assert "records are lost" in error and "redis stream short, partition 0" in error
+    assert "records are lost" in error and f"redis stream {key}, partition 0" in error
+    assert not Workers(url, spec, position=whole.position).finish().errors
     anew = StreamPosition.from_dict(first.position.to_dict())
     anew = Workers(url, spec, config=StreamConfig(start="1970-01-01", until="latest"), position=anew).finish()
-    assert anew.trained == list(range(35, 40))
+    assert anew.trained == list(range(40 - kept, 40))
+
+
+@pytest.mark.parametrize("until", ["", "latest"])
+def test_entries_trimmed_between_two_windows_end_the_training(server, until):
+    client, address = server
+    key = f"burst-{until}"
+    add(client, key, records(0, 40))
+    connect = opener(StreamAddress.parse(f"redis://{address}/{key}"), "", RedisFiles(), "")
+    with contextlib.closing(connect()) as source:
+        planner = Planner(source, StreamConfig(until=until), 1, 2, Figures(), time.sleep, connect)
+        planner.begin(None)
+        assert planner.next({}, 1.0).messages == 16
+        add(client, key, records(40, 100))
+        client.xtrim(key, maxlen=20, approximate=False)
+        with pytest.raises(UserError, match="records are lost"):
+            planner.next({}, 1.0)
 
 
 def test_entries_trimmed_after_they_were_planned_end_the_training(server, spec, monkeypatch):  # noqa: F811

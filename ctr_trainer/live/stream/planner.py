@@ -118,13 +118,16 @@ class Planner:
         self._waiting_since = (self._waiting_since or now) if there else None  # Records may be removed meanwhile.
         has_waited = self.until_next(1.0) == 0.0
         is_last = self._stops is not None
+        window = None
         if there >= step or (there and (has_waited or is_last)):
             total = there // step * step or there
             window = self._patiently(functools.partial(self._window, ends, counts, total))
-            self._next, self._waiting_since = dict(window.next), None
-            return window
         self.is_over = is_last and not there
-        return None
+        if (window or self.is_over) and not self._source.has_gaps:  # Otherwise, reading a removed offset is an error.
+            self._refuse_lost({p: at for p, at in self._next.items() if at < ends[p]})
+        if window:
+            self._next, self._waiting_since = dict(window.next), None
+        return window
 
     def until_next(self, most: float) -> float:
         """Returns the seconds until the records that are there may become a window, at most `most`."""

@@ -80,15 +80,15 @@ class RedisSource:
         return {p: _offset(found[p][0][0]) + 1 if found[p] else 0 for p in partitions}
 
     def lost(self, places: dict[int, int]) -> dict[int, str]:
-        first, last = self.earliest(list(places)), self.latest(list(places))
         texts = {}
-        for partition, at in places.items():
-            if at > max(last[partition], 0) and last[partition]:
-                texts[partition] = cut_text(self, partition, at, last[partition])
+        for partition, info in self._of_each(list(places), self._client.xinfo_stream).items():
+            at, end = places[partition], _offset(info["last-generated-id"]) + 1  # It outlives its entry.
+            first = _offset(info["first-entry"][0]) if info["first-entry"] else end
+            if at > end:
+                texts[partition] = cut_text(self, partition, at, end)
             # If the last read entry still exists, no later entry was removed.
-            elif 0 < at < first[partition] and not self.count(partition, at - 1, at, 1):
-                lost = "an unknown number of"
-                texts[partition] = lost_text(self, partition, at, first[partition], lost)
+            elif 0 < at < first and not self.count(partition, at - 1, at, 1):
+                texts[partition] = lost_text(self, partition, at, first, "an unknown number of")
         return texts
 
     def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
