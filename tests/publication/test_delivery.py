@@ -4,6 +4,7 @@ import errno
 import functools
 import os
 import re
+import shutil
 import threading
 import time
 
@@ -157,6 +158,29 @@ def test_a_publisher_that_comes_back_after_another_asks_for_a_base(tmp_path, tar
     said = read_status(tmp_path / "first")
     assert (said.generation, said.needs_base) == (1, True)
     assert_there(tmp_path / "target", second, generation=2)
+
+
+def test_a_target_that_lost_its_files_asks_for_a_base(tmp_path, target):
+    spool, generation = tmp_path / "spool", tmp_path / "target" / "generation-0000000001"
+    published = Published(spool)
+    published.epoch([1])
+    deliver_all(spool, target)
+    (generation / "base-0000000000.json").unlink()
+    target.close()
+    published.epoch([2])
+    with contextlib.closing(DirectoryTarget(tmp_path / "target")) as fresh:
+        with pytest.raises(NeedsBase, match="the target has another generation or none"):
+            Delivery(spool, lambda: fresh).step()
+        published = Published(spool, generation=2, holder="b")
+        deliver_all(spool, fresh)
+        shutil.rmtree(generation.with_name("generation-0000000002"))
+        published.epoch([2])
+        with pytest.raises(NeedsBase, match="base-0000000000.json is gone: all rows must be published again"):
+            Delivery(spool, lambda: fresh).step()
+        assert read_status(spool).needs_base
+        published = Published(spool, generation=3, holder="c")
+        deliver_all(spool, fresh)
+        assert_there(tmp_path / "target", published)
 
 
 def test_a_damaged_epoch_of_the_spool_is_named_and_not_delivered(tmp_path, target):

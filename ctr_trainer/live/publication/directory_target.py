@@ -13,6 +13,7 @@ from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Record
+from ctr_trainer.live.publication.spool import NeedsBase
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, path_of
 
@@ -51,6 +52,10 @@ class DirectoryTarget:
 
     def deliver(self, record: Record, directory: Path) -> None:
         begins = self.newest_epoch(record.holder) is None
+        for known in () if begins else (self._chain[0], self._chain[-1]):
+            path = records.record_path(self._url, known.generation, known.kind, known.epoch)
+            if not path.exists():
+                raise NeedsBase(f"{path} is gone: all rows must be published again")
         if begins and self._chain:
             records.refuse_replacing(self._url, self._chain[-1], record, "its directories generation-*")
         if begins and self._begun[0] != record.holder:
@@ -90,9 +95,10 @@ class DirectoryTarget:
     def _read_chain(self) -> list[Record]:
         """Returns the records of the newest base and of the epochs after it."""
         generation, names = records.find_current(self._url)
-        if not names:
+        base = records.newest_base(names)
+        if base is None:  # There is no publication, or it has lost its base.
             return []
-        chain = [records.read_record(self._url, generation, BASE, records.newest_base(names) or 0)]
+        chain = [records.read_record(self._url, generation, BASE, base)]
         while (EPOCH, chain[-1].epoch + 1) in names:
             chain.append(records.read_record(self._url, generation, EPOCH, chain[-1].epoch + 1))
         return chain
