@@ -8,11 +8,12 @@ import ssl
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from ctr_trainer.live.stream.opening import dead_letters, opener
-from ctr_trainer.live.stream.source import StreamAddress, Unavailable
+from ctr_trainer.live.stream.source import Range, StreamAddress, Unavailable
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests import certificates
@@ -162,3 +163,44 @@ def test_bad_records_that_no_topic_takes_are_kept_in_the_file(spec, tmp_path, mo
     assert [each["offset"] for each in kept] == ["0", "1"]
     assert "2 bad records did not reach bad and are kept in" in caplog.text
     assert "refused" in caplog.text  # Why.
+
+
+class _Consumer:
+    """Plays a consumer of 2,000 messages of 1,000 bytes in partition 0, and one in partition 1 after 20 calls."""
+
+    def __init__(self):
+        self._next, self._calls = {}, 0
+
+    def incremental_assign(self, places):
+        self._next |= {place.partition: place.offset for place in places}
+
+    def incremental_unassign(self, places):
+        for place in places:
+            del self._next[place.partition]
+
+    def consume(self, most, seconds):
+        self._calls += 1
+        first = self._next.get(0, 2000)
+        found = [(0, offset) for offset in range(first, min(first + min(most, 100), 2000))]
+        if not found and self._calls > 20 and self._next.get(1) == 0:
+            found = [(1, 0)]
+        self._next |= {partition: offset + 1 for partition, offset in found}
+        return [self._message(*each) for each in found]
+
+    def _message(self, partition, offset):
+        fields = dict(partition=partition, offset=offset, error=None, timestamp=(1, 0), value=b"x" * 1000)
+        return SimpleNamespace(**{name: lambda value=value: value for name, value in fields.items()})
+
+
+def test_records_kept_for_later_are_limited_in_bytes(monkeypatch):
+    brokers.require_kafka()
+    monkeypatch.setattr("ctr_trainer.live.stream.kafka._MOST_KEPT_BYTES", 200_000)
+    source = opener(StreamAddress.parse("kafka://127.0.0.1:1/clicks"), "", RedisFiles(), "group")()
+    vars(source)["_consumer"] = _Consumer()
+
+    def offsets(*place):
+        return [message.offset for messages in source.read(Range(*place)) for message in messages]
+
+    assert offsets(0, 0, 1) == [0] and offsets(1, 0, 1) == [0]
+    assert 100_000 < sum(len(message.value) for kept in source._kept.values() for message in kept) < 400_000
+    assert [at for first in range(1, 1999, 222) for at in offsets(0, first, first + 222)] == list(range(1, 1999))

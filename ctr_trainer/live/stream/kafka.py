@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import functools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -34,7 +35,8 @@ from ctr_trainer.system.messages.errors import UserError
 _log = logging.getLogger(__name__)
 _ASK_SECONDS, _READ_SECONDS = 5.0, 0.1
 _MOST = 10_000  # Largest number of messages per call.
-_MOST_KEPT = 50_000  # Largest number of messages of one partition that are kept for later ranges.
+# Largest number of messages of one partition, and of bytes of all partitions, that are kept for later ranges.
+_MOST_KEPT, _MOST_KEPT_BYTES = 50_000, 64 << 20
 _GAP = 20_000  # A gap of at most this many records is read and dropped; over a longer gap, the consumer seeks.
 _LOST = (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE)
 
@@ -51,6 +53,7 @@ class KafkaSource:
         self._taken: dict[int, int] = {}
         self._assigned: set[int] = set()
         self._kept: dict[int, collections.deque[Message]] = {}  # Records of later ranges, by partition.
+        self._kept_bytes: dict[int, int] = {}
 
     @property
     def trouble(self) -> str:
@@ -112,7 +115,7 @@ class KafkaSource:
         partition = place.partition
         self._go_to(partition, place.start)
         kept = self._kept[partition]
-        yield [kept.popleft() for _ in range(sum(message.offset < place.stop for message in kept))]
+        yield [self._take_kept(partition) for _ in range(sum(message.offset < place.stop for message in kept))]
         while self._next[partition] < place.stop:
             self._assign(partition)
             yield self._poll(place)
@@ -177,10 +180,18 @@ class KafkaSource:
                     if partition == place.partition and offset < place.stop:
                         taken.append(record)
                     else:
-                        self._kept.setdefault(partition, collections.deque()).append(record)
-        for partition in [p for p in self._assigned if len(self._kept.get(p, ())) > _MOST_KEPT]:
-            self._unassign(partition)  # It is assigned again after the kept records are used.
+                        self._kept[partition].append(record)
+                        self._kept_bytes[partition] += len(record.value or b"")
+        share = _MOST_KEPT_BYTES // len(self._kept) if sum(self._kept_bytes.values()) > _MOST_KEPT_BYTES else math.inf
+        for partition in [*self._assigned]:
+            if len(self._kept[partition]) > _MOST_KEPT or self._kept_bytes[partition] > share:
+                self._unassign(partition)  # It is assigned again after the kept records are used.
         return taken
+
+    def _take_kept(self, partition: int) -> Message:
+        message = self._kept[partition].popleft()
+        self._kept_bytes[partition] -= len(message.value or b"")
+        return message
 
     def _note(self, error: Any, partition: int, offset: int) -> None:
         if error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
@@ -196,14 +207,14 @@ class KafkaSource:
 
     def _go_to(self, partition: int, start: int) -> None:
         """Continues a partition at `start`."""
-        here, kept = self._next.get(partition), self._kept.setdefault(partition, collections.deque())
+        here = self._next.get(partition)
         if here is None or start < self._taken[partition] or start > here + _GAP:
             self._unassign(partition)
-            kept.clear()
+            self._kept[partition], self._kept_bytes[partition] = collections.deque(), 0
             self._next[partition] = start
         self._taken[partition] = start
-        while kept and kept[0].offset < start:
-            kept.popleft()
+        while self._kept[partition] and self._kept[partition][0].offset < start:
+            self._take_kept(partition)
 
     def _assign(self, partition: int) -> None:
         if partition not in self._assigned:
