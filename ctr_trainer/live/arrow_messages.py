@@ -8,6 +8,7 @@ Source: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-int
 """
 
 import struct
+from collections.abc import Collection
 
 import flatbuffers
 import flatbuffers.encode
@@ -55,10 +56,12 @@ class ArrowMessages:
         self._most_bytes, self._most_values, self._limit = most_bytes, most_values, limit
         self._checked = b""
 
-    def read_all(self, value: bytes) -> pa.Table:
+    def read_all(self, value: bytes, columns: Collection[str] | None = None) -> pa.Table:
         """Returns the batches of a whole IPC stream or file. The limits apply to all its batches and dictionaries.
 
-        Raises BadArrow: the stream is malformed or too large.
+        `columns`: names of the columns to return; None for all. The types of others do not matter.
+
+        Raises BadArrow: the stream is malformed or too large, or has a nested column that is not a list.
         """
         try:
             stream = pa.py_buffer(value).slice(_FILE_START if value.startswith(_FILE) else 0)
@@ -76,6 +79,8 @@ class ArrowMessages:
                 self._check("the message", values, size)
             with pa.ipc.open_stream(stream) as reader:
                 found = reader.read_all()
+            if columns is not None:
+                found = found.select([place for place, name in enumerate(found.schema.names) if name in columns])
             self._check_contents(found)
             return found
         except _ERRORS as error:
@@ -96,9 +101,9 @@ class ArrowMessages:
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             try:
                 column.validate(full=True)
-            except pa.ArrowInvalid as error:
+                size = sum(map(_repeated_bytes, column.chunks))
+            except ValueError as error:
                 raise ValueError(f"column {name!r}: {error}") from None
-            size = sum(map(_repeated_bytes, column.chunks))
             if size > self._most_bytes:
                 raise TooMuchArrow(
                     f"column {name!r}: {size} bytes without its dictionary, over {self._most_bytes}, {self._limit}: "
@@ -109,12 +114,16 @@ class ArrowMessages:
 def _repeated_bytes(column: pa.Array) -> int:
     """Returns the bytes of texts that a column stores once, but may refer to several times."""
     kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _repeated_bytes(column.storage)
     if is_list(kind):
         return _repeated_bytes(column.flatten())
+    if pa.types.is_nested(kind):  # Runs and views of lists may repeat their values, and no column needs the others.
+        raise ValueError(f"has the type {kind}; expected single values, or lists of them")
     if pa.types.is_dictionary(kind):
         words = column.dictionary
         if pa.types.is_nested(words.type) or pa.types.is_dictionary(words.type):
-            raise ValueError(f"a column has the type {kind}; expected a dictionary of single values")
+            raise ValueError(f"has the type {kind}; expected a dictionary of single values")
         if not is_text(words.type):
             return 0
         return pc.sum(pc.take(pc.binary_length(words.cast(pa.large_binary())), column.indices)).as_py() or 0

@@ -218,6 +218,11 @@ def test_arrow_that_decodes_to_too_much_is_refused(client, small_model):
     ):
         status, answer, _ = exchanged(client, some, options=zstd)
         assert status == 413 and message in answer["error"], answer
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([1000], pa.int32()), pa.array(["u" * 100_000]))
+    views = pa.ListViewArray.from_arrays([0] * 1000, [1000] * 1000, pa.array(["u"] * 1000))
+    for name, column in (("user", runs), ("tags", views)):
+        status, answer, _ = exchanged(client, rows.set_column(batch.schema.names.index(name), name, column))
+        assert status == 400 and f"column '{name}': has the type {column.type}; expected single" in answer["error"]
     assert exchanged(client, batch)[1].num_rows == 2
 
 

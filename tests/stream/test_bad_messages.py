@@ -148,6 +148,22 @@ def test_two_columns_of_one_name_are_a_bad_record(decoder):
     assert "column 'clicked' is there more than once" in found[1]
 
 
+def test_columns_that_repeat_their_values_are_bad_records_if_they_are_read(decoder):
+    table = pa.Table.from_pylist([row(1), row(2)])
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array(["u"]))
+    views = pa.ListViewArray.from_arrays([0, 0], [2, 2], pa.array(["a", "b"]))
+    of_runs = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), runs)
+    wrong = {"user": runs, "tags": views, "item": of_runs, "price": pa.array([{"a": 1.0}] * 2)}
+    unread = table.append_column("other", runs).append_column("more", views)
+    values = [table.set_column(table.column_names.index(name), name, of) for name, of in wrong.items()]
+    found = decoder.decode(messages(*map(written, [*values, unread])), {4: 1})
+    assert found.messages.tolist() == [4] and found.places.tolist() == [1]
+    for (name, of), bad in zip(wrong.items(), found.bad, strict=True):
+        assert f"column {name!r}: has the type {of.values.type if of is of_runs else of.type}; expected" in bad.reason
+    assert rows_in(written(unread)) == 2 and rows_in(written(unread.select(["other"]))) == 2
+    assert decoder.decode(messages(written(unread.select(["other"])))).bad
+
+
 def test_a_key_does_not_depend_on_the_values_that_were_read_before(decoder, tmp_path):
     values = [row(1, user=each) for each in (_HUGE, _HUGE + 1, "7", 7, 7.0, 7.5, True, 10**30, [9], None, 1e300, -0.0)]
     alone = [users_of(_decoder(tmp_path), value)[0] for value in values]

@@ -186,8 +186,8 @@ class MessageDecoder:
         wrong = []
         for number, value in enumerate(values):
             try:
-                table = _ARROW.read_all(value)
-                names = [name for name in table.column_names if name in self._wanted]
+                table = _ARROW.read_all(value, self._wanted)
+                names = table.column_names
                 if len(set(names)) < len(names):
                     repeated = next(name for name in names if names.count(name) > 1)
                     raise BadArrow(f"{names.count(repeated)} columns are named {repeated!r}; rename all except one")
@@ -205,7 +205,7 @@ class MessageDecoder:
 def rows_in(value: bytes | None) -> int:
     """Returns the number of rows of a message; 1 if it is invalid."""
     try:
-        return len(_ARROW.read_all(value or b"")) or 1 if _format(value) == "arrow" else 1
+        return len(_ARROW.read_all(value or b"", ())) or 1 if _format(value) == "arrow" else 1
     except BadArrow:
         return 1
 
