@@ -1,6 +1,6 @@
-"""Publishes a checkpoint as a new generation for servers, or delivers the publications of a training.
+"""Publishes a checkpoint as a new generation for servers, or delivers what an ended training has left in its spool.
 
-A training with --publish starts the delivery itself. A model with other inputs replaces a published one only with
+A training with --publish delivers its spool itself. A model with other inputs replaces a published one only with
 --change_inputs. docs/serving.md describes the publications and the servers.
 """
 
@@ -23,7 +23,10 @@ class PublishFlags(Settings, title="Publish"):
         "", "where to publish: a directory, its URL, or redis://host:port,host:port/NAME of a cluster", "path"
     )
     source: str = setting(
-        "", "spool of a training to deliver continuously, instead of a checkpoint", "path", flag="input"
+        "",
+        "spool of an ended training, to deliver the rest to its target, instead of a checkpoint",
+        "path",
+        flag="input",
     )
 
 

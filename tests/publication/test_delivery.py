@@ -1,3 +1,4 @@
+import concurrent.futures
 import contextlib
 import dataclasses
 import errno
@@ -18,6 +19,7 @@ from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.live.publication.spool import NeedsBase, read_status, write_status
 from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
+from tests.parallel.launch import wait_until
 from tests.publication.published import KEYS, Published, assert_there, deliver_all
 
 
@@ -119,6 +121,23 @@ def test_a_second_publisher_is_refused_by_name_and_the_training_is_told_so(tmp_p
     delivered = read_status(tmp_path / "spool")
     assert re.search(r"process \d+ on host .* publishes there now", delivered.problem)
     assert (delivered.generation, delivered.epoch) == (1, -1)
+
+
+def test_a_spool_is_delivered_by_one_process_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("ctr_trainer.system.files.lease._KILLED_SECONDS", 0.1)
+    spool, place, ended = tmp_path / "spool", tmp_path / "target", threading.Event()
+    published, second = Published(spool), threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        first = threads.submit(deliver, spool, str(place), functools.partial(DirectoryTarget, place), ended)
+        try:
+            wait_until(lambda: first.done() or (spool / "delivered.json").exists(), "the base", 60)
+            with pytest.raises(UserError, match="process [0-9]+ on host .* delivers it already"):
+                deliver(spool, "other", second.set, second)
+        finally:
+            ended.set()
+        first.result(60)
+    deliver(spool, str(place), functools.partial(DirectoryTarget, place), ended)
+    assert_there(place, published)
 
 
 def test_another_model_is_refused_and_other_inputs_too_unless_asked_for(tmp_path, target, caplog):

@@ -63,14 +63,18 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
 
     `open_target`: f() -> the target; may raise UserError while another process publishes there.
 
-    Raises UserError: the spool is the target.
+    Raises UserError: the spool is the target, or another process delivers it, which may be to another target.
     """
     if not is_cluster(to) and path_of(spool).absolute() == path_of(to).absolute():
         raise UserError(f"{to} is the spool of the training itself: name another place to publish to")
     seldom, tidied = log_lines.Seldom(_log, _REPEAT_SECONDS), time.monotonic()
     following = records.record_path(spool, 0, EPOCH, 0)  # The path of the record after the last one; now of none.
     tidying = Background(f"the removal of old records of {to}")
-    with contextlib.closing(Delivery(spool, open_target)) as delivery:
+    path_of(spool).mkdir(parents=True, exist_ok=True)
+    lease = (path_of(spool) / ".delivery").hold(
+        lambda holder: f"{spool}: {holder} delivers it already; a training that runs delivers its spool itself"
+    )
+    with contextlib.closing(lease), contextlib.closing(Delivery(spool, open_target)) as delivery:
         while not ended.is_set():
             began = time.monotonic()
             try:
