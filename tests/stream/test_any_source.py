@@ -9,6 +9,7 @@ import pytest
 
 from ctr_trainer.live.stream import coordinator, planner
 from ctr_trainer.live.stream.coordinator import Coordinator
+from ctr_trainer.live.stream.figures import Figures
 from ctr_trainer.live.stream.plan import Report, StreamPosition, Window, evenly, share_out
 from ctr_trainer.live.stream.source import DeadLetters, Message, Range, Unavailable, lost_text
 from ctr_trainer.settings.training_configs import StreamConfig
@@ -56,6 +57,9 @@ class MemorySource:
 
     def count(self, partition, start, stop, most):
         return min(stop - start, most)
+
+    def backlog(self, partition, start, stop):
+        return stop - start
 
     def after(self, partition, start, stop, count):
         return min(start + count, stop)
@@ -196,6 +200,15 @@ def test_a_commit_that_hangs_delays_no_checkpoint(monkeypatch, caplog):
             reading.coordinator.commit(position)
     assert len(commits) == 2
     reading.coordinator.close()
+
+
+def test_the_lag_is_that_of_all_records_and_not_of_a_window():
+    source, figures = MemorySource(100_000, 10), Figures()
+    plan = planner.Planner(source, StreamConfig(), 1, 4, figures, time.sleep, lambda: source)
+    plan.begin(None)
+    assert plan.next({}, 1.0).messages == 32 and figures.lag_records == 100_010
+    plan.next({}, 1.0)
+    assert figures.lag_records == 100_010 - 32
 
 
 def test_records_are_divided_evenly_among_partitions_and_workers():

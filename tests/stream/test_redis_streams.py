@@ -178,3 +178,15 @@ def test_a_replica_without_its_primary_is_waited_for(server):
         finally:
             client.replicaof("NO", "ONE")
         assert source.latest([0])[0] > 0
+
+
+def test_a_backlog_is_estimated_from_the_ids(server):
+    client, address = server
+    for number in range(1, 1001):
+        client.xadd("long", {"value": "{}"}, id=f"{number}-0")
+    with contextlib.closing(opener(StreamAddress.parse(f"redis://{address}/long"), "", RedisFiles(), "")()) as source:
+        (end,) = source.latest([0]).values()
+        assert source.backlog(0, 0, end) == 1000 and source.backlog(0, end, end) == 0
+        assert 390 < source.backlog(0, 601 << 64, end) < 410
+        client.xtrim("long", maxlen=0)
+        assert source.backlog(0, 0, end) == 0

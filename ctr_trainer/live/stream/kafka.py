@@ -108,6 +108,9 @@ class KafkaSource:
     def count(self, partition: int, start: int, stop: int, most: int) -> int:
         return min(max(stop - start, 0), most)
 
+    def backlog(self, partition: int, start: int, stop: int) -> int:
+        return max(stop - start, 0)
+
     def after(self, partition: int, start: int, stop: int, count: int) -> int:
         return min(start + count, stop)
 

@@ -113,7 +113,9 @@ class Planner:
         ends = self._ends(hints)
         step = max(1, int(self._workers * self._batch_size / (rows_per_message or self._rows_of_first(ends))))
         counts = self._patiently(functools.partial(self._counts, ends, _BATCHES * step))
-        self._figures.lag_records = sum(counts.values())
+        full = [p for p, count in counts.items() if count == _BATCHES * step]
+        more = self._patiently(lambda: {p: self._source.backlog(p, self._next[p], ends[p]) for p in full})
+        self._figures.lag_records = sum(max(count, more.get(p, 0)) for p, count in counts.items())
         there = min(sum(counts.values()), _BATCHES * step)
         self._waiting_since = (self._waiting_since or now) if there else None  # Records may be removed meanwhile.
         has_waited = self.until_next(1.0) == 0.0

@@ -81,9 +81,8 @@ class RedisSource:
 
     def lost(self, places: dict[int, int]) -> dict[int, str]:
         texts = {}
-        for partition, info in self._of_each(list(places), self._client.xinfo_stream).items():
-            at, end = places[partition], _offset(info["last-generated-id"]) + 1  # It outlives its entry.
-            first = _offset(info["first-entry"][0]) if info["first-entry"] else end
+        for partition, (first, end, _) in self._extents(list(places)).items():
+            at = places[partition]
             if at > end:
                 texts[partition] = cut_text(self, partition, at, end)
             # If the last read entry still exists, no later entry was removed.
@@ -97,6 +96,11 @@ class RedisSource:
 
     def count(self, partition: int, start: int, stop: int, most: int) -> int:
         return len(self._entries(partition, start, stop, most)) if start < stop else 0
+
+    def backlog(self, partition: int, start: int, stop: int) -> int:
+        first, end, length = self._extents([partition])[partition]
+        # As if entries arrived at a constant rate: the server counts none by their IDs.
+        return length * max(min(stop, end) - max(start, first), 0) // max(end - first, 1)
 
     def after(self, partition: int, start: int, stop: int, count: int) -> int:
         entries = self._entries(partition, start, stop, count) if count else []
@@ -152,6 +156,15 @@ class RedisSource:
         if partition not in self._keys:
             self.partitions()
         return self._keys[partition]
+
+    def _extents(self, partitions: Sequence[int]) -> dict[int, tuple[int, int, int]]:
+        """Returns, for each partition, (offset of the first entry, end of all that were ever added, number now)."""
+        found = {}
+        for partition, info in self._of_each(partitions, self._client.xinfo_stream).items():
+            end = _offset(info["last-generated-id"]) + 1
+            first = _offset(info["first-entry"][0]) if info["first-entry"] else end
+            found[partition] = first, end, info["length"]
+        return found
 
     def _of_each(self, partitions: Sequence[int], ask: Callable[[str], Any]) -> dict[int, Any]:
         return {p: self._asked(functools.partial(ask, self._key_of(p)), "the first or last entry") for p in partitions}

@@ -108,6 +108,9 @@ class StreamSource(Protocol):
     def count(self, partition: int, start: int, stop: int, most: int) -> int:
         """Returns the number of records in [start, stop), or `most` if there are more."""
 
+    def backlog(self, partition: int, start: int, stop: int) -> int:
+        """Returns an estimate of the number of records in [start, stop), without reading them."""
+
     def after(self, partition: int, start: int, stop: int, count: int) -> int:
         """Returns the offset after the first `count` records in [start, stop); `stop` if there are fewer."""
 
