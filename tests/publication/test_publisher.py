@@ -241,6 +241,22 @@ def test_what_a_delivery_reports_is_said_once_and_a_lost_target_gets_all_rows(st
     assert said in caplog.text
 
 
+def test_a_target_that_is_lost_in_the_end_gets_all_rows(store, publish, caplog):
+    publisher, spool, _ = publish(delivers=False)
+    _push(store, 1, 4, 0)
+    _published(publisher, spool, 1)
+    ending = threading.Thread(target=publisher.finish, args=(Session(9), 9))
+    ending.start()
+    write_status(spool.path, DeliveryStatus(1, 0))
+    _until(lambda: spool.last.epoch == 1)
+    write_status(spool.path, DeliveryStatus(1, 0, problem="lost", needs_base=True))
+    _until(lambda: not ending.is_alive() or spool.last is not None and spool.last.generation == 2)
+    assert ending.is_alive() and (spool.last.kind, spool.last.global_step, spool.last.rows) == ("base", 9, 3)
+    write_status(spool.path, DeliveryStatus(2, 0))
+    ending.join(SECONDS)
+    assert not ending.is_alive() and "was not published" not in caplog.text
+
+
 def test_a_training_after_one_killed_in_its_first_record_begins_a_generation(publish):
     for generation in (1, 3):
         publisher, spool, _ = publish()

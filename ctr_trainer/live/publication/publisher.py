@@ -73,6 +73,7 @@ class Publisher:
         self._read_seconds = self._writing_seconds = 0.0  # Waited for input until the last offer; of the last record.
         self._lock = threading.Lock()
         self._ending, self._is_offered = threading.Event(), threading.Event()
+        self._must_begin = False  # The target was lost, and needs all rows.
         self._times: dict[int, float] = {}  # When the rows of an epoch were taken.
         self._status: DeliveryStatus | None = None
         self._begun = time.time()
@@ -97,9 +98,11 @@ class Publisher:
         self._offer_values(session, step)
         with self._clock.within("hooks"):
             deadline = time.monotonic() + seconds
-            while (self._offer or self._waiting()) and time.monotonic() < deadline:
+            while (self._offer or self._must_begin or self._waiting()) and time.monotonic() < deadline:
+                if self._must_begin and not self._offer:  # The target was lost after the last offer was written.
+                    self._offer_values(session, step)
                 self._ending.wait(_LOOK_SECONDS)
-        if self._offer or self._waiting():
+        if self._offer or self._must_begin or self._waiting():
             last, state = self._spool.last, "it has not been written yet"
             if last and not self._offer:
                 state = f"step {last.global_step} is written, but not fully delivered"
@@ -190,6 +193,7 @@ class Publisher:
         self._status = status = self._spool.status()
         if status and status.needs_base and self._spool.last:
             _log.warning("publishing all rows again to %s: %s", self._config.to, status.problem)
+            self._must_begin = True
             self._spool.begin()
             self._times, self._status = {}, None
         elif status and status.problem:
@@ -211,6 +215,7 @@ class Publisher:
             self._warn(f"step {step} is not published: {diverged(f'the variable {wrong} is not finite')}")
         else:
             self._publish(step, values)
+        self._must_begin = False
         with self._lock:
             if self._offer is offer:
                 self._offer = None
