@@ -5,10 +5,11 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.live.scoring import request_forms
-from ctr_trainer.live.scoring.served_model import ServedModel
+from ctr_trainer.live.scoring.served_model import RecordRefused, ServedModel
 from ctr_trainer.settings.command_flags import ScoreLimits
 from ctr_trainer.system.messages.errors import UserError
 from tests.scoring import trained
@@ -52,6 +53,31 @@ def test_towers_of_one_graph_share_two_sessions_until_another_graph_comes(small_
     for tower in former:
         with pytest.raises(RuntimeError, match="closed"):
             tower._session.run([])
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ESTALE, "stale"), tf.errors.ResourceExhaustedError(None, None, "full")]
+)
+def test_a_tower_that_cannot_be_read_is_read_again_later(small_model, publishing, model, monkeypatch, error):
+    sessions, failures = [], [error]
+
+    class Session(tf.compat.v1.Session):
+        def run(self, *arguments):
+            sessions.append(self)
+            if failures:
+                raise failures.pop()
+            return super().run(*arguments)
+
+    publishing.publish(1)
+    monkeypatch.setattr(tf.compat.v1, "Session", Session)
+    with pytest.raises(RecordRefused, match="epoch 0 of generation 1 stays: .*(stale|full)"):
+        model.refresh()
+    with pytest.raises(RuntimeError, match="closed"):
+        sessions[0].run([])
+    assert not model.refresh()
+    model._retry_at -= 30.0
+    assert model.refresh()
+    scores_are_those_of(model, small_model, 1)
 
 
 class _Unawaited:

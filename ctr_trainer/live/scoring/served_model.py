@@ -1,6 +1,7 @@
 """A served model: the rows and the tower of the newest record of a publication."""
 
 import dataclasses
+import math
 import threading
 import time
 from typing import Any
@@ -14,10 +15,11 @@ from ctr_trainer.live.publication.reading import RowsAhead, pause
 from ctr_trainer.live.publication.records import Record
 from ctr_trainer.live.scoring.examples import Examples
 from ctr_trainer.live.scoring.refusals import RequestRefused
-from ctr_trainer.live.scoring.tower import RecordGate, Tower, look_up
+from ctr_trainer.live.scoring.tower import RecordGate, Tower, TowerUnread, look_up
 from ctr_trainer.system.messages.errors import UserError
 
 _MOST_SECONDS = 5  # A batch waits for so long for a record of which the rows are not ahead.
+_RETRY_SECONDS = 30.0  # A tower that could not be read is read again after this time.
 
 
 class RecordRefused(UserError):
@@ -85,6 +87,7 @@ class ServedModel:
     def __init__(self, reader: RowReader) -> None:
         self.reader = reader
         self._refused: Record | None = None
+        self._retry_at = math.inf  # When the refused record is tried again.
         self._gate = RecordGate()
         self._refreshing = threading.Lock()
         with reader.tower(reader.record) as path:
@@ -130,7 +133,7 @@ class ServedModel:
                     raise RequestRefused(f"the rows cannot be read: {error}", status=503) from None
 
     def refresh(self) -> bool:
-        """Switches to the newest record unless it is served or was refused. Returns whether the record changed.
+        """Switches to the newest record unless it is served or is refused. Returns whether the record changed.
 
         Raises:
           RecordRefused: the tower of the newest record cannot be used; the previous record stays served.
@@ -139,7 +142,7 @@ class ServedModel:
         with self._refreshing:
             self.new_keys.watch(self.tower.new_keys)
             newest = self.reader.refresh()
-            if newest is None or newest == self._refused:
+            if newest is None or (newest == self._refused and time.monotonic() < self._retry_at):
                 return False
             before, record = self.tower, self.reader.record
             with self.reader.tower(newest) as path:
@@ -147,7 +150,8 @@ class ServedModel:
                 try:
                     tower = _warmed(Tower(path, before, spare), newest)
                 except UserError as error:
-                    self._refused = newest
+                    wait = _RETRY_SECONDS if isinstance(error, TowerUnread) else math.inf
+                    self._refused, self._retry_at = newest, time.monotonic() + wait
                     raise RecordRefused(
                         f"{newest.kind} {newest.epoch} of generation {newest.generation} is not served, and epoch "
                         f"{record.epoch} of generation {record.generation} stays: {error}"

@@ -155,6 +155,10 @@ def _read(table: str, lookups: list[Lookup], read: Read) -> tuple[list[tuple[np.
     return [(rows[each], found[each]) for each in numbers], len(distinct.keys)
 
 
+class TowerUnread(UserError):
+    """The files of a tower cannot be read, or TensorFlow cannot load them, which may be temporary."""
+
+
 class Tower:
     """The dense tower of a SavedModel that was exported without rows. Several threads may compute with it concurrently.
 
@@ -172,33 +176,43 @@ class Tower:
       forms, new_keys: the form of the texts, and the share of new keys in training, by feature.
       typical: the most frequent texts by feature, as far as they can be shown.
 
-    Raises UserError: there is no such SavedModel, or it cannot be served.
+    Raises:
+      TowerUnread: the SavedModel cannot be read now.
+      UserError: it cannot be served.
     """
 
     def __init__(self, path: str, earlier: "Tower | None" = None, spare: "Tower | None" = None) -> None:
+        self._session: Any = None
         try:
-            self._definition = pathlib.Path(path, _GRAPH).read_bytes()
-            self.spec = load_spec(path)
-            # The graph does not determine how bags are pooled, so the specs are compared, too.
-            if earlier and (earlier._definition, earlier.spec) != (self._definition, self.spec):
-                earlier = None
-            if spare is not None and (earlier is None or not spare.shares_graph(earlier)):
-                spare.close()
-                spare = None
-            graph = earlier._session.graph if earlier else tf.Graph()
-            self._session: Any = spare._session if spare else tf1.Session(graph=graph, config=calling_thread_config())
-            self._meta: Any
-            if earlier:
-                self._meta = earlier._meta
-                saver = self._meta.saver_def
-                prefix = os.path.join(path, tf.saved_model.VARIABLES_DIRECTORY, tf.saved_model.VARIABLES_FILENAME)
-                self._session.run(saver.restore_op_name, {saver.filename_tensor_name: prefix})
-            else:
-                self._meta = tf1.saved_model.load(self._session, [tf.saved_model.SERVING], str(path))
-        except (OSError, tf.errors.OpError) as error:
-            raise UserError(
-                f"{path} is not a SavedModel that can be served: {reason(error)}; publish it again"
-            ) from None
+            self._load(path, earlier, spare)
+        except BaseException as error:
+            for tower in filter(None, (self, spare)):
+                tower.close()
+            if isinstance(error, OSError | tf.errors.OpError):
+                raise TowerUnread(
+                    f"{path} is not a SavedModel that can be served: {reason(error)}; publish it again"
+                ) from None
+            raise
+
+    def _load(self, path: str, earlier: "Tower | None", spare: "Tower | None") -> None:
+        self._definition = pathlib.Path(path, _GRAPH).read_bytes()
+        self.spec = load_spec(path)
+        # The graph does not determine how bags are pooled, so the specs are compared, too.
+        if earlier and (earlier._definition, earlier.spec) != (self._definition, self.spec):
+            earlier = None
+        if spare is not None and (earlier is None or not spare.shares_graph(earlier)):
+            spare.close()
+            spare = None
+        graph = earlier._session.graph if earlier else tf.Graph()
+        self._session = spare._session if spare else tf1.Session(graph=graph, config=calling_thread_config())
+        self._meta: Any
+        if earlier:
+            self._meta = earlier._meta
+            saver = self._meta.saver_def
+            prefix = os.path.join(path, tf.saved_model.VARIABLES_DIRECTORY, tf.saved_model.VARIABLES_FILENAME)
+            self._session.run(saver.restore_op_name, {saver.filename_tensor_name: prefix})
+        else:
+            self._meta = tf1.saved_model.load(self._session, [tf.saved_model.SERVING], str(path))
         self.is_planned = spare is not None
         signatures = self._meta.signature_def
         self._tower = signatures[_SERVING]
@@ -234,7 +248,8 @@ class Tower:
         return self._session.graph is other._session.graph
 
     def close(self) -> None:
-        self._session.close()
+        if self._session is not None:
+            self._session.close()
 
     def _callable(self, signature: Any) -> Callable[[Arrays], dict[str, np.ndarray]]:
         inputs, outputs = signature.inputs, signature.outputs
