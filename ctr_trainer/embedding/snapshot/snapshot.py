@@ -280,7 +280,7 @@ def merged(
                 if entry.get("snapshot") != base:
                     seen.find_or_add(np.require(keys, requirements=("C", "A")))
                 if config.name in held:
-                    configs[config.name] = config
+                    configs.setdefault(config.name, config)  # That of the newest snapshot, which has the rows on disk.
                     held[config.name].find_or_add(np.require(keys, requirements=("C", "A")))
     for table, (shard, _), expected, own in cold:
         count = 0

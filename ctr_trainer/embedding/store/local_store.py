@@ -214,10 +214,12 @@ class LocalStore(Store):
             snapshot.check_chain(files)
             for entry in files:
                 snapshot.check(path, entry)
+            is_same = True  # Whether all rows have the form of their tables.
             for entry in snapshot.rows_files(files):
                 config = snapshot.read_config(path, entry)
-                different = self._created(config).differs(config, but=(*LIMITS, "settings", "row_dtype"))
-                if different:
+                created = self._created(config)
+                is_same &= created.form is config.form
+                if different := created.differs(config, but=(*LIMITS, "settings", "row_dtype")):
                     field, asked, saved = different
                     raise UserError(
                         f"table {config.name} is configured with {field} = {asked}, but its rows in {path} were saved "
@@ -228,9 +230,10 @@ class LocalStore(Store):
                 for _, table in sorted(self.tables.items()):
                     with table.lock.alone():
                         table.clear()
-                is_linked = self._link(path, files)
+                is_linked = is_same and self._link(path, files)
                 self._fill(path, files, is_linked)
-            # Rows that were on disk there, and are in memory now, are in no file that a delta could follow.
+            # Rows that were on disk there, and are in memory now, are in no file that a delta could follow. The rows of
+            # a chain have one form.
             self._last = files[-1].get("snapshot") if files and is_linked else None
 
     def stats(self) -> dict[str, Any]:
@@ -296,11 +299,9 @@ class LocalStore(Store):
         return sequence > self._sequences.get((table, worker), -1)
 
     def _link(self, path: AnyPath, files: Sequence[FileEntry]) -> bool:
-        """Links the rows on disk of a snapshot; returns False if they are of other shards or of another form."""
+        """Links the rows on disk of a snapshot; returns False if they are of other shards, or if there is no disk."""
         cold = list(snapshot.cold_tables(path, files))
-        forms = {entry["table"]: snapshot.read_config(path, entry).form for entry in snapshot.rows_files(files)}
-        fits = all(of == self._place[1] and self.config(name).form == forms[name] for name, (_, of), _, _ in cold)
-        if cold and not (self._disk and fits):
+        if cold and not (self._disk and all(shards == self._place[1] for _, (_, shards), _, _ in cold)):
             return False
         for name, place, rows, own in cold:
             if place == self._place:

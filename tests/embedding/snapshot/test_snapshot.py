@@ -52,6 +52,9 @@ def test_rows_are_saved_in_their_form_and_restored_into_any(tmp_path, saved, ask
     there, rows = store.tables["t"], other.tables["t"].take(other.tables["t"].find(keys))
     expected = other.config("t").form.decode(other.config("t").form.encode(there.take(there.find(keys))))
     np.testing.assert_array_equal(rows, expected)
+    other.push("t", keys[:1], other.config("t").form.encode(deltas[:1]), "w", 3)
+    since = files[-1]["snapshot"]
+    assert {each["since"] for each in other.save(tmp_path / "next", 9, since)} == {since if asked == saved else None}
     of_file = next(snapshot.batches(tmp_path, files[0])).column("row").type
     assert (of_file.list_size * 4 if saved == "float32" else of_file.byte_width) == 4 * config.form.lanes
 
