@@ -170,11 +170,13 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
             if job.checkpoint:
                 store.restore(job.checkpoint.path, job.checkpoint.tables)
             elif there := {n: each["rows"] for n, each in store.stats()["tables"].items() if each["rows"]}:
-                raise UserError(
-                    f"the embedding service holds rows ({there}) and {job.model_dir} has no checkpoint, so this would "
-                    "train a new model on the rows of another one: restart the service empty, or name the model_dir of "
-                    "these rows"
-                )
+                if not store.has_own_rows:
+                    raise UserError(
+                        f"the embedding service holds rows ({there}) and {job.model_dir} has no checkpoint, so this "
+                        "would train a new model on the rows of another one: restart the service empty, or name the "
+                        "model_dir of these rows"
+                    )
+                store.restore(job.model_dir, [])  # An earlier attempt was lost before its first checkpoint.
             tables = feed.embeddings.rows.values() if feed.embeddings else ()
             configs = [rows.config for rows in tables]
             if model.inputs.fed and not job.checkpoint:

@@ -13,9 +13,16 @@ import tensorflow as tf
 
 from ctr_trainer.checkpoint import retention
 from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding.service.client import ServiceClient
+from ctr_trainer.embedding.service.service import Service
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig, own_loop, training
+from ctr_trainer.ranks.notices import ATTEMPT
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.system.files.lease import Owner
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
+from tests.estimator import deepfm
 
 tf1 = tf.compat.v1
 
@@ -133,3 +140,21 @@ def test_an_exchange_that_overlaps_steps_is_refused_in_an_own_loop(tmp_path, mon
     monkeypatch.setattr(sys.modules["ctr_trainer.estimator.own_loop"], "open_training", overlapping)
     with pytest.raises(UserError, match="overlap_allreduce: a program with its own loop"):
         _train_in_an_own_loop(small.make(tmp_path, rows=64), tmp_path / "model", epochs=1)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("job", ["ours", "other"])
+def test_rows_of_an_earlier_attempt_of_this_job_alone_are_dropped(data, tmp_path, monkeypatch, job):
+    monkeypatch.setenv(ATTEMPT, "ours.2")
+    with Service("127.0.0.1", 0, tmp_path) as service:
+        address, keys = f"127.0.0.1:{service.port}", np.arange(1, 4)
+        with contextlib.closing(ServiceClient([address], 60, lease=Owner.new("model", job))) as before:
+            before.create_table(TableConfig("left", (2,), (0.1,), "sgd"))
+            before.push("left", keys, np.ones((3, 2), np.float32), "w", 1)
+            before.release()
+        estimator = deepfm.estimator(tmp_path / "model", embedding=EmbeddingConfig(service=address))
+        refused = pytest.raises(UserError, match=r"holds rows \(\{'left': 3\}\) and .*model has no checkpoint")
+        for _ in range(2):  # What a job finds at its start does not become its own by the start.
+            with contextlib.nullcontext() if job == "ours" else refused:
+                estimator.train(deepfm.batches(data), max_steps=2)
+        assert service._store.stats()["tables"]["left"]["rows"] == (0 if job == "ours" else 3)

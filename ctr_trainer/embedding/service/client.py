@@ -181,6 +181,10 @@ class ServiceClient(Store):
         return list(layouts.values())
 
     @property
+    def has_own_rows(self) -> bool:
+        return all(shard.is_only_job for shard in self._shards)
+
+    @property
     def silent_seconds(self) -> float:
         return max(shard.silence.seconds for shard in self._shards)
 

@@ -52,6 +52,7 @@ class LeaseBook:
         self._lock = threading.Lock()
         self._owner: Owner | None = None
         self._heard = 0.0
+        self._only_job: str | None = None  # The job of all owners so far; "" if there is no such job.
 
     @property
     def holder(self) -> Owner | None:
@@ -69,7 +70,12 @@ class LeaseBook:
             if is_new and not is_succeeded and before is not None and now - self._heard < self._seconds:
                 raise LeaseHeld(str(before), self._heard, self._heard + self._seconds - now)
             self._owner, self._heard = owner, now
+            self._only_job = owner.job if self._only_job in (None, owner.job) else ""
             return is_new
+
+    def is_only_job(self, owner: Owner | None) -> bool:
+        """Whether no other job than the owner's has ever had the lease, so that all rows are of that job."""
+        return owner is not None and owner.job != "" and owner.job == self._only_job
 
     def renew(self, token: str | None, what: str) -> None:
         """Renews the lease for the holder of `token`; refuses the operation `what` of any other client."""

@@ -181,7 +181,7 @@ class Service(flight.FlightServerBase):
                     self._columns.forget()
                     with self.incarnation.replaced(f"{owner} has taken this service over"):
                         pass
-        return {"incarnation": str(self.incarnation)}
+        return {"incarnation": str(self.incarnation), "is_only_job": self._leases.is_only_job(owner)}
 
     def _stats(self) -> dict[str, Any]:
         return {

@@ -108,6 +108,7 @@ class Shard:
         self._shards = shards
         self._timeout = timeout
         self._incarnation: str | None = None
+        self.is_only_job = False
         self._waits = lease is not None and lease.job != ""
         self._lease = lease
         self._security, self._headers = security, security.headers
@@ -131,7 +132,8 @@ class Shard:
         while True:
             try:
                 self._incarnation = None
-                self._incarnation = self.action("hello", body)["incarnation"]
+                answer = self.action("hello", body)
+                self._incarnation, self.is_only_job = answer["incarnation"], answer.get("is_only_job", False)
                 self._waits = True
                 if self._may_share:
                     self._columns.share(lambda offer: self.action("read_memory", offer)["is_read"])

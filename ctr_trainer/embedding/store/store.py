@@ -28,9 +28,14 @@ class Store(abc.ABC):
     Attributes:
       silent_seconds: seconds that requests have waited for a store that did not answer; 0 for a store in this process.
       host_memory: `SharedMemory` for one copy of the rows per host; None if each worker has its own copy.
+      has_own_rows: whether all rows are of this job, of its earlier attempts too; `launch` makes several.
     """
 
     host_memory: SharedMemory | None = None
+
+    @property
+    def has_own_rows(self) -> bool:
+        return False
 
     @property
     def silent_seconds(self) -> float:
