@@ -27,9 +27,13 @@ from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.measuring.latency import resident_bytes
 from ctr_trainer.system.messages.errors import UserError, is_loss
 from ctr_trainer.system.processes import hardware
+from ctr_trainer.system.processes.waiting import in_thread
 
 # One thread writes a checkpoint, one writes an epoch of a publication.
 _FILE_THREADS = 2
+# The lock of a killed service, in an object store, is free when it was not renewed for about so many seconds. A `hello`
+# that has to wait for it is answered sooner, and its client asks again.
+_LOCK_SECONDS, _LOCK_ANSWER_SECONDS = 32.0, 2.0
 # The actions that need the lease, and the actions that do not depend on the incarnation of the rows.
 _WRITES = ("create_table", "save", "publish", "advance", "restore")
 _OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore")
@@ -74,7 +78,8 @@ class Service(flight.FlightServerBase):
         )
         self._place: tuple[int, int] | None = None
         self._place_lock = threading.Lock()
-        self._directory_lock: Any = None
+        self._directory_lock: concurrent.futures.Future[Any] | None = None
+        self._directory_asked = 0.0
         self._actions = {
             "hello": self._hello,
             "renew": lambda body: self._leases.renew(body.get("lease"), "renew"),
@@ -168,20 +173,30 @@ class Service(flight.FlightServerBase):
             if owner is not None:
                 self._place = place
                 self._store.take_place(*place)
-                if self._directory_lock is None:  # So that no other service writes this shard's files.
-                    shard, shards = place
-                    path = self._data_dir / f".shard-{shard:05d}-of-{shards:05d}.lock"
-                    self._directory_lock = path.hold(
-                        lambda holder: (
-                            f"another service ({holder}) saves in {self._data_dir} as shard {shard} of {shards}: "
-                            "if another job trains this model, end it, or use another directory"
-                        ),
-                    )
+                self._lock_directory(*place)
                 if self._leases.take(owner):
                     self._columns.forget()
                     with self.incarnation.replaced(f"{owner} has taken this service over"):
                         pass
         return {"incarnation": str(self.incarnation), "is_only_job": self._leases.is_only_job(owner)}
+
+    def _lock_directory(self, shard: int, shards: int) -> None:
+        """Takes the lock on this shard's files, so that no other service writes them; LeaseHeld if this takes long."""
+        if self._directory_lock is None:
+            path = self._data_dir / f".shard-{shard:05d}-of-{shards:05d}.lock"
+            refusal = (
+                f"saves in {self._data_dir} as shard {shard} of {shards}: if another job trains this model, end it, or "
+                "use another directory"
+            )
+            self._directory_asked = time.monotonic()
+            self._directory_lock = in_thread(lambda: path.hold(lambda holder: f"another service ({holder}) {refusal}"))
+        concurrent.futures.wait([self._directory_lock], _LOCK_ANSWER_SECONDS)
+        if not self._directory_lock.done():
+            left = max(self._directory_asked + _LOCK_SECONDS - time.monotonic(), 0.5)
+            raise LeaseHeld(f"a service that saved in {self._data_dir}", self._directory_asked, left)
+        if self._directory_lock.exception():
+            taken, self._directory_lock = self._directory_lock, None  # The next `hello` tries again.
+            taken.result()
 
     def _stats(self) -> dict[str, Any]:
         return {
@@ -197,7 +212,7 @@ class Service(flight.FlightServerBase):
         """Releases the lock on this shard's files in the data_dir, and removes its rows on disk."""
         self._store.close()
         if self._directory_lock is not None:
-            self._directory_lock.close()
+            self._directory_lock.add_done_callback(lambda lock: lock.exception() or lock.result().close())
 
     def _advance(self, body: dict[str, Any]) -> None:
         with self.incarnation.within(body.get("incarnation")):

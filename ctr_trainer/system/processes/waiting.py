@@ -140,14 +140,14 @@ def call_within(seconds: float, function: Callable[[], T]) -> T:
     Returns the function's result, or raises its exception. If the function takes longer than `seconds`, raises
     TimeoutError, while the thread continues.
     """
-    answer = _in_thread(function)
+    answer = in_thread(function)
     concurrent.futures.wait([answer], seconds)
     if not answer.done():
         raise TimeoutError(f"no answer within {seconds:g} s, as of a file system or a host that hangs")
     return answer.result()
 
 
-def _in_thread(function: Callable[[], T], name: str | None = None) -> concurrent.futures.Future[T]:
+def in_thread(function: Callable[[], T], name: str | None = None) -> concurrent.futures.Future[T]:
     """Calls a function in a thread that ends with the process, unlike a thread of a `ThreadPoolExecutor`."""
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -186,7 +186,7 @@ class Background:
             hardware.run_on(self._cores)
             task()
 
-        self._task = _in_thread(run, self._what)
+        self._task = in_thread(run, self._what)
 
     def wait(self) -> None:
         """Waits until no task runs. Raises the exception of the last task, if it failed."""
