@@ -130,7 +130,8 @@ def write(
             if use_file and use is not None:
                 use_file.write([key_array(keys), *map(pa.array, use)])
             if len(removed):
-                gone &= ~np.isin(removed, keys)
+                at = np.minimum(np.searchsorted(removed, keys), len(removed) - 1)
+                gone[at[removed[at] == keys]] = False
         if gone.any():
             begin("removed", f"{name}{of_step}.removed.arrow").write([key_array(removed[gone])])
         if capture.counts is not None:

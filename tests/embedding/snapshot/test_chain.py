@@ -130,20 +130,22 @@ def _pushed(keys, value=1.0, store=None, sequence=1):
     return store
 
 
-def test_a_delta_has_the_changed_rows_and_the_removed_keys(tmp_path):
+def test_a_delta_has_the_changed_rows_and_the_removed_keys(tmp_path, monkeypatch):
+    monkeypatch.setattr(changes, "_BLOCK_BYTES", 1)  # A block is one row.
     store = _pushed([1, 2, 3, 4])
     base = store.save(tmp_path, 10)
     _pushed([2, 7, 8], store=store, sequence=2)
     # 7 came and went between two snapshots, 8 came; 4 went and came back.
-    store.tables["t"].remove(np.array([3, 4, 7, 99]))
+    store.tables["t"].remove(np.array([1, 3, 4, 7, 99]))
     _pushed([4], store=store, sequence=3)
     delta = [entry for entry in store.save(tmp_path, 20, base[-1]["snapshot"]) if entry["table"] == "t"]
     assert [(entry["file"], entry["kind"], entry["rows"]) for entry in delta] == [
         ("t-00000-of-00001.0000000020.delta.arrow", "delta", 3),
-        ("t-00000-of-00001.0000000020.removed.arrow", "removed", 1),
+        ("t-00000-of-00001.0000000020.removed.arrow", "removed", 2),
     ]
-    ((_, _, _), (_, keys, _)) = snapshot.read(tmp_path, delta[0])
-    assert sorted(keys.tolist()) == [2, 4, 8]
+    assert sorted(key for _, keys, _ in snapshot.read(tmp_path, delta[0]) for key in keys.tolist()) == [2, 4, 8]
+    (removed,) = snapshot.batches(tmp_path, delta[1])
+    assert removed.column("key").to_pylist() == [1, 3]
 
 
 def test_by_key_the_order_of_creation_changes_no_byte_of_the_files(tmp_path):
