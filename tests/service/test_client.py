@@ -1,9 +1,11 @@
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import socket
+import threading
 import time
 
 import numpy as np
@@ -207,6 +209,29 @@ def test_what_is_pushed_once_a_save_has_begun_is_not_in_it(start, connect, data_
     assert client.stats()["tables"]["t"]["rows"] == len(keys)
     client.restore(data_dir / "begun", full + delta)
     np.testing.assert_array_equal(pulled(client, "t", np.arange(1, 7000)), after)
+
+
+def test_rows_are_read_while_the_shards_write_an_epoch(start, connect, data_dir, monkeypatch):
+    client, writing, ends = connect([service.address for service in start(2)]), threading.Barrier(3), threading.Event()
+    client.create_table(CONFIG)
+    client.push("t", np.arange(1, 100), ones(99), "w", 1)
+
+    def slow(action, name, body):
+        if name == "publish":
+            writing.wait(60)
+            ends.wait(60)
+        return action(name, body)
+
+    for each in client._shards:
+        monkeypatch.setattr(each, "action", functools.partial(slow, each.action))
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        epoch = threads.submit(client.publish, data_dir / "epoch", 1, "float32")
+        try:
+            writing.wait(60)
+            assert threads.submit(pulled, client, "t", np.arange(1, 100)).result(30).shape == (99, CONFIG.width)
+        finally:
+            ends.set()
+        assert sum(file["rows"] for file in epoch.result(60)) == 99
 
 
 def test_shards_that_all_lack_the_base_of_a_delta_write_all_rows_once(start, connect, data_dir, monkeypatch):

@@ -140,12 +140,11 @@ class ServiceClient(Store):
 
     def publish(self, path: AnyPath, epoch: int, dtype: str, after: int | None = None) -> list[FileEntry]:
         body = {"path": _absolute(path), "epoch": epoch, "dtype": dtype, "after": after}
-        return [file for files in self._on_all(lambda shard: shard.action("publish", body)) for file in files]
+        return self._files_of_all("publish", body)
 
     def copy(self, path: AnyPath) -> list[FileEntry]:
         """Writes all rows into the directory `path`, replacing no files; needs no lease. Returns the same as `save`."""
-        body = {"path": _absolute(path)}
-        return [file for files in self._on_all(lambda shard: shard.action("copy", body)) for file in files]
+        return self._files_of_all("copy", {"path": _absolute(path)})
 
     def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
         body = {"path": _absolute(path), "files": list(files)}
@@ -240,11 +239,18 @@ class ServiceClient(Store):
         )
         return list(zip(places, answers, strict=True))
 
-    def _on_all(self, call: Callable[..., Any]) -> list[Any]:
+    def _files_of_all(self, action: str, body: dict[str, Any]) -> list[FileEntry]:
+        """Returns the entries of the files that an action of each shard writes, while other threads' requests run."""
+        with concurrent.futures.ThreadPoolExecutor(len(self._shards)) as threads:
+            return [file for files in self._on_all(lambda shard: shard.action(action, body), threads) for file in files]
+
+    def _on_all(
+        self, call: Callable[..., Any], threads: concurrent.futures.ThreadPoolExecutor | None = None
+    ) -> list[Any]:
         """Returns [call(shard) for each shard], called in parallel; waits for all calls before it raises an error."""
         if self._threads is None:
             return [call(self._shards[0])]
-        futures = [self._threads.submit(call, shard) for shard in self._shards]
+        futures = [(threads or self._threads).submit(call, shard) for shard in self._shards]
         concurrent.futures.wait(futures)
         return [future.result() for future in futures]
 
