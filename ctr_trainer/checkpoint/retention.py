@@ -9,6 +9,7 @@ checkpoint has its own files: whichever file is damaged, one checkpoint does not
 
 import contextlib
 import logging
+import socket
 from typing import Any
 
 from ctr_trainer.checkpoint import checkpoint as checkpoints
@@ -35,8 +36,17 @@ def extend(path: str, files: list[Entry], before: Checkpoint | None) -> list[Ent
 
     `files` is the return value of `Store.save`, called with the snapshot of `before` as `since`.
 
-    Raises UserError: a file of the earlier chain is missing. The message names the file.
+    Raises UserError: a file of the snapshot or of the earlier chain is not there. The message names the file.
     """
+    for entry in files:
+        file, size = path_of(path) / entry["file"], 0
+        with contextlib.suppress(FileNotFoundError):
+            size = file.size()
+        if size != entry["bytes"]:
+            raise UserError(
+                f"{file}: a shard wrote {entry['bytes']} bytes there, and {socket.gethostname()} finds {size}: the "
+                "model_dir must be the same directory, under the same path, for rank 0 and all shards"
+            )
     if before is None or not files or files[0].get("since") is None:
         return files
     chain = snapshot.rows_files(before.tables)  # The snapshot has all rows on disk.

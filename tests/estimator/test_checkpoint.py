@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -71,6 +72,22 @@ def test_a_lock_lost_while_rows_are_written_leaves_no_checkpoint(data, tmp_path,
     assert cli.main(["train", *given, "--save_checkpoints_steps=2", "--max_steps=8"]) == 1
     assert taken and "another process has taken the lock" in capsys.readouterr().err
     assert [each.step for each in checkpoints.list_checkpoints(model)][-1] == 2
+
+
+def test_rows_that_rank_0_does_not_find_make_no_checkpoint(data, tmp_path, monkeypatch, capsys):
+    model, begin_save = tmp_path / "model", LocalStore.begin_save
+
+    def elsewhere(store, path, step, *given):
+        files = begin_save(store, path, step, *given)()
+        if step == 4:  # As of a shard whose local disk has the same path.
+            os.unlink(os.path.join(path, files[-1]["file"]))
+        return lambda: files
+
+    monkeypatch.setattr(LocalStore, "begin_save", elsewhere)
+    given = [f"--train_data={data}", f"--model_dir={model}", "--hidden_units=8", "--batch_size=16"]
+    assert cli.main(["train", *given, "--save_checkpoints_steps=2", "--max_steps=8"]) == 1
+    assert re.search(r"step-0000000004/\S+: a shard wrote \d+ bytes there, and .* finds 0:", capsys.readouterr().err)
+    assert [each.step for each in checkpoints.list_checkpoints(model)] == [2]
 
 
 MODEL = f"s3://{object_store.BUCKET}/model"
