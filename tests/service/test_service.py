@@ -16,14 +16,17 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from ctr_trainer.embedding.service import service as services
 from ctr_trainer.embedding.service import shard, wire
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.local_service import LocalService, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity, ServerSecurity
 from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.embedding.service.serving import serve
+from ctr_trainer.embedding.service.shard import Shard
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store import local_store
+from ctr_trainer.embedding.table import row_limits
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.installation import compile_kernels
@@ -185,6 +188,21 @@ def test_a_read_of_rows_that_are_replaced_meanwhile_fails(tmp_path, monkeypatch)
             pass
         with pytest.raises(flight.FlightServerError, match="replaced: restored"):
             reader.read_all()
+
+
+def test_rows_that_expire_at_once_are_evicted_by_several_short_requests(tmp_path, monkeypatch, connect):
+    monkeypatch.setattr(row_limits, "_EXPIRED", 20)  # Rows, while the lock is held.
+    monkeypatch.setattr(services, "_ADVANCE_SECONDS", 0)
+    with Service("127.0.0.1", 0, tmp_path) as service:
+        client, keys, answers = connect([f"127.0.0.1:{service.port}"]), np.arange(1, 101), []
+        (own,) = client._shards
+        monkeypatch.setattr(own, "action", lambda *given: answers.append(Shard.action(own, *given)) or answers[-1])
+        client.create_table(dataclasses.replace(CONFIG, ttl_steps=5))
+        for step, count in ((1, 100), (9, 30)):
+            client.advance(step)
+            client.push("t", keys[:count], ones(count), "w", step)
+        assert client.stats()["tables"]["t"]["rows"] == 30
+        assert answers.count(False) == 4
 
 
 def test_a_token_is_needed_for_every_call(tmp_path, connect):

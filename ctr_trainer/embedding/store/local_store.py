@@ -1,6 +1,7 @@
 """A store in the memory of this process."""
 
 import contextlib
+import math
 import re
 import sys
 import threading
@@ -130,15 +131,26 @@ class LocalStore(Store):
         return answer.encoded(target.config.form)
 
     def advance(self, step: int) -> None:
+        self.advance_within(step, math.inf)
+
+    def advance_within(self, step: int, seconds: float) -> bool:
+        """Calls `advance`, which may take minutes if very many rows expire at once, for about `seconds`.
+
+        Returns whether it is done. If it is not, call this again with the same step.
+        """
+        until = time.monotonic() + seconds
         for _, table in sorted(self.tables.items()):
             with table.lock.alone():
                 table.advance(step)
                 stop = table.expire()
             while stop is not None:
+                if time.monotonic() > until:
+                    return False
                 time.sleep(_BETWEEN_SECONDS)
                 with table.lock.alone():
                     stop = table.expire(stop)
             table.expire_on_disk()
+        return True
 
     def begin_save(
         self, path: AnyPath, step: int, since: str | None = None, by_key: bool = False
