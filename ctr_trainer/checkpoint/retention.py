@@ -15,7 +15,7 @@ from typing import Any
 from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.checkpoint.checkpoint import Checkpoint, Entry
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.system.files.paths import Path, path_of
+from ctr_trainer.system.files.paths import MOST_COPIED, Path, is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ def base_of_next(model_dir: str, last: Checkpoint | None, full_every: int) -> Ch
         return None
     if path_of(last.path).parent != path_of(model_dir) / checkpoints.RECENT:
         return None  # The best checkpoint shares no files.
+    if not is_local(model_dir) and any(each["bytes"] > MOST_COPIED for each in snapshot.rows_files(last.tables)):
+        return None  # This process would copy such a file, while shards write theirs concurrently.
     earlier = [each for each in checkpoints.list_checkpoints(model_dir) if each.base != last.base]
     return last if earlier else None
 

@@ -62,7 +62,7 @@ class Saving:
             text = "training continues with negative_sampling=%g; until %s it was %g. Predictions are calibrated for %g"
             _log.warning(f"{text} from the next checkpoint on", share, self.path, before, share)
         self._begun_step: int | None = None
-        self._writing = Background("the writing of a checkpoint")
+        self._writing = Background("the writing of a checkpoint", max(1800.0, distributed.watchdog().timeout))
 
     def __call__(self, session: tf1.Session, step: int) -> str:
         """Writes the checkpoint of `step` unless it was already written. Returns its path. A collective.

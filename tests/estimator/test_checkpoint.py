@@ -129,6 +129,15 @@ def test_a_checkpoint_is_there_with_its_manifest_and_goes_with_it(store):
     assert EvaluationHistory.load(MODEL) == history
 
 
+@pytest.mark.parametrize("larger", [False, True])
+def test_a_chain_in_a_store_has_no_file_that_the_store_cannot_copy(store, tmp_path, monkeypatch, larger):
+    for model_dir in (f"s3://{object_store.BUCKET}/larger-{larger}", tmp_path):
+        job = Job(model_dir)
+        sizes = [each["bytes"] for step in (1, 2) for each in job.save(step).tables]
+        monkeypatch.setattr(retention, "MOST_COPIED", max(sizes) - larger)
+        assert job.save(3).chain_length == (1 if larger and model_dir != tmp_path else 2)
+
+
 def test_a_store_that_does_not_answer_does_not_make_a_checkpoint_a_damaged_one(store, monkeypatch, caplog):
     model = f"s3://{object_store.BUCKET}/outage"
     job = Job(model)

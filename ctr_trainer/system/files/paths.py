@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PATTERN = re.compile(r"[*?\[]")
 _STREAM_BYTES = 8 << 20  # Number of bytes per request when reading a stream.
 _LOCAL = "file://"
-_MOST_COPIED = 5_000_000_000  # Bytes of the largest object that S3 copies in one request.
+MOST_COPIED = 5_000_000_000  # Bytes of the largest object that S3 copies in one request.
 
 
 class StorePath(JsonFile, PureStorePath):
@@ -164,7 +164,7 @@ class StorePath(JsonFile, PureStorePath):
     def copy_from(self, source: Path) -> None:
         filesystem, path = self._opened()
         with self._asking(f"made from {source}"):
-            if isinstance(source, StorePath) and source._root == self._root and source.size() <= _MOST_COPIED:
+            if isinstance(source, StorePath) and source._root == self._root and source.size() <= MOST_COPIED:
                 filesystem.copy_file(source._opened()[1], path)
                 return
         with self.writing() as file:
