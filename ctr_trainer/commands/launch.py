@@ -57,11 +57,13 @@ def run(arguments: list[str], options: LaunchFlags) -> None:
     log_lines.install(experiment.log.log_format)
     model_dir = experiment.model.model_dir
     command = [sys.executable, "-m", "ctr_trainer.launch.worker", *arguments]
+    # Otherwise each restart would go back to that step, and set aside what was trained since.
+    again = [*command, "--resume_from=0"] if experiment.model.resume_from else command
     grace_seconds = experiment.run.grace_secs + _ENDING_SECONDS
     environment = importing_environment()
     environment["PATH"] = os.pathsep.join([str(pathlib.Path(sys.executable).parent), environment.get("PATH", "")])
     with open_hosts(options) as hosts:
-        Supervisor(options, hosts, command, environment, model_dir, grace_seconds).run()
+        Supervisor(options, hosts, command, again, environment, model_dir, grace_seconds).run()
 
 
 def _experiment(arguments: list[str]) -> Experiment:

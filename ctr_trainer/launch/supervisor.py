@@ -65,7 +65,8 @@ class Patience:
 class Supervisor:
     """Starts the workers of one training, and restarts them as often as needed.
 
-    `environment` is the complete environment of each worker, which may take `grace_seconds` to save and end.
+    `again` replaces `command` once the workers have trained. `environment` is the complete environment of each worker,
+    which may take `grace_seconds` to save and end.
     """
 
     def __init__(
@@ -73,12 +74,13 @@ class Supervisor:
         flags: LaunchFlags,
         hosts: Hosts,
         command: Sequence[str],
+        again: Sequence[str],
         environment: Mapping[str, str],
         model_dir: str,
         grace_seconds: float,
     ) -> None:
-        self._flags, self._hosts, self._command, self._environment = flags, hosts, command, environment
-        self._model_dir, self._grace_seconds = model_dir, grace_seconds
+        self._flags, self._hosts, self._command, self._again = flags, hosts, command, again
+        self._environment, self._model_dir, self._grace_seconds = environment, model_dir, grace_seconds
         self._patience = Patience(flags.max_restarts)
         # The failures of each host since it took part in a training that wrote a checkpoint.
         self._failures: collections.Counter[str] = collections.Counter()
@@ -180,6 +182,8 @@ class Supervisor:
             self._patience.new_checkpoint()
             for host in attempt.hosts:
                 self._failures.pop(host.name, None)
+        if is_new or reached.trained:
+            self._command = self._again
         last: Restart | None = self._restarts[-1] if self._restarts else None
         if last and last.seconds_to_train_again is None and reached.trained > (last.step or 0):
             last.seconds_to_train_again = round(reached.trained_at - last.lost_at, 1)

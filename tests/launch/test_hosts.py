@@ -68,7 +68,7 @@ def test_the_first_hosts_are_filled_first_and_ranks_go_by_hosts():
 
 
 def test_a_host_that_has_failed_twice_is_used_only_if_the_others_are_too_few():
-    supervisor = Supervisor(LaunchFlags(np=8, min_np=4, hosts="a:4,b:4"), Hosts([A, B]), [], {}, "", 0.0)
+    supervisor = Supervisor(LaunchFlags(np=8, min_np=4, hosts="a:4,b:4"), Hosts([A, B]), [], [], {}, "", 0.0)
     supervisor._failures["a"] = 1
     assert supervisor._choose(4) == (A, B)
     supervisor._failures["a"] = 2

@@ -42,7 +42,7 @@ class _Launched:
 
     def __init__(self, data, directory, *more, batch_seconds=0.05, options=("-np", "2"), python=sys.executable):
         self.model_dir, self.seen = directory / "model", directory / "seen"
-        self.seen.mkdir()
+        self.seen.mkdir(exist_ok=True)
         flags = [f"--train_data={data}", f"--model_dir={self.model_dir}"]
         flags += ["--hidden_units=8", "--batch_size=16", "--recipe=none"]
         environment = launch.environment()
@@ -138,6 +138,25 @@ def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data
         assert restart["seconds_to_train_again"] > 0
     (rows,) = BatchReader(data, ROWS, shuffle=False, epochs=1)
     assert trained(job.seen, summary["restarts"], last) == collections.Counter(names(rows))
+
+
+def test_a_restart_after_resume_from_keeps_what_was_trained_since(data, tmp_path):
+    flags = ["--save_checkpoints_steps=5", "--keep_checkpoint_max=0", "--max_steps=40"]
+    python = launch.warm_python()
+    with _Launched(data, tmp_path, *flags, "--max_steps=20", batch_seconds=0, python=python) as job:
+        status, output = job.finish()
+        assert status == 0, output
+    with _Launched(data, tmp_path, *flags, "--resume_from=5", batch_seconds=0.2, python=python) as job:
+        launch.wait_until(lambda: list(job.model_dir.glob("checkpoints/set-aside-*-0000000020")), "the set aside", 180)
+        job.saved(15)
+        job.worker(1, 0).kill()
+        status, output = job.finish()
+    assert status == 0, output
+    (restart,) = json.loads((job.model_dir / "train_summary.json").read_text())["restarts"]
+    assert f"resuming from {job.model_dir}/checkpoints/step-{restart['step']:010d}" in output and restart["step"] >= 15
+    aside = sorted(path.name for path in job.model_dir.glob("checkpoints/set-aside-*"))
+    assert aside == [f"set-aside-step-{step:010d}" for step in (10, 15, 20)]
+    assert latest_checkpoint(job.model_dir).step == 40
 
 
 def test_slots_that_come_are_taken_in_at_the_next_checkpoint(data, tmp_path):
