@@ -76,7 +76,8 @@ def train(
     if list_checkpoints(directory):
         raise UserError(f"model_dir={directory}: it contains a model; use load() for it, or choose another directory")
     with _directory_of_tables() as work:
-        paths = _converted(data, eval_data, label, feature_spec, work)
+        experiment: Experiment = _parsed(settings)[1][0]
+        paths = _converted(data, eval_data, label, feature_spec, experiment, work)
         model = model or ("" if open_dataset(paths["train_data"]).spec.sparse else "tabm")
         named = {"model": model} if model else {}  # Otherwise --recipe=data chooses it.
         given, groups = _parsed({"model_dir": directory, **named, **paths, **settings})
@@ -212,7 +213,12 @@ def _parsed(settings: Mapping[str, Any]) -> tuple[frozenset[str], list[Any]]:
 
 
 def _converted(
-    data: Any, eval_data: Any, label: str, feature_spec: str | os.PathLike[str] | None, work: pathlib.Path
+    data: Any,
+    eval_data: Any,
+    label: str,
+    feature_spec: str | os.PathLike[str] | None,
+    experiment: Experiment,
+    work: pathlib.Path,
 ) -> dict[str, str]:
     """Returns the flags of the data that `train` reads, after converting raw data in the directory `work`."""
     path = _files(data, work / "data.parquet")
@@ -228,13 +234,22 @@ def _converted(
 
     files = path.split(",")
     format, spec_file = seen_format(list_files(files)[0].path), os.fspath(feature_spec or work / "features.toml")
+    max_bad_rows = experiment.stream.max_bad_rows
     if feature_spec is None:
-        infer(files, spec_file, format=format, label=label or None)
+        infer(files, spec_file, format=format, label=label or None, max_bad_rows=max_bad_rows)
     elif label:
         raise UserError("label: the feature spec names the label; leave it out")
     holds_out = eval_data is None and _rows(data) >= _HELD_OUT_ROWS
-    split = "random:0.9,0.1" if holds_out else ""
-    convert(format, files, work / "converted", FeatureSpec.load(spec_file), split=split, progress=False)
+    convert(
+        format,
+        files,
+        work / "converted",
+        FeatureSpec.load(spec_file),
+        split="random:0.9,0.1" if holds_out else "",
+        max_bad_rows=max_bad_rows,
+        progress=False,
+        num_threads=experiment.run.threads,
+    )
     if not holds_out:
         return {"train_data": str(work / "converted"), **evaluated}
     return {"train_data": str(work / "converted" / "train"), "eval_data": str(work / "converted" / "test")}

@@ -78,6 +78,19 @@ def test_a_script_writes_only_what_it_prints(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_as_many_rows_as_said_may_be_unusable(tmp_path):
+    rows = clicks(300).to_pylist()
+    lines = ["user,price,clicked", *(f"{each['user']},{each['price']},{each['clicked']}" for each in rows)]
+    (tmp_path / "clicks.csv").write_text("\n".join([*lines, "user 1,3.5,perhaps", "user 1,3.5"]))
+    (tmp_path / "s.toml").write_text('name = "s"\nlabel = {column = "clicked"}\ndense = [{name = "price"}]\n')
+    given = {"model": "lr", "epochs": 1, "feature_spec": tmp_path / "s.toml"}
+    assert ctr.train(tmp_path / "clicks.csv", **given, max_bad_rows=2).evaluate(clicks(50))["examples"] == 50
+    with pytest.raises(UserError, match=r"increase max_bad_rows \(now 1\)"):
+        ctr.train(tmp_path / "clicks.csv", **given, max_bad_rows=1)
+    (tmp_path / "clicks.csv").write_text("\n".join([*lines, "user 1,3.5"]))
+    assert "lr" in repr(ctr.train(tmp_path / "clicks.csv", model="lr", epochs=1, max_bad_rows=1))
+
+
 def test_importance_names_what_the_clicks_depend_on(model):
     rng = np.random.default_rng(4)
     new = clicks(1500, seed=4).append_column("noise", pa.array(rng.random(1500)))
