@@ -36,6 +36,16 @@ def test_each_worker_of_a_machine_gets_its_share_of_the_cores(monkeypatch):
     assert sorted(os.sched_getaffinity(0)) == allowed
 
 
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("300000 100000\n", 3), ("50000 100000", 1), ("max 100000", 8), ("1600000 100000", 8), ("", 8)]
+)
+def test_a_container_has_the_cores_of_its_cpu_quota(tmp_path, monkeypatch, quota, cores):
+    monkeypatch.setattr(hardware, "own_cores", lambda: {*range(8)})
+    (tmp_path / "cpu.max").write_text(quota)
+    assert hardware.usable_cores(tmp_path / "cpu.max") == cores
+    assert hardware.usable_cores(tmp_path / "nowhere") == 8
+
+
 def _niceness():
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 

@@ -70,10 +70,14 @@ def step_back(cores: set[int] | None) -> None:
         os.nice(BEHIND)
 
 
-def usable_cores() -> int:
-    """Returns the number of cores that this process may use."""
+def usable_cores(quota: str | os.PathLike[str] = "/sys/fs/cgroup/cpu.max") -> int:
+    """Returns the number of cores that this process may use: its affinity, or a container's CPU quota if it is less."""
     cores = own_cores()
-    return os.cpu_count() or 1 if cores is None else len(cores)
+    number = os.cpu_count() or 1 if cores is None else len(cores)
+    with contextlib.suppress(OSError, ValueError):  # There is no file, or its share is "max".
+        share, period = map(int, pathlib.Path(quota).read_text().split())
+        number = min(number, max(share // period, 1))
+    return number
 
 
 def has_bfloat16(cpuinfo: str | os.PathLike[str] = _CPUINFO) -> bool:
