@@ -117,7 +117,7 @@ def _show(results: dict[str, Any], output: str) -> None:
     from ctr_trainer.commands.reports.comparison import format_metrics
 
     results = without_nan(results)
-    if output:
-        path_of(output).write_json(_MARK | results)
     print(format_metrics(results))
     print(json.dumps({k: v for k, v in results.items() if not k.startswith("reliability")}), flush=True)
+    if output:
+        path_of(output).write_json(_MARK | results)

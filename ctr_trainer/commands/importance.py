@@ -29,6 +29,7 @@ from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.system.files import outputs
+from ctr_trainer.system.files.local_path import refusing_unwritable
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import tensorflow_import
@@ -144,17 +145,19 @@ def _show(found: dict[str, Any], output: str) -> None:
     from ctr_trainer.checkpoint.evaluations import without_nan
     from ctr_trainer.commands.reports.comparison import format_table
 
-    if output.endswith(".json"):
-        path_of(output).write_json({"written_by": _MARK.decode(), **without_nan(found)})
-    elif output:
-        with path_of(output).writing() as file:
-            _draw(found["columns"][::-1], file)
     cells = [
         [each["column"], *(f"{each[name]:.5f} ±{each[f'{name}_error']:.5f}" for name in _TITLES)]
         for each in found["columns"]
     ]
     print("\n".join(format_table(["column", *_TITLES.values()], cells)))
     print(json.dumps(without_nan(found)), flush=True)
+    if output.endswith(".json"):
+        path_of(output).write_json({"written_by": _MARK.decode(), **without_nan(found)})
+    elif output:
+        with refusing_unwritable(output):
+            path_of(output).parent.mkdir(parents=True, exist_ok=True)
+            with path_of(output).writing() as file:
+                _draw(found["columns"][::-1], file)
 
 
 def _draw(columns: Sequence[dict[str, Any]], file: Any) -> None:

@@ -145,9 +145,9 @@ def run(
             for line in format_phases(result) if result and result.phases else ():
                 _log.info("%s", line)
             if result:
-                (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result.to_json()))
                 for line in run_summary.lines(result):
                     _log.info(line)
+                (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result.to_json()))
                 if tracker:
                     tracker.describe(result, run_summary.lines(result))
         if export.export_dir:

@@ -58,6 +58,21 @@ def run(trained, capsys):
     return call
 
 
+@pytest.mark.parametrize(
+    ("command", "name"), [("evaluate", "m.json"), *(("importance", f"i.{x}") for x in ("json", "png"))]
+)
+def test_what_was_measured_is_printed_even_if_its_file_cannot_be_written(trained, tmp_path, capsys, command, name):
+    if name.endswith(".png"):
+        pytest.importorskip("matplotlib", reason="no matplotlib: pip install matplotlib")
+    (tmp_path / "file").touch()
+    flags = [f"--model_dir={trained[0]}", f"--eval_data={trained[1] / 'data'}", "--threads=1"]
+    capsys.readouterr()
+    assert cli.main([command, *flags, f"--output={tmp_path}/file/{name}"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out.splitlines()[-1])["auc"] > 0
+    assert f"file/{name}: cannot be written: File exists" in printed.err and "Traceback" not in printed.err
+
+
 def test_importance_writes_a_table_json_and_a_png(run, trained, tmp_path):
     pytest.importorskip("matplotlib", reason="no matplotlib: pip install matplotlib")
     written, drawn = tmp_path / "importance.json", tmp_path / "importance.png"

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from ctr_trainer.data.blocks import ID_PREFIX
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.system.files.local_path import refusing_unwritable
 from ctr_trainer.system.files.paths import Path
-from ctr_trainer.system.messages.errors import UserError
 
 
 @dataclasses.dataclass
@@ -113,10 +113,8 @@ class DatasetWriter(Written):
                 pq.ParquetWriter(file, schema, compression="lz4", write_statistics=False, write_page_checksum=True)
             )
             self.files.append(dict(name=name, rows=0, row_groups=[]))
-        try:
+        with refusing_unwritable(self.path / self.files[-1]["name"]):
             self._writer.write_table(group.cast(self._writer.schema), row_group_size=len(group))
-        except OSError as error:
-            raise self._unwritable(error) from error
         self.files[-1]["rows"] += len(group)
         self.files[-1]["row_groups"].append(len(group))
         if self._rows_in_file() >= self._rows_per_file:
@@ -127,14 +125,10 @@ class DatasetWriter(Written):
         if self._writer is None:
             return
         self._writer = None
-        try:
+        path = self.path / self.files[-1]["name"]
+        with refusing_unwritable(path):
             self._open.close()
-            self.files[-1]["bytes"] = (self.path / self.files[-1]["name"]).size()
-        except OSError as error:
-            raise self._unwritable(error) from error
-
-    def _unwritable(self, error: OSError) -> UserError:
-        return UserError(f"{self.path / self.files[-1]['name']}: cannot be written: {error}")
+            self.files[-1]["bytes"] = path.size()
 
 
 def _without_nulls(schema: pa.Schema) -> pa.Schema:

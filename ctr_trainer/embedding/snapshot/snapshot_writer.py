@@ -13,22 +13,14 @@ from ctr_trainer.embedding.table.changes import Block, Capture
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.system.files.local_path import refusing_unwritable
 from ctr_trainer.system.files.paths import AnyPath, Path, path_of
-from ctr_trainer.system.messages.errors import UserError, diverged
+from ctr_trainer.system.messages.errors import diverged
 
 _CURE = (
     "free some space there, then restart the same command to resume from the last checkpoint. The earlier snapshots "
     "stay valid"
 )
-
-
-@contextlib.contextmanager
-def _told(target: Path, cure: str) -> Iterator[None]:
-    """Turns a write error into a UserError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{target}: cannot be written: {error.strerror or error}; {cure}") from None
 
 
 class ArrowFile:
@@ -37,19 +29,19 @@ class ArrowFile:
     def __init__(self, file: IO[bytes], target: Path, of_schema: pa.Schema, cure: str) -> None:
         self._file, self._target, self._schema, self._cure = file, target, of_schema, cure
         self._sink, self._rows = _ChecksumFile(file), 0
-        with _told(target, cure):
+        with refusing_unwritable(target, cure):
             self._arrow_file = pa.PythonFile(self._sink, mode="w")
             self._writer = pa.ipc.new_file(self._arrow_file, self._schema)
 
     def write(self, columns: Sequence[pa.Array]) -> None:
         """Writes a batch."""
         self._rows += len(columns[0])
-        with _told(self._target, self._cure):
+        with refusing_unwritable(self._target, self._cure):
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def finish(self) -> dict[str, int]:
         """Completes the file and returns a dict of `rows`, `bytes` and `crc32`."""
-        with _told(self._target, self._cure):
+        with refusing_unwritable(self._target, self._cure):
             self._writer.close()
             self._arrow_file.close()
             self._file.flush()
@@ -87,7 +79,7 @@ def arrow_file(
     `cure` ends the message of the UserError if the file cannot be written; `direct` is of `Path.writing`.
     """
     target = path_of(path) / name
-    with _told(target, cure), target.writing() as file:
+    with refusing_unwritable(target, cure), target.writing() as file:
         yield ArrowFile(file, target, of_schema, cure)
 
 

@@ -150,12 +150,10 @@ class LocalPath(JsonFile, pathlib.PosixPath):
 
     def write_text(self, text: str) -> None:  # type: ignore[override]  # Like `StorePath`.
         """Writes a text with `writing`. Creates the directory. Raises UserError if the file cannot be written."""
-        try:
+        with refusing_unwritable(self):
             self.parent.mkdir(parents=True, exist_ok=True)
             with self.writing() as file:
                 file.write(text.encode())
-        except OSError as error:
-            raise UserError(f"{self}: cannot be written: {error.strerror or error}") from error
 
     def append(self, text: str) -> None:
         """Appends a text to the file. When this method returns, the text is on the disk or in the store."""
@@ -227,6 +225,15 @@ class LocalPath(JsonFile, pathlib.PosixPath):
     def local_file(self) -> Iterator[LocalPath]:
         """Yields the path of a local file with the content of this file."""
         yield self
+
+
+@contextlib.contextmanager
+def refusing_unwritable(path: Any, cure: str = "") -> Iterator[None]:
+    """Replaces an OSError of the block, which writes to a path, by a UserError, which ends with the advice `cure`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}{cure and f'; {cure}'}") from error
 
 
 def of_draft(name: str) -> str | None:
