@@ -76,7 +76,7 @@ def train(
     if list_checkpoints(directory):
         raise UserError(f"model_dir={directory}: it contains a model; use load() for it, or choose another directory")
     with _directory_of_tables() as work:
-        experiment: Experiment = _parsed(settings)[1][0]
+        experiment: Experiment = _parsed({"model_dir": directory, **settings})[1][0]
         paths = _converted(data, eval_data, label, feature_spec, experiment, work)
         model = model or ("" if open_dataset(paths["train_data"]).spec.sparse else "tabm")
         named = {"model": model} if model else {}  # Otherwise --recipe=data chooses it.

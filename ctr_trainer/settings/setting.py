@@ -82,6 +82,8 @@ class Setting:
             return "" if value in self.choices else f": choose one of {', '.join(self.choices)}"
         if not any(_is(each, value) for each in kinds):
             return f": expected {' or '.join(_EXPECTED[each] for each in kinds)}"
+        if self.unit in ("path", "URL") and any(path.startswith("~") for path in str(value).split(",")):
+            return ": a ~ is not replaced by a home directory here: write the whole path"
         if isinstance(value, str) and _WITH_PASSWORD.match(value):
             return (
                 ": the user and the password of a cluster would be printed and saved: write USER:PASSWORD into a file, "

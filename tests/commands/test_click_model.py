@@ -137,6 +137,7 @@ def test_an_estimator_takes_the_name_of_a_model(tmp_path):
     [
         ({"label": "buys"}, "buys"),
         ({"label": "clicked", "epoch": 3}, "epoch"),
+        ({"label": "clicked", "model_dir": "~/model"}, "--model_dir=~/model: a ~ is not replaced"),
         ({"label": "clicked", "hidden_units": "many"}, "--hidden_units=many"),
     ],
 )

@@ -122,7 +122,8 @@ def _wrong(kind, setting):
     if setting.choices:
         return ["no such choice"]
     if number is None:
-        return [] if bool not in _kinds(kind) else ["maybe"]
+        paths = ["~/x", "a,~me/b"] if setting.unit in ("path", "URL") else []
+        return paths if bool not in _kinds(kind) else ["maybe"]
     ends = [(setting.minimum, -1), (setting.maximum, 1), (setting.above, 0), (setting.below, 0)]
     wrong = [number(end + step) for end, step in ends if end is not None]
     return [(each,) if typing.get_origin(kind) is tuple else each for each in wrong] + ["a text"]
