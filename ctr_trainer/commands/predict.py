@@ -5,6 +5,7 @@ The data needs no labels and no weights. Labels are written, too; those of text 
 
 import contextlib
 import json
+from typing import Any
 
 from ctr_trainer.commands.experiment.checks import require_data, require_model
 from ctr_trainer.commands.experiment.experiment import Experiment
@@ -12,6 +13,7 @@ from ctr_trainer.commands.experiment.flags import OF_DATA, OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.system.files import outputs
+from ctr_trainer.system.files.local_path import refusing_unwritable
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import tensorflow_import
@@ -52,12 +54,12 @@ def run(given: frozenset[str], experiment: Experiment, use: TrainedModelFlags) -
     outputs.refuse_foreign_file(path, _is_ours, "predict")
     experiment, estimator, found = open_trained(given, experiment, use.checkpoint)
     batches = reader(experiment, data.eval_data, once=True, labels=False)
-    predictions = estimator.predict(lambda: batches, checkpoint_path=found, yield_single_examples=False)
-    path_of(path).parent.mkdir(parents=True, exist_ok=True)
-    rows, types = 0, batches.id_types()
-    with path.writing() as file, contextlib.ExitStack() as stack:
-        writer = None
-        for values in predictions:
+    predictions: Any = estimator.predict(lambda: batches, checkpoint_path=found, yield_single_examples=False)
+    rows, types, writer = 0, batches.id_types(), None
+    with refusing_unwritable(path), contextlib.ExitStack() as stack:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = stack.enter_context(path.writing())
+        for values in stack.enter_context(contextlib.closing(predictions)):
             # The values of one batch do not determine the type of an id column: all of them may be missing.
             kinds = (
                 (name, value, types.get(name) if value.dtype == object else None) for name, value in values.items()

@@ -1,6 +1,8 @@
 """What `predict` and `evaluate` write, and what they never replace."""
 
 import json
+import os
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,6 +55,32 @@ def test_an_export_that_cannot_be_written_is_refused_before_training(directory, 
     assert run("train", directory, f"--model_dir={tmp_path / 'model'}", f"--export_dir={tmp_path}") == 1
     assert "holds files that `export` did not write (saved_model.pb)" in capsys.readouterr().err
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [("train", "--model_dir"), ("predict", "--output"), ("export", "--export_dir")],
+)
+def test_what_cannot_be_written_is_told_as_an_error_of_the_user(directory, tmp_path, capsys, command, flag):
+    (tmp_path / "file").touch()
+    assert run(command, directory, f"{flag}={tmp_path}/file/m.parquet") == 1
+    error = capsys.readouterr().err
+    assert re.search(r"file/\S+: cannot be written: (Not a directory|File exists)", error) and "Traceback" not in error
+
+
+def test_a_full_disk_ends_a_prediction_without_a_file(directory, tmp_path, capsys, monkeypatch):
+    open_file = open
+
+    def opened(path, mode="r", *arguments, **named):
+        if mode == "xb":
+            os.symlink("/dev/full", path)
+            mode = "wb"
+        return open_file(path, mode, *arguments, **named)
+
+    monkeypatch.setattr("builtins.open", opened)
+    assert run("predict", directory, f"--output={tmp_path / 'p.parquet'}") == 1
+    assert "p.parquet: cannot be written: No space left on device" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
 
 
 def test_evaluate_replaces_only_what_it_wrote(directory, tmp_path, capsys):

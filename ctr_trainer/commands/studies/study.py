@@ -19,6 +19,7 @@ from ctr_trainer.commands.studies import results
 from ctr_trainer.commands.studies.plan import TrialPlans, trial_flags
 from ctr_trainer.commands.studies.training import TrialTraining
 from ctr_trainer.models.metrics.evaluation_metrics import DIRECTIONS
+from ctr_trainer.system.files.local_path import refusing_unwritable
 from ctr_trainer.system.messages.errors import UserError, masked
 
 DATABASE, TRIALS = "search.db", "trials"
@@ -193,7 +194,8 @@ def _open(plans: TrialPlans, output: pathlib.Path, storage: str, direction: str)
     """Returns the study of these plans, which is created if the storage does not have it."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    output.mkdir(parents=True, exist_ok=True)
+    with refusing_unwritable(output):
+        output.mkdir(parents=True, exist_ok=True)
     url = storage if "://" in storage else f"sqlite:///{os.path.abspath(storage or output / DATABASE)}"
     timeout: Mapping[str, Any] = {"connect_args": {"timeout": _LOCKED_SECONDS}} if url.startswith("sqlite") else {}
     try:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ctr_trainer.system.files.local_path import of_draft
+from ctr_trainer.system.files.local_path import of_draft, refusing_unwritable
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.files.staging import held_directory
 from ctr_trainer.system.messages.errors import UserError
@@ -104,11 +104,9 @@ def unfinished(path: Any, what: str) -> Iterator[FileList]:
         return f"{place}: {holder} writes this {what} now; wait until it ends"
 
     with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(held_directory(place, refusal, UNFINISHED + _LOCK))
+        stack.enter_context(held_directory(place, refusal, UNFINISHED + _LOCK))
+        with refusing_unwritable(path):
             files = FileList(place, UNFINISHED)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be written to: {error.strerror}") from error
         try:
             if others := files.others():
                 more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ctr_trainer.system.files.local_path import LocalPath
+from ctr_trainer.system.files.local_path import LocalPath, refusing_unwritable
 from ctr_trainer.system.files.paths import PathLease, is_local, path_of
 from ctr_trainer.system.files.temporary import make_directory, private_path
 from ctr_trainer.system.messages.errors import UserError
@@ -22,11 +22,13 @@ def held_directory(directory: Any, refusal: Callable[[str], str], name: str = ".
     """Locks a directory within the block by its file `name`, and yields the lock. For `refusal`, see `FileLease`.
 
     Creates the directory if there is none. Directories that were created here are removed at the end if they are empty.
+    Raises UserError if it cannot be written to.
     """
     directory = path_of(directory)
     made = [each for each in (directory, *directory.parents) if is_local(each) and not each.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = (directory / name).hold(refusal)
+    with refusing_unwritable(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / name).hold(refusal)
     try:
         yield lock
     finally:
