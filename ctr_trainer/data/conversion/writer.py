@@ -14,6 +14,7 @@ from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.local_path import refusing_unwritable
 from ctr_trainer.system.files.paths import Path
+from ctr_trainer.system.messages.errors import UserError
 
 
 @dataclasses.dataclass
