@@ -18,6 +18,7 @@ from ctr_trainer.ranks.meetings import Terminated
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.system.files.paths import is_url
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 from ctr_trainer.system.processes.child import END_SIGNALS, handling_signals
 
@@ -79,6 +80,8 @@ def run(
     data = experiment.data
     require(data, "train_data", "eval_data")
     require_known(experiment.model.model)
+    if is_url(flags.output):
+        raise UserError(f"--output={flags.output}: search writes to a directory of a disk; name its path")
     if not flags.minutes and not flags.budget_rows:
         raise UserError("--minutes=0 sets no time limit, so the search would never end: give --budget_rows")
     described: list[str] = []

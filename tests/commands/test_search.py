@@ -145,6 +145,7 @@ def test_without_optuna_the_message_says_how_to_install_it(tmp_path, data, capsy
         (["--minutes=0"], "--minutes=0 sets no time limit, so the search would never end: give --budget_rows"),
         (["--train_data=nowhere"], "data set nowhere: no such directory"),
         (["--storage=no_such://host/name"], "storage=no_such://host/name: cannot be opened"),
+        (["--output=s3://bucket/out"], "s3://bucket/out: search writes to a directory of a disk; name its path"),
         (["--output=/dev/null/out"], "/dev/null/out: cannot be written: Not a directory"),
         (["--best_metric=prob_mean"], "best_metric=prob_mean: search supports auc,"),
     ],

@@ -193,6 +193,8 @@ def test_an_existing_spec_is_not_overwritten(tmp_path):
     (tmp_path / "s.toml").write_text("mine")
     with pytest.raises(UserError, match="already exists"):
         infer(write_csv(tmp_path / "a.csv"), tmp_path / "s.toml")
+    with pytest.raises(UserError, match="s3://bucket/s.toml: a feature spec is written to a file on a disk"):
+        infer(tmp_path / "a.csv", "s3://bucket/s.toml")
 
 
 def accesses(rows, seed=0):

@@ -18,6 +18,7 @@ from ctr_trainer.data.conversion.seen_format import seen_format
 from ctr_trainer.data.source import Input, list_files
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.setting import refused
+from ctr_trainer.system.files.paths import is_url
 from ctr_trainer.system.messages.errors import UserError, did_you_mean, listed
 
 _LABEL = re.compile(
@@ -46,6 +47,8 @@ def infer(
     like a label. At most `max_bad_rows` unusable rows of text may be left out, and `crosses` crosses of two categories
     are added; see `measurement.crosses`. Raises UserError if the label cannot be found, or if there is no feature.
     """
+    if is_url(str(output)):
+        raise UserError(f"output {output}: a feature spec is written to a file on a disk; name its path")
     output = pathlib.Path(output)
     if output.exists():
         raise UserError(f"output {output}: already exists; remove it or choose another file")
