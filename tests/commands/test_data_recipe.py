@@ -226,6 +226,19 @@ def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tm
     assert "chosen" not in fixed and fixed["flags"]["batch_size"] == 1024
 
 
+def test_a_stream_or_another_recipe_in_between_leaves_what_a_training_began_with(tmp_path, data):
+    model = tmp_path / "model"
+    began = _train(data, model, f"--eval_data={data}", "--epochs=1")
+    stream = replaced(Experiment(), {"train_data": "kafka://127.0.0.1:1/clicks", "model_dir": str(model)})
+    values, saved, _ = data_recipe.decide(frozenset(), stream, EvaluationConfig())
+    assert (values["learning_rate"], saved) == (0.001, began["chosen"])  # The model itself has the optimizer.
+    assert values.keys().isdisjoint(("epochs", *recipes.OF_EVALUATIONS))
+    fixed = _train(data, model, "--recipe=none", "--epochs=2")
+    again = _train(data, model, f"--eval_data={data}", "--epochs=3")
+    assert (fixed["flags"]["batch_size"], fixed["chosen"]) == (1024, began["chosen"])
+    assert (again["flags"]["optimizer"], again["flags"]["learning_rate"]) == ("adam", 0.001)
+
+
 def test_a_rate_that_was_given_once_does_not_replace_the_recipe_s(tmp_path, data):
     for directory, first, rate in (("a", [], 0.001), ("b", ["--learning_rate=0.002"], 0.002)):
         _train(data, tmp_path / directory, "--epochs=1", *first)

@@ -39,17 +39,19 @@ def decide(
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Returns (chosen values by flag, those to save as `CHOSEN`, log line, "" for none) for given flags.
 
-    A collective: rank 0 inspects the model and the data. There are none for another recipe and for a stream.
+    A collective: rank 0 inspects the model and the data. Nothing is chosen for another recipe, nor for a new model of a
+    stream; `flags.json` then keeps what was saved.
     """
     model_dir, own = experiment.model.model_dir, given_values(given, experiment, evaluation)
-    if not decides(experiment):
-        return {}, {}, ""
     found = distributed.broadcast_object(_kept(model_dir) if distributed.is_chief() else None, "settings_chosen_before")
     kept, saved = found or (None, {})
-    if kept is not None and experiment.data.next_data and not experiment.data.eval_data:
+    has_end = decides(experiment)  # A stream has none.
+    if experiment.model.recipe != NAME or (kept is None and not has_end):
+        return {}, saved, ""
+    if kept is not None and (not has_end or (experiment.data.next_data and not experiment.data.eval_data)):
         kept = {name: value for name, value in kept.items() if name not in ("epochs", *OF_EVALUATIONS)}
-        facts = facts_of(experiment)
-        kept |= {} if facts.size == "large" else length_of(facts, own)  # Of data that no evaluation ends.
+        facts = facts_of(experiment) if has_end else None
+        kept |= length_of(facts, own) if facts and facts.size != "large" else {}  # Of data that no evaluation ends.
     if kept is not None:
         # The optimizers are those of the model, whose params and rates can be given without them.
         optimizers = {name: kept[name] for name in _OPTIMIZERS if name in kept}
