@@ -17,6 +17,7 @@ from ctr_trainer.estimator.observation import InputEnds
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.run_length import Epochs, RunLength, resumed
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.models.layers.normalization import batch_statistics
 from ctr_trainer.ranks import dense_exchange as exchanges
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
@@ -154,7 +155,8 @@ def build_step(
         fed: Any = inputs.placeholders
         gradients = zip(fed, tf.gradients(spec.loss, fed) if fed else [], strict=True)
         by_name = {row.name: gradient for row, gradient in gradients if gradient is not None}
-        return BuiltStep(getattr(spec.train_op, "op", spec.train_op), length, RowTraining(by_name, rate))
+        updates = [each.update(each.value, inputs.weight, length.steps_per_epoch) for each in batch_statistics()]
+        return BuiltStep(tf.group(spec.train_op, *updates), length, RowTraining(by_name, rate))
     if not isinstance(optimizer, tf1.train.Optimizer):
         raise UserError(
             f"EstimatorSpec(optimizer=...) is of {type(optimizer).__module__}.{type(optimizer).__name__}: give one of "

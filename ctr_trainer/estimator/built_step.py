@@ -100,7 +100,7 @@ def optimizer_step(
 
     Gradients are averaged over the micro-batches of the step and, unless `dense_sync_steps` is above 1, over the
     workers, weighted by the examples. A batch of padding has the weight 0. One backward pass serves the variables and
-    the rows.
+    the rows. Each batch also runs the `UPDATE_OPS` of the graph, such as those of moving statistics.
 
     Staleness: with `overlap`, the step applies the gradients that the previous step kept. Their reduction waits for
     nothing in this step, so it runs concurrently with the forward and backward pass.
@@ -134,6 +134,8 @@ def optimizer_step(
     kept: list[tf.Operation] = []
     if run_length.accumulation_steps > 1:
         tensors, weight, accumulate, after = _over_micro_batches(tensors, weight)
+    own = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)  # Of the model_fn, which run with each batch.
+    accumulate = tf.group(accumulate, *own) if accumulate is not None else None
     own_weight = weight
     if overlap:
         tensors, weight, kept = _of_previous_step(tensors, weight)
@@ -150,10 +152,10 @@ def optimizer_step(
 
     begin = drain = share = None
     if overlap:
-        begin = _next_step([*kept, *after])
+        begin = _next_step([*kept, *after, *own])
         drain = tf.group(*update())
     with tf.control_dependencies(kept):  # With an overlap, after the whole step has read the variables.
-        train_op = _next_step([*update(), *after])
+        train_op = _next_step([*update(), *after, *own])
     if exchanges and not overlap:
         share = tf.math.divide_no_nan(float(distributed.size()), weight)
     elif run_length.accumulation_steps > 1:

@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator import EmbeddingConfig
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, EstimatorSpec, ModeKeys, RunConfig
+from ctr_trainer.estimator.built_step import optimizer_step
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.run_length import RunLength
+from ctr_trainer.models.layers.normalization import batch_norm
 from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.dense_exchange import Exchange
 from ctr_trainer.settings.train_settings import factors_of, parse_lr_groups
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
@@ -122,6 +126,50 @@ def test_one_step_by_hand(settings, kernel, bias):
     found = _one_step(**settings)
     assert found[0] == pytest.approx(kernel, abs=1e-6)
     assert found[1] == pytest.approx(bias, abs=1e-6)
+
+
+def _endless(batch):
+    return lambda: tf.data.Dataset.from_tensors(np.array(batch, np.float32)).repeat()
+
+
+def _counting_model_fn(features, labels, mode, params):
+    """Adds 1 to `batches_seen` in each run, as tf.layers.batch_normalization updates its moving statistics."""
+    w = tf1.get_variable("w", [], initializer=tf1.zeros_initializer())
+    count = tf1.get_variable("batches_seen", [], initializer=tf1.zeros_initializer(), trainable=False)
+    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, count.assign_add(1.0))
+    return EstimatorSpec(mode, loss=tf.reduce_mean(w * features), optimizer=tf1.train.GradientDescentOptimizer(0.1))
+
+
+def test_what_a_model_fn_updates_by_each_batch_is_updated_once_in_each(tmp_path):
+    estimator = Estimator(_counting_model_fn, tmp_path, config=RunConfig(threads=1))
+    estimator.train(_endless([1.0] * 4), max_steps=3)
+    assert estimator.get_variable_value("batches_seen") == 3
+
+    # In micro-batches, with a step whose gradients the next one applies.
+    with tf.Graph().as_default(), tf1.Session() as session:
+        spec = _counting_model_fn(tf.ones([4]), None, ModeKeys.TRAIN, None)
+        length, exchange = RunLength(accumulation_steps=2), Exchange("none", "")
+        rows = dict(rows=[], row_learning_rate=tf.constant(0.1))
+        step = optimizer_step(
+            spec.optimizer, spec.loss, tf.ones([]), **rows, run_length=length, exchange=exchange, overlap=True
+        )
+        session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+        for operation in (step.accumulate, step.begin, step.accumulate, step.train_op, step.drain):
+            session.run(operation)
+        assert session.run(tf1.global_variables()[:2]) == pytest.approx([-0.2, 4])
+
+
+def _normed_model_fn(features, labels, mode, params):
+    loss = tf.reduce_mean(batch_norm(features, training=mode == ModeKeys.TRAIN, momentum=0.5))
+    train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss, tf1.train.get_or_create_global_step())
+    return EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def test_a_train_op_of_a_program_moves_the_statistics_of_batch_norm_too(tmp_path):
+    estimator = Estimator(_normed_model_fn, tmp_path, config=RunConfig(threads=1))
+    estimator.train(_endless([[1.0], [3.0]]), max_steps=3)
+    weight, moments = (estimator.get_variable_value(f"batch_norm/{name}") for name in ("weight", "moments"))
+    assert (weight, moments.ravel().tolist()) == (0.875, [2 * 0.875, 2 * 0.875])  # The mean, and the unbiased variance.
 
 
 def test_an_unknown_optimizer_and_an_overlap_with_local_steps_are_refused():

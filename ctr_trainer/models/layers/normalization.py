@@ -171,8 +171,8 @@ def batch_norm(
 
         sum_i s_i (x_i - mean)^2 / (1 - sum_i s_i^2),   and sum_i (x_i - mean)^2 / (B - 1) for equal weights.
 
-    Caveat: with a `train_op` that is not made by `TrainOp`, mean and variance stay at 0 and 1. With batches of fewer
-    than some hundred examples the statistics are noisy, and `layer_norm` is better.
+    Caveat: with a `train_op` of the program's own, each worker updates its own statistics, and rank 0's are saved. With
+    batches of fewer than some hundred examples the statistics are noisy, and `layer_norm` is better.
 
     Args:
       inputs: x, float32[B, n]; with `copies`, float32[copies * B, n]; the result has the same shape.
