@@ -54,7 +54,7 @@ class EvaluatedTraining:
                 f"best_metric={eval_spec.best_metric}: the model has no such metric; it has {', '.join(names)}"
             )
         self._metrics: dict[str, Any] | None = None  # Of the last evaluation.
-        self._stopped = False
+        self._stopped = self._cancelled = False  # By evaluations without an improvement; the last one, by a signal.
         self._exported_from = ""  # Path of the last checkpoint that exporters got.
         self._history = EvaluationHistory()  # Only rank 0 records evaluations.
         self._writer: tf1.summary.FileWriter | None = None
@@ -79,10 +79,14 @@ class EvaluatedTraining:
         """
         return self._period.is_due(step, saves) and self._evaluate(session, step)
 
-    def finish(self, session: tf1.Session, step: int) -> None:
-        """Evaluates after the last step, unless that was done already. A collective."""
+    def finish(self, session: tf1.Session, step: int) -> bool:
+        """Evaluates after the last step, unless that was done already. A collective.
+
+        Returns False if a signal has cancelled the evaluation.
+        """
         if self._evaluated != step:
             self._evaluate(session, step)
+        return not self._cancelled
 
     def results(self) -> dict[str, Any]:
         """Returns fields of `TrainResult`."""
@@ -107,7 +111,8 @@ class EvaluatedTraining:
         self._evaluated = step
         with self._clock.within("evaluation"):
             found = self._in_loop.evaluate(session)
-            if found is None:  # A signal stops the training.
+            self._cancelled = found is None
+            if found is None:
                 return False
             metrics = recorded(found)
             self._metrics = {"global_step": step, **metrics}

@@ -148,6 +148,8 @@ class TrainingSteps:
             extension.finish(session, self.step)
         self._hooks.metrics.finish()
         told = training.meetings.meet(self.step, self._stop.asked, is_over=False)
+        if not told.signal and self._evaluation and not self._evaluation.finish(session, self.step):
+            told = training.meetings.meet(self.step, self._stop.asked, is_over=False)  # A signal has cancelled it.
         if told.signal:
             asked = [rank for rank, signal in enumerate(told.signals) if signal]
             whom = "" if len(asked) == distributed.size() else f" to rank {', '.join(map(str, asked))}"
@@ -157,8 +159,6 @@ class TrainingSteps:
             )
             self.error = StoppedInOrder(text, told.signal)
             report.running().stops_in_order(self.error)  # Before a signal would end the process.
-        elif self._evaluation:
-            self._evaluation.finish(session, self.step)
         self.close()
 
     def close(self) -> None:

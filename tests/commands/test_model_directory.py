@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import signal
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -263,6 +264,31 @@ def test_a_finished_run_that_is_started_again_writes_a_missing_summary_only(data
     assert written["evaluation"]["auc"] == pytest.approx(whole["evaluation"]["auc"], abs=1e-6)
     assert written["evaluation"].keys() >= whole["evaluation"].keys()
     assert checkpoints.list_checkpoints(str(model)) == saved
+
+
+@pytest.mark.parametrize(("every", "steps"), [(20, [20, 30])])
+def test_a_training_that_is_stopped_in_its_second_evaluation_ends_as_stopped_and_makes_it_up(
+    data, tmp_path, monkeypatch, every, steps
+):
+    flags = [f"--train_data={data}", f"--eval_data={data}", "--batch_size=32", "--threads=1", "--hidden_units=8"]
+    flags += ["--epochs=3", f"--eval_steps={every}", "--best_metric=auc", "--recipe=none", f"--model_dir={tmp_path}"]
+    calls, evaluate = [], InLoopEvaluation.evaluate
+
+    def stop(self, session):
+        calls.append(session)
+        if len(calls) == 2:
+            self._stop.ask(signal.SIGTERM)
+        return evaluate(self, session)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(InLoopEvaluation, "evaluate", stop)
+        assert cli.main(["train", *flags]) == 128 + signal.SIGTERM
+    assert not (tmp_path / "train_summary.json").exists()
+    assert cli.main(["train", *flags]) == 0
+    found = EvaluationHistory.load(str(tmp_path))
+    assert [each["step"] for each in found.evaluations] == steps
+    assert found.best["step"] == 30
+    assert json.loads((tmp_path / "train_summary.json").read_text())["evaluation"]["auc"] == found.best["value"]
 
 
 @pytest.mark.parametrize(("owner", "name"), [(InLoopEvaluation, "evaluate"), (retention, "keep_best")])
