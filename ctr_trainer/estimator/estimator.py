@@ -190,7 +190,7 @@ class Estimator(TrainedModel):
                 steps.finish(unhooked)
             if steps.error:
                 raise steps.error
-            if not steps.steps and not training.feed.is_live:
+            if not (steps.steps or steps.is_over or training.feed.is_live):
                 if not (training.model.inputs.fed and job.start):  # A reader that resumes may be at its end.
                     raise no_examples("train on")
             results = measured(training, steps, own)

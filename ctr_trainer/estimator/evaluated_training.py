@@ -72,6 +72,15 @@ class EvaluatedTraining:
             factor = self._plateau.set(session, self._falls)
             _log.info("learning rates resume at %g of their full value, because of the evaluations so far", factor)
 
+    def resume(self, session: tf1.Session, step: int) -> bool:
+        """Evaluates before the first step if a signal or a kill interrupted the evaluation due there. A collective.
+
+        Returns whether to stop training.
+        """
+        is_known = step <= self._history.begin or any(each["step"] == step for each in self._history.current)
+        missing = distributed.broadcast_object(not is_known, "evaluation_is_missing")
+        return missing and self.evaluate_if_due(session, step, saves=False)
+
     def evaluate_if_due(self, session: tf1.Session, step: int, saves: bool) -> bool:
         """Evaluates after `step`, at which a checkpoint was saved if `saves`, if it is due. A collective.
 
@@ -112,8 +121,8 @@ class EvaluatedTraining:
         with self._clock.within("evaluation"):
             found = self._in_loop.evaluate(session)
             self._cancelled = found is None
-            if found is None:
-                return False
+            if found is None:  # The checkpoint is then of this step, so that a resumed training evaluates it.
+                return True
             metrics = recorded(found)
             self._metrics = {"global_step": step, **metrics}
             fallen, decision = self._falls, self._decide(step, metrics) if distributed.is_chief() else None

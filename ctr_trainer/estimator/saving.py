@@ -61,7 +61,7 @@ class Saving:
         if None not in (before, share) and before != share and distributed.is_chief():
             text = "training continues with negative_sampling=%g; until %s it was %g. Predictions are calibrated for %g"
             _log.warning(f"{text} from the next checkpoint on", share, self.path, before, share)
-        self._begun_step: int | None = None
+        self._begun_step, self._begun_path = restored.step if restored else None, self.path
         self._writing = Background("the writing of a checkpoint", max(1800.0, distributed.watchdog().timeout))
 
     def __call__(self, session: tf1.Session, step: int) -> str:
@@ -73,7 +73,8 @@ class Saving:
         self.begin(session, step)
         self._wait()
         distributed.barrier("checkpoint_written")
-        self.path = checkpoints.checkpoint_path(self._job.model_dir, step)
+        assert self._begun_path is not None
+        self.path = self._begun_path
         return self.path
 
     def begin(self, session: tf1.Session, step: int) -> None:
@@ -93,7 +94,7 @@ class Saving:
             self._begin_writing(session, path, step, self._examples_before + int(examples))
         # After this barrier rows and variables may change again.
         distributed.barrier("checkpoint_captured")
-        self._begun_step = step
+        self._begun_step, self._begun_path = step, path
 
     def look(self) -> None:
         """Raises the error of the writing thread if the thread has failed. Does not wait."""

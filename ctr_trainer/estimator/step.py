@@ -89,6 +89,7 @@ class TrainingSteps:
         ending = report.running()
         ending.explain = distributed.watchdog().explanation
         ending.signals.hand_to(self._stop, training.job.config.grace_secs)
+        self.is_over = bool(self._evaluation and self._evaluation.resume(session, self.step))
 
     def train_step(self, session: tf1.train.MonitoredSession, unhooked: tf1.Session) -> None:
         """Trains one step: reads, looks up, runs the graph, trains the rows, then does whatever is due.
@@ -131,8 +132,8 @@ class TrainingSteps:
             extension.after_step(session, self.step)
         self.is_over = bool(told.signal) or self._feed.has_ended or self.step == training.job.last_step
         if self._evaluation and not told.signal:
-            stops_early = self._evaluation.evaluate_if_due(session, self.step, saves)
-            self.is_over = self.is_over or stops_early
+            stops = self._evaluation.evaluate_if_due(session, self.step, saves)
+            self.is_over = self.is_over or stops
 
     def finish(self, session: tf1.Session) -> None:
         """Does what is due at the orderly end: the last sync, checkpoint, publication and evaluation. A collective."""

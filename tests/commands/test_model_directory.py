@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 import shutil
 import signal
 
@@ -266,7 +267,7 @@ def test_a_finished_run_that_is_started_again_writes_a_missing_summary_only(data
     assert checkpoints.list_checkpoints(str(model)) == saved
 
 
-@pytest.mark.parametrize(("every", "steps"), [(20, [20, 30])])
+@pytest.mark.parametrize(("every", "steps"), [(10, [10, 20, 30]), (20, [20, 30])])
 def test_a_training_that_is_stopped_in_its_second_evaluation_ends_as_stopped_and_makes_it_up(
     data, tmp_path, monkeypatch, every, steps
 ):
@@ -284,7 +285,10 @@ def test_a_training_that_is_stopped_in_its_second_evaluation_ends_as_stopped_and
         patched.setattr(InLoopEvaluation, "evaluate", stop)
         assert cli.main(["train", *flags]) == 128 + signal.SIGTERM
     assert not (tmp_path / "train_summary.json").exists()
+    manifest = pathlib.Path(checkpoints.list_checkpoints(str(tmp_path))[-1].path, checkpoints.MANIFEST)
+    written = manifest.stat().st_mtime_ns
     assert cli.main(["train", *flags]) == 0
+    assert manifest.stat().st_mtime_ns == written
     found = EvaluationHistory.load(str(tmp_path))
     assert [each["step"] for each in found.evaluations] == steps
     assert found.best["step"] == 30
@@ -314,6 +318,7 @@ def test_a_training_that_ended_in_an_evaluation_keeps_the_best_like_another(
         assert cli.main(["train", *flags]) == 1
     assert cli.main(["train", *flags]) == 0
     found = EvaluationHistory.load(str(tmp_path / "ended"))
+    assert [each["step"] for each in found.evaluations] == [10, 20, 30]
     assert found.best["step"] == 30 and found.best["value"] == pytest.approx(whole.best["value"], abs=1e-6)
     assert checkpoints.list_checkpoints(str(tmp_path / "ended"))
 

@@ -56,7 +56,7 @@ def made(clock):
         input_ends=types.SimpleNamespace(noticed=contextlib.nullcontext),
     )
     hooks = types.SimpleNamespace(batches=None, metrics=Recorder(calls, "lines"))
-    evaluation = Recorder(calls, "evaluation", evaluate_if_due=lambda *_: False)
+    evaluation = Recorder(calls, "evaluation", evaluate_if_due=lambda *_: False, finish=lambda *_: True)
     session = Recorder(calls, "session", run=lambda fetches, feeds=None: {"feed": []} if feeds is not None else 0)
     with tf.Graph().as_default():
         yield calls, TrainingSteps(training, stop, hooks, evaluation, [Recorder(calls, "extension")]), stop, session
@@ -77,10 +77,11 @@ def test_a_step_trains_its_rows_before_it_syncs_saves_publishes_and_evaluates(ma
     assert (steps.step, steps.steps, steps.is_over) == (2, 2, False)
 
 
-def test_rates_fall_before_rows_are_prepared_and_the_model_is_published(made):
+def test_rates_fall_before_rows_are_prepared_and_a_missing_evaluation_is_last(made):
     calls, steps, _, session = made
     steps.begin(session)
-    assert calls == ["session.run", "evaluation.begin", "feed.begin_training", "extension.begin"]
+    prepared = ["feed.begin_training", "extension.begin"]
+    assert calls == ["session.run", "evaluation.begin", *prepared, "evaluation.resume"]
 
 
 def test_at_the_end_rows_are_flushed_and_saved_before_the_last_evaluation(made):

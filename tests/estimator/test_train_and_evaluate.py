@@ -17,6 +17,7 @@ from ctr_trainer.estimator import (
     MetricsConfig,
     RunConfig,
 )
+from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
@@ -95,6 +96,33 @@ def test_evaluations_come_at_the_ends_of_epochs(data, tmp_path):
     _train(data, tmp_path / "accumulated", None, spec, epochs=4, accumulation_steps=3)
     # Steps of three batches: 10, 20, 30 and 40 batches are over with these.
     assert steps(tmp_path / "accumulated") == [4, 7, 10, 14]
+
+
+def _constant_model_fn(features, labels, mode, params):
+    loss = tf.reduce_mean(features * tf.compat.v1.get_variable("w", [], initializer=tf.ones_initializer()))
+    return EstimatorSpec(mode, loss=loss, optimizer=tf.compat.v1.train.GradientDescentOptimizer(0.0))
+
+
+def test_an_evaluation_that_ends_a_training_does_so_after_a_restart_too(tmp_path, monkeypatch):
+    def endless():
+        return tf.data.Dataset.from_tensors(np.ones(4, np.float32)).repeat()
+
+    estimator = Estimator(_constant_model_fn, tmp_path, config=RunConfig(threads=1, save_checkpoints_steps=2))
+    stopping = dict(every_n_steps=2, best_metric="loss", early_stopping_patience=1)
+    spec, evaluate, calls = EvalSpec(lambda: endless().take(1), **stopping), InLoopEvaluation.evaluate, []
+
+    def end(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise UserError("killed")
+        return evaluate(*given)
+
+    monkeypatch.setattr(InLoopEvaluation, "evaluate", end)
+    with pytest.raises(UserError, match="killed"):
+        estimator.train(endless, evaluation=spec)
+    result = estimator.train(endless, evaluation=spec).last_training
+    assert (result["steps"], result["global_step"], result["stopped_early"]) == (0, 4, True)
+    assert estimator.train(endless, evaluation=spec).last_training is None  # There is nothing more to do.
 
 
 def test_the_best_checkpoint_outlives_the_others_and_is_found_by_its_name(data, tmp_path):
