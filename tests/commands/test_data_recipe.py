@@ -5,12 +5,14 @@ import json
 import logging
 
 import pytest
+import tensorflow as tf
 
 from ctr_trainer import cli
 from ctr_trainer.commands.experiment import data_recipe, flags, recipes
 from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.recipes import Facts, choices
+from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.by_flag import by_flag, replaced
 from ctr_trainer.settings.training_configs import EvaluationConfig
@@ -51,7 +53,22 @@ def test_evaluations_fit_the_size_and_the_labels():
     tiny = _values(dataclasses.replace(SMALL, rows=300, keys=50))
     assert (tiny["eval_epochs"], _values(SMALL)["eval_epochs"]) == (7, 1)  # Three steps an epoch, and 63.
     assert {_values(dataclasses.replace(SMALL, rows=rows))["best_metric"] for rows in (8_000, 60_000)} == {"logloss"}
-    assert _values(dataclasses.replace(SMALL, several_labels=True))["best_metric"] == "loss"
+    assert _values(dataclasses.replace(SMALL, has_logloss=False))["best_metric"] == "loss"
+
+
+def _loss_model_fn(features, labels, mode, params):
+    """A model without logits, and so without the metric `logloss`."""
+    loss = tf.reduce_mean(tf.square(tf.reduce_sum(features["embedding"], [1, 2]) - labels))
+    return EstimatorSpec(mode, loss=loss, optimizer=tf.compat.v1.train.GradientDescentOptimizer(0.01))
+
+
+@pytest.mark.parametrize(
+    ("labels", "flags"), [(2, ["--label=clicked"]), (1, [f"--model={__name__}:{_loss_model_fn.__name__}"])]
+)
+def test_one_of_several_labels_and_a_model_without_logits_are_selected_by_their_loss(tmp_path, labels, flags):
+    data = small.make(tmp_path, rows=100, labels=labels)
+    said = _train(data, tmp_path / "model", f"--eval_data={data}", "--epochs=1", *flags)
+    assert said["chosen"]["best_metric"] == "loss"
 
 
 @pytest.mark.parametrize(

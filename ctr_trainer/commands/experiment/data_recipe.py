@@ -23,7 +23,7 @@ from ctr_trainer.commands.experiment.recipes import (
 )
 from ctr_trainer.commands.reports.training_run import FLAGS_FILE
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.models.registry import find_model
+from ctr_trainer.models.registry import MODELS
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.setting import shown
 from ctr_trainer.settings.training_configs import EvaluationConfig
@@ -78,7 +78,7 @@ def facts_of(experiment: Experiment) -> Facts:
             "rows": sum(source.group_rows),
             "keys": sum(info.distinct.values()) if info else None,
             "has_validation": bool(data.eval_data),
-            "several_labels": find_model(model.model).params_class.several_labels,
+            "has_logloss": model.model in MODELS and len(spec.labels) == 1,
             "has_pieces": any(feature.pieces for feature in spec.dense),
             "can_share": is_one_host and may_move and not spec.limits,
         }

@@ -30,14 +30,15 @@ OF_EVALUATIONS = ("eval_steps", "eval_epochs", "best_metric", "early_stopping_pa
 class Facts:
     """The facts that are known before a training begins; None for a number that is not counted.
 
-    `keys` are the distinct keys of all features, and `has_pieces` is whether there are numbers in pieces. `can_share`
-    is whether the workers can share rows, all trained and without limits, in the memory of one host.
+    `keys` are the distinct keys of all features. `has_logloss` is whether the model surely has that metric: one of this
+    package, and a single label. `has_pieces` is whether there are numbers in pieces. `can_share` is whether the workers
+    can share rows, all trained and without limits, in the memory of one host.
     """
 
     rows: int
     keys: int | None = None
     has_validation: bool = False
-    several_labels: bool = False
+    has_logloss: bool = True
     has_pieces: bool = False
     can_share: bool = False
 
@@ -148,7 +149,7 @@ def length_of(facts: Facts, given: Mapping[str, Any]) -> dict[str, Any]:
     if not facts.has_validation or not given.get("best_metric", "auc") or (periods and not any(periods)):
         return {"epochs": _epochs_unseen(facts, passes), "lr_schedule": "linear", "embedding_lr_schedule": "same"}
     # Epochs of nearly the same AUC differ in calibration, which only log loss measures.
-    metric = "loss" if facts.several_labels else "logloss"
+    metric = "logloss" if facts.has_logloss else "loss"
     patience = 3 if facts.is_of_numbers else 1  # An ensemble of networks still improves after a bad epoch.
     return {
         **{"epochs": 40 * passes, "eval_epochs": passes, "best_metric": metric},
