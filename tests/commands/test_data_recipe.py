@@ -291,6 +291,15 @@ def test_a_resumed_training_has_the_evaluations_that_its_early_stopping_needs(tm
     assert (again["flags"]["eval_steps"], again["flags"]["early_stopping_patience"]) == (3, 5)
 
 
+def test_a_period_that_was_given_once_does_not_replace_the_recipe_s(tmp_path, data):
+    evaluated, model = f"--eval_data={data}", tmp_path / "model"
+    periods = []
+    for more in (["--epochs=1"], ["--epochs=2", "--eval_steps=3"], ["--epochs=3"]):
+        flags = _train(data, model, evaluated, "--lr_schedule_params=patience=9", *more)["flags"]
+        periods.append((flags["eval_steps"] or 0, flags["eval_epochs"]))
+    assert periods == [(0, 7), (3, 0), (0, 7)]
+
+
 def test_a_stream_and_another_recipe_keep_the_fixed_defaults(tmp_path, data):
     experiment = replaced(Experiment(), {"train_data": "kafka://127.0.0.1:1/clicks"})
     assert data_recipe.decide(frozenset(), experiment, EvaluationConfig()) == ({}, {}, "")

@@ -95,8 +95,10 @@ def _kept(model_dir: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
     chosen: dict[str, Any] = said.get(CHOSEN, {})
     if chosen.get("early_stopping_patience") or chosen.get("lr_schedule") == "plateau":
         # They need settings that were given then, and so are not among the choices.
-        of_evaluations = {name: said["flags"][name] for name in OF_EVALUATIONS if said["flags"].get(name)}
-        return of_evaluations | chosen, chosen
+        period = {"eval_steps", "eval_epochs"}
+        chosen_ones = period if period & chosen.keys() else set()  # The flags may have one that was given only once.
+        names = [name for name in OF_EVALUATIONS if name not in chosen_ones and said["flags"].get(name)]
+        return {name: said["flags"][name] for name in names} | chosen, chosen
     return chosen, chosen
 
 
