@@ -1,5 +1,6 @@
 """An evaluation of a model in its own graph, while another graph trains the model."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.meetings import StopRequest
+from ctr_trainer.ranks.meetings import Meetings, StopRequest
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -28,7 +29,8 @@ class InLoopEvaluation:
     ranks have flushed their rows. Keys without a row read zeros and get no row. With several workers, each evaluation
     adds one sync to the training. With one worker, the training is bit-identical.
 
-    After `stop` was asked for, no more batches are evaluated.
+    After `stop` was asked for, no more batches are evaluated. Ranks with the same number of batches meet about once a
+    second, so that all of them end together, unless the program has hooks.
 
     Raises UserError: the evaluation graph has variables that the training graph does not have.
     """
@@ -50,6 +52,10 @@ class InLoopEvaluation:
             configs = {name: each.config for name, each in rows.items()}
             self._feed = connect(inputs, training.store, self._config, trained=configs, within_training=True)
             self._steps = eval_spec.steps or inputs.batches_per_epoch
+            self._hooks = [*(self._spec.evaluation_hooks or ()), *(eval_spec.hooks or ())]  # May stop one rank alone.
+            known = np.array([0 if self._hooks else inputs.batches_per_epoch or 0])
+            counts = {*distributed.all_gather(known, "evaluation_batches").tolist()}
+            self._meets = len(counts) == 1 and counts != {0}
             self._evaluation = Evaluation(self._feed, self._spec, eval_spec.metrics)
             self.metric_names = self._evaluation.metric_names  # Of the metrics that `evaluate` returns.
             variables = tf1.global_variables()
@@ -77,16 +83,19 @@ class InLoopEvaluation:
         distributed.barrier("evaluation_rows_flushed")
         self._evaluation.reset()
         self._feed.new_keys.in_training = self._training.feed.new_keys.in_training
-        hooks = [*(self._spec.evaluation_hooks or ()), *(self._eval_spec.hooks or ())]
-        hooks.append(ProgressHook("evaluating", self._steps))
-        steps = self._eval_spec.steps or None
+        hooks = [*self._hooks, ProgressHook("evaluating", self._steps)]
+        steps, stopped = self._eval_spec.steps or None, False
+        all_sum = functools.partial(distributed.all_sum, name="what_ranks_ask_evaluations_for")
+        meetings = Meetings(distributed.rank(), distributed.size(), all_sum)
         config = distributed.session_config(self._config.threads, given=self._config.session_config)
         creator = tf1.train.ChiefSessionCreator(self._scaffold, config=config)
         try:
             self._feed.rewind()
             with self._graph.as_default(), tf1.train.MonitoredSession(creator, hooks) as inner:
-                while not (self._stop.asked or inner.should_stop() or self._evaluation.steps == steps):
+                while not (stopped or inner.should_stop() or self._evaluation.steps == steps):
                     self._evaluation.step(inner)
+                    done, asked = self._evaluation.steps, self._stop.asked
+                    stopped = bool(meetings.after_step(done, asked, is_over=False).signal if self._meets else asked)
                     # To the watchdog, the evaluation is part of a training step.
                     distributed.watchdog().progress()
         finally:

@@ -136,6 +136,15 @@ def gone_on(data, full, stopped, tmp_path_factory):
     return found
 
 
+def test_a_signal_to_one_worker_ends_an_evaluation_on_all(data, tmp_path):
+    with _Job(data, tmp_path, "--endless_evaluation") as job:
+        job.service_at(10)
+        os.kill(int((tmp_path / "out" / "pid-1").read_text()), signal.SIGTERM)
+        status, output = job.finish()
+    assert status != 0
+    assert _stopped_after(output, "SIGTERM to rank 1", job.model_dir) == 10
+
+
 def test_training_waits_for_a_stalled_service_and_survives_a_full_disk(full):
     status, output, job, (stopped_at, still_at, saved) = full
     assert stopped_at == still_at < saved.step
