@@ -44,8 +44,12 @@ class InputEnds:
         try:
             yield
         except _AT_THE_END:
-            self._notices.put(_INPUT_ENDED, f"{self._rank} {self._batches} {self._clock.step}")
+            self.ended()
             raise
+
+    def ended(self) -> None:
+        """Leaves the notice that this rank makes no more steps."""
+        self._notices.put(_INPUT_ENDED, f"{self._rank} {self._batches} {self._clock.step}")
 
     def problem(self) -> str:
         """Returns a sentence that explains why the current step cannot end; "" if it can."""

@@ -12,7 +12,7 @@ from ctr_trainer.checkpoint.model_directory import tensorflow_directory
 from ctr_trainer.estimator.estimator import Estimator
 from ctr_trainer.estimator.run_summary import measured
 from ctr_trainer.estimator.session import restored_here
-from ctr_trainer.estimator.step import OwnLoopHook, TrainingSteps
+from ctr_trainer.estimator.step import OwnLoopHook, OwnStepHook, TrainingSteps
 from ctr_trainer.estimator.training import open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.models.estimator_spec import EstimatorSpec
@@ -75,9 +75,10 @@ def own_loop(
         if training.model.step.begin is not None:
             raise UserError("overlap_allreduce: a program with its own loop runs one operation a step: leave it out")
         steps = TrainingSteps(training, StopRequest(), hooks)
-        stack.enter_context(training.closing([*hooks.all, steps], lambda: steps.steps > 0))
+        first = OwnStepHook(steps, training.input_ends)
+        stack.enter_context(training.closing([*hooks.all, steps, first], lambda: steps.steps > 0))
         directory = tensorflow_directory(restored, job.staging.path)
         *own, last = hooks.all
-        own += [OwnLoopHook(steps, training.feed), last]
+        own = [first, *own, OwnLoopHook(steps, training.feed), last]
         yield OwnLoop(training.model.step.train_op, training.model.spec.loss, own, directory)
         measured(training, steps, hooks)

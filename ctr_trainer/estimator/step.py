@@ -1,12 +1,15 @@
 """The steps of a training: what happens in each of them, before the first and after the last, in this order."""
 
+import contextlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining
 from ctr_trainer.estimator.feed import Feed
+from ctr_trainer.estimator.observation import InputEnds
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.estimator.training_hooks import TrainingHooks
 from ctr_trainer.models.layers.dropout import micro_batch
@@ -97,8 +100,7 @@ class TrainingSteps:
         `session` runs the graph, with its hooks; `unhooked` is the session below it, for what is due.
         """
         feed, dense = self._feed, self._dense
-        waiting = distributed.watchdog().waiting(f"step {self.step + 1} and its gradient exchange")
-        with waiting, self._training.input_ends.noticed():  # Tells the other ranks if this rank's input ends.
+        with self.waiting(), self._training.input_ends.noticed():  # Tells the other ranks if this rank's input ends.
             self.begin_step()
             for number in range(1, dense.micro_batches):
                 fed = feed.next()
@@ -110,6 +112,10 @@ class TrainingSteps:
             fetched = session.run(fetches, fed.feed)  # The dense tower and the gradient exchange.
             feed.train(fed, fetched["feed"])  # The rows, by their gradients.
             self.end_step(unhooked)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Returns the context in which the watchdog looks after the next step."""
+        return distributed.watchdog().waiting(f"step {self.step + 1} and its gradient exchange")
 
     def begin_step(self) -> None:
         """Makes the messages of this and the other ranks name the next step."""
@@ -165,6 +171,30 @@ class TrainingSteps:
     def close(self) -> None:
         """Lets signals end the process again. Also called after an error."""
         report.running().signals.keep()
+
+
+class OwnStepHook(tf1.train.SessionRunHook):
+    """Has the watchdog look after each step of a program's own loop, and tells the other ranks when the loop has ended.
+
+    It must be the first hook, because the `end` of others waits for all ranks.
+    """
+
+    def __init__(self, steps: TrainingSteps, input_ends: InputEnds) -> None:
+        self._steps, self._input_ends, self._waiting = steps, input_ends, contextlib.ExitStack()
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> None:
+        self._waiting.enter_context(self._steps.waiting())
+
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        self.close()
+
+    def end(self, session: tf1.Session) -> None:
+        self.close()
+        self._input_ends.ended()
+
+    def close(self) -> None:
+        """Ends the wait of a step. Also called after an error."""
+        self._waiting.close()
 
 
 class OwnLoopHook(tf1.train.SessionRunHook):

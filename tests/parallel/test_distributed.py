@@ -50,6 +50,12 @@ def test_an_input_that_ends_early_on_one_rank_ends_the_job_with_its_step(uneven_
     assert latest_checkpoint(directory / "error").step == 8
 
 
+@pytest.mark.slow
+def test_the_loop_of_a_program_whose_input_ends_early_on_one_rank_ends_too(tmp_path):
+    done = launch.run(2, launch.WORKERS / "uneven.py", "own_loop", tmp_path, *BATCHES, check=False)
+    assert "rank 1 has no batch for step 10: its input has ended after 9 batches, and rank 0 has read 10" in done.stderr
+
+
 def test_shorter_inputs_are_padded_so_that_every_row_counts_once(uneven_job, tmp_path):
     distributed.init()
     alone = uneven.train(tmp_path, "pad", BATCHES)

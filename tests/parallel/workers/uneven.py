@@ -1,6 +1,6 @@
 """Workers train on a `tf.data` input, first with shorter inputs padded, then with an error where one ends earlier.
 
-Arguments: a directory, then the batches of each rank.
+Arguments: a directory, then the batches of each rank; before them `own_loop` for the loop of a program alone.
 
 The rows of all ranks are different. A lone worker's step takes the batches of all ranks at once. The optimizer's
 momentum moves its variables even where a gradient is 0. Rank 0 writes what the first `train` returns to pad.json.
@@ -10,10 +10,11 @@ import json
 import pathlib
 import sys
 
+import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.estimator import Estimator, RunConfig
+from ctr_trainer.estimator import Estimator, RunConfig, own_loop
 from ctr_trainer.estimator.program import run_program
 from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.ranks import distributed
@@ -49,22 +50,38 @@ def model_fn(features, labels, mode, params):
     return EstimatorSpec(mode, {"logits": logits}, loss, optimizer=tf1.train.MomentumOptimizer(0.3, 0.9))
 
 
+def input_of(batches):
+    signature = (
+        {"x": tf.TensorSpec([None, 4], tf.float32), "id": tf.TensorSpec([None], tf.int64)},
+        tf.TensorSpec([None], tf.float32),
+    )
+    return lambda: tf.data.Dataset.from_generator(lambda: steps(batches), output_signature=signature)
+
+
 def train(directory, uneven_inputs, batches):
     """Trains in `directory / uneven_inputs`. -> what `Estimator.train` returns."""
-
-    def input_fn():
-        signature = (
-            {"x": tf.TensorSpec([None, 4], tf.float32), "id": tf.TensorSpec([None], tf.int64)},
-            tf.TensorSpec([None], tf.float32),
-        )
-        return tf.data.Dataset.from_generator(lambda: steps(batches), output_signature=signature)
-
     config = RunConfig(threads=1, save_checkpoints_steps=4, uneven_inputs=uneven_inputs)
-    return Estimator(model_fn, directory / uneven_inputs, config=config).train(input_fn).last_training
+    estimator = Estimator(model_fn, directory / uneven_inputs, config=config)
+    return estimator.train(input_of(batches)).last_training
+
+
+def train_in_own_loop(directory, batches):
+    with own_loop(model_fn, input_of(batches), directory, RunConfig(threads=1)) as loop:
+        saved = loop.checkpoint_dir if distributed.is_chief() else None
+        hooks = [hvd.BroadcastGlobalVariablesHook(0), *loop.hooks]
+        with tf1.train.MonitoredTrainingSession(
+            checkpoint_dir=saved, hooks=hooks, save_checkpoint_secs=None
+        ) as session:
+            while not session.should_stop():
+                session.run(loop.train_op)
 
 
 def main():
-    directory, batches = pathlib.Path(sys.argv[1]), list(map(int, sys.argv[2:]))
+    *how, directory, one, other = sys.argv[1:]
+    directory, batches = pathlib.Path(directory), [int(one), int(other)]
+    if how:
+        train_in_own_loop(str(directory), batches)
+        return
     result = train(directory, "pad", batches)
     if distributed.is_chief():
         (directory / "pad.json").write_text(json.dumps(result and result.to_json()))
@@ -72,5 +89,5 @@ def main():
 
 
 if __name__ == "__main__":
-    distributed.init()
+    distributed.init(60.0)
     sys.exit(run_program(main))
