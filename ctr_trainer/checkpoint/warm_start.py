@@ -30,6 +30,8 @@ from ctr_trainer.system.messages.errors import UserError
 _log = logging.getLogger(__name__)
 _BLOCK_ROWS = 65_536
 _DRAFT = "warm_start"  # In the model directory, which a service can read: the rows in this training's layout.
+# Optimizer state whose bias correction counts the steps, which start at 0: with it, the first 500 steps would be short.
+_COUNTING = "/Adam", "/Adam_1", "/LAMB", "/LAMB_1"
 Block = tuple[np.ndarray, np.ndarray]  # Keys int64[n], rows float32[n, width].
 
 
@@ -143,7 +145,7 @@ class WarmStart:
 
     The global step, and with it the learning-rate schedule, starts at 0. Of a checkpoint of this package, the optimizer
     state of the rows is taken if the table has the same optimizer and the optimizer is not dense; and the dense
-    variables, with the state of their optimizer, of the same names, shapes and types.
+    variables, with the state of their optimizer unless it is Adam or LAMB, of the same names, shapes and types.
 
     Attributes:
       source: directory of the rows: a checkpoint or Parquet files; "" for initial values.
@@ -233,6 +235,8 @@ class WarmStart:
         shapes, types = there.get_variable_to_shape_map(), there.get_variable_to_dtype_map()
         own = {v.op.name: v for v in tf1.global_variables() if v is not tf1.train.get_global_step()}
         taken = {n: v for n, v in own.items() if (shapes.get(n), types.get(n)) == (v.shape, v.dtype)}
+        if not any(name.endswith("beta1_power") for name in taken):  # TensorFlow's Adam takes its count of steps too.
+            taken = {name: v for name, v in taken.items() if not name.endswith(_COUNTING)}
         tf1.train.init_from_checkpoint(local.dense_prefix, taken)
         left = sorted(own.keys() - taken.keys())
         self.report.update(variables=sorted(taken), variables_left=left)

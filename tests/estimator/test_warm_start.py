@@ -11,9 +11,12 @@ import tensorflow as tf
 from ctr_trainer.checkpoint.warm_start import warm_start_of
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.estimator import Estimator, EstimatorSpec, RunConfig
+from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests.checkpoints import rows_by_key
+from tests.constant import CONSTANT
 from tests.estimator import deepfm
 
 TABLE = "dim4"
@@ -89,6 +92,31 @@ def test_other_optimizers_and_layers_take_what_fits_and_name_what_is_left(other,
     said = result["warm_start"]
     assert said["variables"] and said["variables_left"]
     assert set(said["variables"]) | set(said["variables_left"]) == set(_variables(estimator.latest_checkpoint()))
+
+
+def test_the_moments_of_adam_begin_anew_with_its_count_of_steps(data, tmp_path):
+    for name, steps, source in (("other", 12, ""), ("model", 1, tmp_path / "other")):
+        train_op = TrainOp("adam", 0.01, 0.1, **CONSTANT)
+        estimator = deepfm.estimator(tmp_path / name, train_op, (8,), warm_start=str(source))
+        estimator.train(lambda: BatchReader(data, 16), max_steps=steps)
+    variables = _variables(estimator.latest_checkpoint())
+    moments = {name: value for name, value in variables.items() if name.endswith("/Adam")}
+    assert moments
+    for name, m in moments.items():  # After the first step they are 0.1 g and 0.001 g ** 2.
+        np.testing.assert_allclose(variables[f"{name}_1"], 0.1 * m**2, rtol=1e-3, atol=1e-12)
+
+
+def _counting_adam_model_fn(features, labels, mode, params):
+    w = tf.compat.v1.get_variable("w", [], initializer=tf.ones_initializer())
+    return EstimatorSpec(mode, loss=tf.reduce_mean(w * features), optimizer=tf.compat.v1.train.AdamOptimizer())
+
+
+def test_tensorflow_s_adam_keeps_its_moments_with_its_own_count_of_steps(tmp_path):
+    for name, source in (("other", ""), ("model", str(tmp_path / "other"))):
+        config = RunConfig(threads=1, warm_start=source)
+        estimator = Estimator(_counting_adam_model_fn, tmp_path / name, config=config)
+        estimator.train(lambda: tf.data.Dataset.from_tensors(np.ones(4, np.float32)).repeat(), max_steps=2)
+    assert estimator.get_variable_value("w/Adam") == pytest.approx(1 - 0.9**4)
 
 
 def test_other_widths_are_refused(other, data, tmp_path):
