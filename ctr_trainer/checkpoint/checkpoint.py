@@ -15,7 +15,7 @@ from typing import Any
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.paths import Path, bytes_and_crc32, path_of
+from ctr_trainer.system.files.paths import Path, bytes_and_crc32, check_below, path_of
 from ctr_trainer.system.messages.errors import UserError, is_loss
 
 _log = logging.getLogger(__name__)
@@ -203,8 +203,9 @@ def load(path: str) -> Checkpoint:
         values = json.loads(manifest.read_bytes())
         if values.pop("crc32", None) != _crc32(values):
             raise ValueError("its checksum does not match")
+        check_below(entry["file"] for entry in (*values["tables"], *values["dense"]))
         return Checkpoint(path=path, **values)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{manifest} is truncated or altered: {error}") from None
 
 

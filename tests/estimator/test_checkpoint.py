@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import zlib
 
 import pytest
 
@@ -42,6 +43,25 @@ def test_beginning_again_removes_what_an_unfinished_one_left(tmp_path):
     open(os.path.join(path, "dense.half"), "w").close()
     assert [entry["file"] for entry in _save(tmp_path, 10).dense] == ["dense.data"]
     assert not os.path.exists(os.path.join(path, "dense.half"))
+
+
+@pytest.mark.parametrize("name", ["../victim", "{directory}/victim", "s3://tests/other"])
+def test_a_manifest_that_names_a_file_elsewhere_is_refused(store, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # The directories for local copies are made there.
+    (tmp_path / "victim").write_text("mine")
+    store.put("elsewhere/checkpoints/victim", b"evil")
+    path = f"s3://{object_store.BUCKET}/elsewhere/checkpoints/step-0000000010"
+    entry = {"file": name.format(directory=tmp_path), "bytes": 4, "crc32": zlib.crc32(b"evil")}
+    values = {"step": 10, "tables": [], "dense": [entry], "position": None, "examples": 0}
+    store.put(f"elsewhere/checkpoints/step-0000000010/{checkpoints.MANIFEST}", _manifest(values))
+    with pytest.raises(UserError, match="manifest.json .* outside of its directory"):
+        with checkpoints.load(path).with_local_dense():
+            pass
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+def _manifest(values):
+    return json.dumps(values | {"crc32": zlib.crc32(json.dumps(values, sort_keys=True).encode())}).encode()
 
 
 def test_only_a_killed_processs_remains_of_checkpoints_are_removed(tmp_path):

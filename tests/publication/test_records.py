@@ -55,6 +55,8 @@ def test_an_altered_record_is_refused(tmp_path):
         ({"files": None}, "is not a record"),
         ({"tables": [{"config": {}}]}, "is not a record"),
         ({"colour": "red"}, "is not a record"),
+        ({"files": [values["files"][0] | {"file": "../x"}]}, "'../x' is outside of its directory"),
+        ({"dense_files": [{"file": "/x", "bytes": 1, "crc32": 1}]}, "'/x' is outside of its directory"),
     ):
         path.write_text(json.dumps(values | change))
         with pytest.raises(UserError, match=said):

@@ -25,7 +25,7 @@ from typing import Any
 
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.files.paths import Path, bytes_and_crc32, path_of
+from ctr_trainer.system.files.paths import Path, bytes_and_crc32, check_below, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _GENERATION = re.compile(r"generation-(\d{10})")
@@ -100,6 +100,7 @@ class Record:
         try:
             record = cls(**values)
             record.configs(), record.rows, record.removed
+            check_below([*record.configs(), *(entry["file"] for entry in (*record.files, *record.dense_files))])
         except (AttributeError, KeyError, TypeError, ValueError, UserError) as error:
             raise UserError(f"{where} is not a record of a publication: {error}; {_CURE}") from None
         return record

@@ -254,6 +254,13 @@ def bytes_and_crc32(path: Path) -> tuple[int, int]:
     return size, crc32
 
 
+def check_below(names: Iterable[str]) -> None:
+    """Raises ValueError unless names from a manifest, which anybody may have written, stay below its directory."""
+    for name in names:
+        if is_url(name) or name.startswith("/") or ".." in name.split("/"):
+            raise ValueError(f"the file {name!r} is outside of its directory")
+
+
 def path_of(named: Any) -> Path:
     """Converts a path or URL, such as `data/day_1.parquet`, `s3://bucket/logs` or `file:///data`, to a path object.
 
