@@ -70,7 +70,8 @@ def test_the_first_trial_is_as_given_and_a_second_start_continues(tmp_path, data
         "--batch_size=64",
         "--embedding_optimizer_params=initial_accumulator=0.001",
     }
-    flags = _flags(tmp_path / "out" / "trials" / "0.flags")
+    (own,) = (tmp_path / "out" / "trials").iterdir()
+    flags = _flags(own / "0.flags")
     assert given <= set(flags) and not [flag for flag in flags if flag.startswith(("--epochs", "--dropout"))]
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["value"] == found["own_value"] == pytest.approx(float(first["logloss"]), abs=1e-5)
@@ -81,7 +82,7 @@ def test_the_first_trial_is_as_given_and_a_second_start_continues(tmp_path, data
     trials = _trials(tmp_path)
     assert sorted(trials) == [0, 1] and trials[0] == first
     assert (trials[1]["state"], trials[1]["rows"], trials[1]["learning_rate"]) == ("complete", "640", "0.04")
-    assert "--epochs=2" in _flags(tmp_path / "out" / "trials" / "1.flags")
+    assert "--epochs=2" in _flags(own / "1.flags")
     capsys.readouterr()
     assert cli.main([*arguments, both]) == 0  # The budget is spent.
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["trials"] == 2
@@ -105,15 +106,14 @@ def test_ctrl_c_leaves_the_best_flagfile_and_repeats_the_trial_later(tmp_path, d
     arguments = _arguments(tmp_path, data, "--minutes=10")
     command = [sys.executable, "-m", "ctr_trainer", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
-    second = tmp_path / "out" / "trials" / "1"
-    while not second.exists():
+    while not (found := [*(tmp_path / "out").glob("trials/*/1")]):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted: the best logloss so far is" in errors.splitlines()[-1]
-    assert (tmp_path / "out" / "best.flags").exists() and not second.exists()
+    assert (tmp_path / "out" / "best.flags").exists() and not found[0].exists()
     interrupted = _trials(tmp_path)[1]
     assert interrupted["state"] == "failed" and interrupted["failure"].startswith("interrupted")
     assert cli.main([*arguments[:-1], "--minutes=0", "--budget_rows=400"]) == 0

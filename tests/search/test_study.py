@@ -24,6 +24,7 @@ class Pretended(TrialTraining):
         self.started.append(rate)
         self.remove()
         self.model_dir.mkdir(parents=True)
+        (self.model_dir / "MODEL").touch()
         self._flagfile.write_text("\n".join(flags))
         self._evaluations = []
         if rate == 0.25:
@@ -73,10 +74,21 @@ def test_a_failed_trial_is_recorded_and_three_at_the_start_end_the_search(search
     found, trials = searched([0.25, 0.7], rows=400)
     assert [results.state(trial) for trial in trials] == ["complete", "failed", "complete"]
     assert results.failure(trials[1]) == "no memory" and found.failed == 1
-    kept = [path.name for path in (tmp_path / "out" / "trials").iterdir() if path.is_dir()]
-    assert kept == ["2"]
+    assert [path.name for path in _models(tmp_path)] == ["2"]
     with pytest.raises(UserError, match="the first 3 trials failed; the last one: no memory"):
         searched([0.25, 0.25, 0.25], rows=400, given=["--learning_rate=0.25"])
+
+
+def test_searches_of_other_settings_keep_each_others_models(searched, tmp_path):
+    searched([0.9], rows=400)
+    kept = _models(tmp_path)
+    assert [path.name for path in kept] == ["1"]
+    searched([0.1], rows=400, given=["--hidden_units=8"])
+    assert len(_models(tmp_path)) == 2 and {*kept} < {*_models(tmp_path)}
+
+
+def _models(tmp_path):
+    return [path.parent for path in (tmp_path / "out" / "trials").rglob("MODEL")]
 
 
 def test_the_end_of_the_budget_stops_a_trial_which_counts_if_it_is_the_best(searched):

@@ -58,6 +58,7 @@ class Search:
             raise UserError(f"best_metric={self._metric}: search supports {', '.join(DIRECTIONS)}")
         self._direction = direction
         self._study = _open(plans, self._output, storage, direction)
+        self._trials = self._output / TRIALS / self._study.study_name.rpartition("-")[2]
         own = {each.flag: each.value(plans.own.texts[each.flag]) for each in self._given_parameters()}
         known = self._study.get_trials(deepcopy=False)
         if not any(_is_own(each) and each.state != optuna.trial.TrialState.FAIL for each in known):
@@ -99,7 +100,7 @@ class Search:
         is_own = _is_own(trial)
         parameters = self._given_parameters() if is_own else self._plans.space.parameters
         texts = {each.flag: each.suggest(trial) for each in parameters}
-        training = TrialTraining(self._output / TRIALS, trial.number)
+        training = TrialTraining(self._trials, trial.number)
         reported = 0
 
         def watch(run: Run) -> bool:
@@ -155,7 +156,7 @@ class Search:
         if not is_best:
             training.remove()
         elif former is not None:
-            TrialTraining(self._output / TRIALS, former.number).remove()
+            TrialTraining(self._trials, former.number).remove()
         return value
 
     def _best(self, curve: Curve) -> float:
