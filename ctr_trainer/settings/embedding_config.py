@@ -51,7 +51,10 @@ class DiskSettings(Settings, title="Embedding rows on disk"):
         "size",
     )
     table_dir: str = setting(
-        "", "directory of a local disk for the rows beyond table_memory; model_dir if it is local", "path", alike=False
+        "",
+        "directory of a local disk for the rows beyond table_memory; model_dir, or TMPDIR if that is a URL",
+        "path",
+        alike=False,
     )
 
     def conflicts(self) -> Iterator[str]:

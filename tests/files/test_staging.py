@@ -2,8 +2,11 @@
 
 import os
 
+import numpy as np
 import pytest
 
+from ctr_trainer.embedding.table.cold_rows import ColdRows, disk_of
+from ctr_trainer.settings.embedding_config import DiskSettings
 from ctr_trainer.system.files.staging import local_directory, make_local_directory, staged
 from ctr_trainer.system.messages.errors import UserError
 from tests import object_store
@@ -37,6 +40,19 @@ def test_what_is_appended_to_is_copied_and_gone_on_with(store, temporary):
             with open(os.path.join(staging.path, name), "w") as file:
                 file.write("x")
     assert store.keys("job") == ["job/eval/events", "job/features.json", "job/metrics.jsonl"]
+    assert os.listdir(temporary) == []
+
+
+def test_rows_on_disk_are_no_files_of_the_job(store, temporary):
+    pytest.importorskip("rocksdict", reason="rows on disk need the extra `disk`")
+    url, keys = f"{URL}-of-rows", np.arange(9)
+    with staged(url, fetches=False, owns=True) as staging:
+        rows = ColdRows(disk_of(DiskSettings(table_memory="1MiB"), url), 8)
+        rows.write(keys, np.zeros((9, 8), np.uint8), np.zeros((2, 9), np.uint32))
+        with rows.linked():
+            staging.upload()
+    assert store.keys("job-of-rows") == [] and len(rows.read(keys)[0]) == 9
+    rows.close()
     assert os.listdir(temporary) == []
 
 

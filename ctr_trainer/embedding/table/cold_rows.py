@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +21,7 @@ import tqdm
 from ctr_trainer.embedding.table import rocks
 from ctr_trainer.settings.embedding_config import DiskSettings, parse_bytes
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.files.paths import Path, bytes_and_crc32
-from ctr_trainer.system.files.staging import make_local_directory
+from ctr_trainer.system.files.paths import Path, bytes_and_crc32, is_local, path_of
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError
 
@@ -68,7 +68,9 @@ def disk_of(config: DiskSettings, model_dir: str | os.PathLike) -> Disk | None:
     """Returns the place of the rows that do not fit into memory; None if all of them have to."""
     if not (memory := parse_bytes(config.table_memory)):
         return None
-    return Disk(config.table_dir or os.path.join(make_local_directory(model_dir), "rows"), memory)
+    # Not in the local directory of a job in a store, whose files are uploaded, and which its next process empties.
+    default = path_of(model_dir) / "rows" if is_local(model_dir) else tempfile.gettempdir()
+    return Disk(config.table_dir or str(default), memory)
 
 
 @dataclasses.dataclass(frozen=True)
