@@ -25,6 +25,7 @@ _ATTEMPTS = "AWS_MAX_ATTEMPTS"
 _DEFAULT_ATTEMPTS = 10  # With the pauses between them, they take 100 s, in which a store can restart.
 # A `?` is part of a pattern, unless options of the connection follow it.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?]*)(/.*?)?(?:\?([a-z_]+=[^/?]*(?:/[^?]*)?))?", re.DOTALL)
+_PASSWORD = re.compile(":.*@|[?&][^=&]*(key|secret|token|password|sig)[^=&]*=")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +49,11 @@ def opened(root: Root) -> tuple[fs.FileSystem, str]:
     """
     from pyarrow import ArrowInvalid, fs
 
-    if re.search(":.*@", root.authority):
+    if _PASSWORD.search(root.authority) or _PASSWORD.search(urllib.parse.unquote(f"?{root.query}")):
         raise UserError(
-            f"{root.scheme}://...@{root.authority.rpartition('@')[2]}: a password in a URL would appear in logs and "
-            "checkpoints; give it the way that the store reads it, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"{root.scheme}://{re.sub('.*@', '...@', root.authority)}{root.query and '?...'}: a password in a URL "
+            "would appear in logs and checkpoints; give it the way that the store reads it, such as AWS_ACCESS_KEY_ID "
+            "and AWS_SECRET_ACCESS_KEY"
         )
     try:
         if root.scheme == "s3":
