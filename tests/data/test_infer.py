@@ -1,4 +1,6 @@
 import datetime
+import errno
+import os
 import re
 
 import numpy as np
@@ -10,6 +12,7 @@ from ctr_trainer import cli
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.conversion.csv_header import see_form
 from ctr_trainer.data.conversion.infer import infer
+from ctr_trainer.data.conversion.sample import read_sample
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 from tests.data.make import read
@@ -195,6 +198,31 @@ def test_an_existing_spec_is_not_overwritten(tmp_path):
         infer(write_csv(tmp_path / "a.csv"), tmp_path / "s.toml")
     with pytest.raises(UserError, match="s3://bucket/s.toml: a feature spec is written to a file on a disk"):
         infer(tmp_path / "a.csv", "s3://bucket/s.toml")
+
+
+def test_a_spec_that_cannot_be_written_leaves_no_part_of_it(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.replace", full)
+    source = write_csv(tmp_path / "a.csv")
+    with pytest.raises(UserError, match="s.toml: cannot be written: No space left"):
+        infer(source, tmp_path / "s.toml")
+    assert os.listdir(tmp_path) == ["a.csv"]
+
+
+def test_a_file_or_link_made_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
+    source, output = write_csv(tmp_path / "a.csv"), tmp_path / "s.toml"
+
+    def reading(*given):
+        output.symlink_to(tmp_path / "nowhere")
+        return read_sample(*given)
+
+    monkeypatch.setattr("ctr_trainer.data.conversion.infer.read_sample", reading)
+    for _ in range(2):  # The second time, the link is there from the beginning.
+        with pytest.raises(UserError, match="already exists"):
+            infer(source, output)
+    assert not output.exists()
 
 
 def accesses(rows, seed=0):

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from ctr_trainer.data.conversion.seen_format import seen_format
 from ctr_trainer.data.source import Input, list_files
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.setting import refused
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import is_url
 from ctr_trainer.system.messages.errors import UserError, did_you_mean, listed
 
@@ -49,9 +49,8 @@ def infer(
     """
     if is_url(str(output)):
         raise UserError(f"output {output}: a feature spec is written to a file on a disk; name its path")
-    output = pathlib.Path(output)
-    if output.exists():
-        raise UserError(f"output {output}: already exists; remove it or choose another file")
+    output = LocalPath(output)
+    _refuse_existing(output)
     format = format or seen_format(list_files(input)[0].path)
     columns, form = read_sample(input, format, max_bad_rows, encoding)
     target = _label_column(columns, label or (libsvm.LABEL if format in ("libsvm", "libffm") else None))
@@ -63,10 +62,16 @@ def infer(
     _log.info("label %r: %s", target.name, read)
     if draft.weak:
         _log.info("columns without influence of their own on the label: %s", listed(draft.weak))
-    output.parent.mkdir(parents=True, exist_ok=True)
     of_label = section("[label]", f"{read}; {target.missing}", column=target.name, **options)
-    output.write_text(draft.toml(output.stem, of_label, form, len(target.values)), encoding="utf-8")
+    text = draft.toml(output.stem, of_label, form, len(target.values))
+    _refuse_existing(output)  # Another process may have written it meanwhile.
+    output.write_text(text)
     return FeatureSpec.load(output)
+
+
+def _refuse_existing(output: LocalPath) -> None:
+    if os.path.lexists(output):
+        raise UserError(f"output {output}: already exists; remove it or choose another file")
 
 
 def _label_column(columns: Mapping[str, Column], name: str | None) -> Column:
