@@ -90,9 +90,10 @@ def quick(monkeypatch):
 
 
 class Reading:
-    """A worker that takes what a `Coordinator` plans, without decoding it."""
+    """A worker that takes what a `Coordinator` plans, without decoding it. Records that are None have no row."""
 
     def __init__(self, source, config, position=None):
+        self._source = source
         self.coordinator = Coordinator(lambda: source, config, position, 1, 4, DeadLetters())
         self.ranges = []
         threading.Thread(target=self._read, daemon=True).start()
@@ -104,7 +105,8 @@ class Reading:
                 if share is None:
                     return
                 self.ranges += share
-                rows = sum(each.stop - each.start for each in share)
+                records = [r for each in share for r in self._source.records[each.partition][each.start : each.stop]]
+                rows = len(records) - records.count(None)
                 cuts = [(0, share[0].start, 0, 0)] * -(-rows // 4)
                 self.coordinator.report(number, Report(rows, cuts, [], 0.0, {}))
 
@@ -209,6 +211,19 @@ def test_the_lag_is_that_of_all_records_and_not_of_a_window():
     assert plan.next({}, 1.0).messages == 32 and figures.lag_records == 100_010
     plan.next({}, 1.0)
     assert figures.lag_records == 100_010 - 32
+
+
+def test_a_window_without_rows_behind_the_one_in_training_changes_no_position():
+    source = MemorySource(32)
+    reading = Reading(source, StreamConfig(wait_secs=0.05))
+    found = reading.directives()
+    assert next(found).steps == 8
+    source.records[0].append(None)
+    assert next(each for each in found if each.kind == "window").steps == 0
+    position = reading.coordinator.position_after(5)
+    assert position.next == {0: 32} and position.left
+    assert reading.coordinator.position_after(9).next == {0: 33}
+    reading.coordinator.close()
 
 
 def test_records_are_divided_evenly_among_partitions_and_workers():

@@ -115,7 +115,7 @@ class Coordinator:
             if position is None:
                 return self._position
             for directive, before in self._directives:
-                if before >= batches and directive.steps:
+                if before > batches or (before == batches and directive.steps):
                     break
                 if directive.kind == "window":
                     taken = min(batches - before, directive.steps)
