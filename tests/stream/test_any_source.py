@@ -10,10 +10,11 @@ import pytest
 from ctr_trainer.live.stream import coordinator, planner
 from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.figures import Figures
-from ctr_trainer.live.stream.plan import Report, StreamPosition, Window, evenly, share_out
+from ctr_trainer.live.stream.plan import Directive, Report, StreamPosition, Window, evenly, share_out
 from ctr_trainer.live.stream.source import DeadLetters, Message, Range, Unavailable, lost_text
 from ctr_trainer.settings.training_configs import StreamConfig
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.waiting import call_within
 
 
 class MemorySource:
@@ -92,9 +93,9 @@ def quick(monkeypatch):
 class Reading:
     """A worker that takes what a `Coordinator` plans, without decoding it. Records that are None have no row."""
 
-    def __init__(self, source, config, position=None):
+    def __init__(self, source, config, position=None, **settings):
         self._source = source
-        self.coordinator = Coordinator(lambda: source, config, position, 1, 4, DeadLetters())
+        self.coordinator = Coordinator(lambda: source, config, position, 1, 4, DeadLetters(), **settings)
         self.ranges = []
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -172,6 +173,23 @@ def test_brokers_that_are_away_are_waited_for_with_batches_of_padding():
     assert reading.coordinator.figures.waiting_seconds > 0
     reading.coordinator.commit(StreamPosition("memory", "checkpoint", {0: 8}, (Range(0, 5, 8),)))
     assert source.committed == {0: 5}
+    reading.coordinator.close()
+
+
+def test_a_quiet_stream_completes_each_step_at_once():
+    reading = Reading(MemorySource(0), StreamConfig(), per_step=4)
+    assert next(reading.directives()) == Directive("rest", steps=4)
+    reading.coordinator.close()
+    reading = Reading(MemorySource(12), StreamConfig(wait_secs=0.05), per_step=4)
+    found = itertools.dropwhile(lambda each: each.kind == "rest", reading.directives())
+    assert (next(found).steps, next(found)) == (3, Directive("rest", steps=1))
+    reading.coordinator.close()
+
+
+def test_a_stream_whose_end_is_in_the_future_rests_as_one_without_end(monkeypatch):
+    monkeypatch.setattr(coordinator, "_REPLAY_REST_SECONDS", 3600.0)
+    reading = Reading(MemorySource(0), StreamConfig(until="2099-01-01T00:00:00Z"))
+    assert call_within(60, lambda: reading.coordinator.directive(0)).kind == "rest"
     reading.coordinator.close()
 
 

@@ -158,6 +158,7 @@ def open_stream(experiment: Experiment, position: Any) -> "StreamReader":
         spec=spec,
         statistics=statistics,
         batch_size=experiment.data.batch_size,
+        per_step=experiment.train.accumulation_steps,
         late=(params.label, LATE) if has_late else None,
         stall_timeout=experiment.workers.stall_timeout,
     )

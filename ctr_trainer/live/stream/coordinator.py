@@ -2,7 +2,7 @@
 
     rank 0: plans a window  ->  each worker reads and decodes its share, and reports  ->  rank 0 releases the window
 
-Workers train on a window only after all of them have read it. While no window is released, rank 0 schedules single
+Workers train on a window only after all of them have read it. While no window is released, rank 0 completes steps with
 batches of padding, so that a quiet stream or a lost broker does not delay signals, checkpoints and publications.
 """
 
@@ -11,19 +11,20 @@ import contextlib
 import dataclasses
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from ctr_trainer.live.stream.figures import Figures
 from ctr_trainer.live.stream.plan import Directive, Report, StreamPosition, Window
 from ctr_trainer.live.stream.planner import Planner
 from ctr_trainer.live.stream.source import DeadLetters, Range, StreamSource
-from ctr_trainer.settings.training_configs import StreamConfig
+from ctr_trainer.settings.training_configs import StreamConfig, seconds_of
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.waiting import call_within
 
 _log = logging.getLogger(__name__)
 _AHEAD = 3  # Number of windows that are planned ahead of the training.
-# Time without a window after which workers make a batch of padding. A replay with a known end should not need any.
+# Time without a window after which workers complete a step with padding. A replay with a known end should need none.
 _REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 30.0
 _POLL_SECONDS, _COMMIT_SECONDS = 0.05, 10.0
 _KEPT_BATCHES = 1000  # Number of the last batches after each of which the position is known.
@@ -34,7 +35,10 @@ class NotYet(Exception):
 
 
 class Coordinator:
-    """Plans windows in a thread of rank 0. `closing`: functions that `close` calls."""
+    """Plans windows in a thread of rank 0.
+
+    `per_step`: number of batches of each worker per step. `closing`: functions that `close` calls.
+    """
 
     def __init__(
         self,
@@ -44,10 +48,12 @@ class Coordinator:
         workers: int,
         batch_size: int,
         dead_letters: DeadLetters,
+        per_step: int = 1,
     ) -> None:
         self._open_source, self._config, self._workers, self._batch_size = open_source, config, workers, batch_size
-        self._position, self._dead_letters = position, dead_letters
-        self._rest_seconds = _REPLAY_REST_SECONDS if config.until else _REST_SECONDS
+        self._position, self._dead_letters, self._per_step = position, dead_letters, per_step
+        is_replay = config.until and time.time() >= (seconds_of(config.until) or 0.0)
+        self._rest_seconds = _REPLAY_REST_SECONDS if is_replay else _REST_SECONDS
         self._committing = threading.Lock()  # Held by the thread of a commit, which may hang.
         self._changed = threading.Condition()  # Guards all attributes below.
         self._windows: dict[int, Window] = {}
@@ -93,7 +99,7 @@ class Coordinator:
             if rank == 0:
                 is_there = self._wait_for(lambda: self._has(number), self._rest_seconds)
                 if not is_there:
-                    self._give(Directive("rest", steps=1))
+                    self._give(Directive("rest", steps=self._per_step - self._batches % self._per_step))
             else:
                 self._wait_for(lambda: self._has(number))
             if not self._has(number):

@@ -34,13 +34,14 @@ def open_stream(
     spec: FeatureSpec,
     statistics: dict[str, dict],
     batch_size: int,
+    per_step: int,
     late: tuple[str, str] | None,
     stall_timeout: float,
 ) -> StreamReader:
     """Returns this rank's batches of the stream, beginning at the checkpoint's position. A collective.
 
     `position` is that in the checkpoint, or None, and `stall_timeout` the longest wait for rank 0 in seconds. For the
-    other arguments see `StreamReader`. Raises UserError if the stream cannot be read.
+    other arguments see `Coordinator` and `StreamReader`. Raises UserError if the stream cannot be read.
     """
     address = StreamAddress.parse(url)
     group = f"ctr_trainer.{path_of(model_dir).name}"
@@ -56,6 +57,7 @@ def open_stream(
             workers=size,
             batch_size=batch_size,
             dead_letters=dead_letters(address, config.kafka_config, redis, model_dir if is_local(model_dir) else None),
+            per_step=per_step,
         )
         coordination = coordinator
         if config.metrics_port >= 0:

@@ -134,7 +134,7 @@ class Window:
 class Directive:
     """The next action of all workers.
 
-    `kind`: `window` to train on a window, `rest` to make one batch of padding, `end` to stop.
+    `kind`: `window` to train on a window, `rest` to make `steps` batches of padding, `end` to stop.
     """
 
     kind: str

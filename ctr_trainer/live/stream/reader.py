@@ -33,8 +33,8 @@ class StreamReader:
     """The batches of one worker from a stream. Each record goes to exactly one worker.
 
     Every worker makes the same number of batches with exactly `batch_size` rows, some of which may be padding with
-    weight 0. While no records arrive, it makes a batch of padding every 2 s, or every 30 s if the stream has a known
-    end.
+    weight 0. While no records arrive, it completes a step with padding every 2 s, or every 30 s if the stream has an
+    end that is known.
 
     Args:
       statistics: statistics of the model's training data; {} if it was trained on streams only.
