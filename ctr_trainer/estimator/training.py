@@ -48,7 +48,7 @@ class DenseStep:
     def __init__(self, step: BuiltStep) -> None:
         self._step, self.accumulate = step, step.accumulate
         self.micro_batches = step.run_length.accumulation_steps
-        self._kept, self._ended = False, False
+        self._settled, self._ended = True, False
         self._equal = EqualVariables()
         self._average: tf.Operation | None = None
         if not step.steps_wait and distributed.size() > 1:
@@ -60,12 +60,11 @@ class DenseStep:
 
     def next_op(self) -> tf.Operation:
         """Returns the operation of the last run of the next step."""
-        begins = self._step.begin is not None and not self._kept
-        self._kept = self._step.begin is not None
-        return self._step.begin if begins else self._step.train_op
+        return self._step.begin if self._settled and self._step.begin is not None else self._step.train_op
 
     def end_step(self, session: tf1.Session, step: int, clock: Clock) -> None:
         """Averages the dense variables after a step of local SGD if it is due. Checks a program's first `train_op`."""
+        self._settled = False
         if not self._step.steps_wait and step % self._step.dense_sync_steps == 0:
             with clock.within("dense_sync"):
                 self.settle(session)
@@ -74,13 +73,18 @@ class DenseStep:
         self._ended = True
 
     def settle(self, session: tf1.Session) -> None:
-        """Applies pending updates to the dense variables, or averages them with local SGD. A collective."""
+        """Applies pending updates to the dense variables, or averages them with local SGD. A collective.
+
+        Does nothing if no step has ended since the last call: the mean of equal values may differ from them in a bit.
+        """
+        if self._settled:
+            return
         with distributed.watchdog().waiting("the other ranks' dense variables"):
             if self._average is not None:
                 session.run(self._average)
-            if self._kept:
+            if self._step.drain is not None:
                 session.run(self._step.drain)
-        self._kept = False
+        self._settled = True
 
     def settle_equal(self, session: tf1.Session, step: int) -> None:
         """Calls `settle`, and raises UserError if the trainable variables are not equal on all ranks. A collective."""

@@ -55,6 +55,13 @@ def test_four_workers_on_two_hosts_step_as_one_batch_and_all_have_the_same_bits(
             np.testing.assert_allclose(ranks[0][name], expected, atol=1e-6, rtol=0)
 
 
+def test_variables_that_three_workers_average_twice_keep_their_bits(tmp_path):
+    launch.run(3, launch.WORKERS / "dense_exchange.py", tmp_path)  # Each worker asserts it.
+    for exchange in ("auto", "horovod"):
+        ranks = [dict(np.load(tmp_path / f"{exchange}-{rank}.npz"))["local"][-1] for rank in range(3)]
+        np.testing.assert_array_equal(ranks, [ranks[0]] * 3)
+
+
 def test_float16_on_the_wire_is_near(trained):
     exact = _sgd(_gradient)
     found = _both(trained, "fp16")
