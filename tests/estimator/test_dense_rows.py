@@ -14,6 +14,7 @@ from ctr_trainer.estimator import EmbeddingConfig, EvalSpec, TrainSpec, train_an
 from ctr_trainer.estimator.open_embeddings import follow_steps
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
+from ctr_trainer.live.publication.publisher import Publisher
 from ctr_trainer.settings.optimizers import RowAdagrad, RowSgd
 from ctr_trainer.settings.setting import SettingError
 from ctr_trainer.settings.train_settings import Schedule
@@ -52,6 +53,16 @@ def test_all_rows_of_a_checkpoint_and_of_a_publication_have_made_all_steps(data,
     saved = estimator.latest_checkpoint()
     assert found == published.weights_of(snapshot.iterate(saved.path, saved.tables))
     assert record.global_step == STEPS
+
+
+def test_publications_change_no_bit_of_a_deterministic_training(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(Publisher, "after_step", lambda self, *at: self._offer_values(*at))  # Whatever the clock says.
+    alone = _train(_estimator(tmp_path / "alone", deterministic=True), data)
+    publish = PublishConfig(to=str(tmp_path / "to"))
+    found = _train(_estimator(tmp_path / "published", deterministic=True, publish=publish), data)
+    assert found.keys() == alone.keys()
+    for key, row in alone.items():
+        np.testing.assert_array_equal(found[key], row)
 
 
 def test_a_run_that_resumes_ends_with_the_rows_of_one_that_was_not_interrupted(data, tmp_path):

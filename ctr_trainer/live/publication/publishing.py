@@ -102,11 +102,12 @@ def open_publishing(training: Training, is_stopping: Callable[[], bool]) -> Publ
     )
 
     def prepare() -> Callable[[], bool]:
-        # With several workers, another worker may be about to update a row, so rows of a dense optimizer catch up on
-        # missed steps only at checkpoints and evaluations, for which all workers meet.
-        if embeddings and distributed.size() == 1:
-            embeddings.catch_up()
+        # A deterministic training changes no row by the clock. With several workers, another worker may be about to
+        # update a row, so rows of a dense optimizer catch up on missed steps only at checkpoints and evaluations, for
+        # which all workers meet.
         if embeddings and not job.config.deterministic:
+            if distributed.size() == 1:
+                embeddings.catch_up()
             embeddings.syncs.sync()
         return lambda: bool(embeddings and embeddings.syncs.is_busy)
 
