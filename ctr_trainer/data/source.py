@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import posixpath
 import urllib.parse
 from collections.abc import Callable, Iterable, Sequence
 
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ctr_trainer.data.dataset import open_dataset
+from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -75,10 +76,16 @@ def named(source: Input | None) -> Sequence[str | os.PathLike]:
 def _below(path: Path) -> list[SourceFile]:
     if not path.is_dir():
         return [SourceFile(str(path), {})]
+    names = [name for name in path.files() if not any(part[0] in "_." for part in name.split("/")[:-1])]
+    if found := [str((path / name).parent) for name in names if posixpath.basename(name) == FILE]:
+        raise UserError(
+            f"input {path}: converted data in {', '.join(found)}, whose keys would be hashed again; expected raw data. "
+            "Where converted data is expected, name one such directory itself"
+        )
     return [
         SourceFile(str(path / name), _partitions(name.split("/")[:-1]))
-        for name in path.files()
-        if not any(part[0] in "_." for part in name.split("/"))
+        for name in names
+        if posixpath.basename(name)[0] not in "_."
     ]
 
 

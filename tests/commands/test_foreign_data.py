@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
+import ctr_trainer as ctr
 from ctr_trainer import cli
 from ctr_trainer.embedding.worker.new_keys import NewKeys
+from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.data import foreign
 from tests.data.test_tfrecord import row, write
@@ -136,6 +138,9 @@ def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
     write(tmp_path / "a.tfrecord", map(row, range(ROWS)))
     data = [f"--{kind}_data={tmp_path / 'a.tfrecord'}" for kind in ("train", "eval")]
     flagfile = flags(directory, tmp_path / "model", *data, f"--feature_spec={directory / 'spec.toml'}")
+    inside = ["train", flagfile, f"--train_data={tmp_path}", "--eval_data="]  # The cache would be one of its inputs.
+    assert cli.main(inside) == 1
+    assert "data_cache: is inside the input" in capsys.readouterr().err
     for _ in range(2):
         assert cli.main(["train", flagfile]) == 0
     (cached,) = (tmp_path / "model" / "data_cache").iterdir()
@@ -148,9 +153,6 @@ def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
     write(tmp_path / "a.tfrecord", map(row, range(ROWS + 1)))  # other data of the same name
     assert cli.main(["evaluate", flagfile]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == ROWS + 1
-    inside = ["train", flagfile, f"--train_data={tmp_path}"]  # The cache would be one of its inputs.
-    assert cli.main(inside) == 1
-    assert "data_cache: is inside the input" in capsys.readouterr().err
     (tmp_path / "a.tfrecord").write_text("no TFRecord at all, but a text that is long enough\n")
     assert cli.main(["evaluate", flagfile]) == 1
     error = capsys.readouterr().err
@@ -322,3 +324,24 @@ def test_each_command_leaves_out_as_many_bad_rows_as_it_may(of_numbers, tmp_path
     if ending == "csv":
         assert cli.main([command, *flags]) == 1
         assert "lacks 1 bad rows. Increase max_bad_rows (now 0)" in capsys.readouterr().err
+
+
+def test_converted_data_is_not_read_as_raw_by_its_parent_a_pattern_or_a_list(tmp_path, capsys):
+    rows = "".join(f"{i % 3 // 2},u{i % 5}\n" for i in range(100))
+    (tmp_path / "a.csv").write_text("label,user\n" + rows)
+    (tmp_path / "s.toml").write_text('name = "s"\n[label]\ncolumn = "label"\n[[sparse]]\nname = "user"\ndim = 2\n')
+    convert = ["convert", "--format=csv", f"--feature_spec={tmp_path / 's.toml'}", "--split=random:0.8,0.2"]
+    assert cli.main([*convert, f"--input={tmp_path / 'a.csv'}", f"--output={tmp_path / 'mine'}"]) == 0
+    train, test = tmp_path / "mine" / "train", tmp_path / "mine" / "test"
+    model = [f"--model_dir={tmp_path / 'model'}", "--model=lr", "--batch_size=16", "--threads=1", "--recipe=none"]
+    assert cli.main(["train", f"--train_data={train}", *model]) == 0
+    for data in (tmp_path / "mine", tmp_path / "min*", tmp_path / "mine" / "t*", f"{test},{train}"):
+        for more in (["evaluate"], ["predict", f"--output={tmp_path / 'p.parquet'}"], ["train", "--next_data"]):
+            which = "train" if "train" in more else "eval"
+            assert cli.main([*more, f"--{which}_data={data}", *model]) == 1, data
+            assert f"converted data in {test}" in capsys.readouterr().err
+    with pytest.raises(UserError, match=f"converted data in {test}, {train}, whose keys would be hashed again"):
+        ctr.train(tmp_path / "mine")
+    test.rename(tmp_path / "mine" / "_test")
+    (tmp_path / "a.csv").rename(train.rename(tmp_path / "mine" / ".train").parent / "a.csv")
+    assert cli.main(["evaluate", f"--eval_data={tmp_path / 'mine'}", *model]) == 0  # Hidden directories are not read.
