@@ -53,6 +53,8 @@ def list_files(source: Input) -> list[SourceFile]:
     """
     found, taken = [], set[str]()
     for name in named(source):
+        if not str(name):
+            raise UserError("input: an empty path, as of an empty list or after a comma; expected a file or directory")
         path = path_of(name)
         below = [file for match in ([path] if path.exists() else path.matches()) for file in _below(match)]
         if not below:

@@ -345,3 +345,26 @@ def test_converted_data_is_not_read_as_raw_by_its_parent_a_pattern_or_a_list(tmp
     test.rename(tmp_path / "mine" / "_test")
     (tmp_path / "a.csv").rename(train.rename(tmp_path / "mine" / ".train").parent / "a.csv")
     assert cli.main(["evaluate", f"--eval_data={tmp_path / 'mine'}", *model]) == 0  # Hidden directories are not read.
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "train", "importance", "convert"])
+def test_an_empty_path_is_not_the_working_directory(of_numbers, tmp_path, monkeypatch, capsys, command):
+    (tmp_path / "a.csv").write_text((of_numbers / "a.csv").read_text())
+    monkeypatch.chdir(tmp_path)
+    data = {"train": "train_data", "convert": "input"}.get(command, "eval_data")
+    model = [] if command == "convert" else trains(of_numbers)
+    model += ["--next_data"] if command == "train" else []
+    output = ["--output=out/p.parquet"] if command in ("predict", "convert") else []
+    convert = [f"--feature_spec={of_numbers / 's.toml'}", "--format=csv"] if command == "convert" else []
+    for paths in (",", f"{of_numbers / 'a.csv'},"):
+        assert cli.main([command, f"--{data}={paths}", *model, *output, *convert]) == 1
+        assert "input: an empty path" in capsys.readouterr().err
+
+
+def test_an_empty_list_in_python_is_not_the_working_directory(of_numbers, tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text((of_numbers / "a.csv").read_text())
+    monkeypatch.chdir(tmp_path)
+    model = ctr.load(of_numbers / "model")
+    for use in (ctr.train, model.predict, model.evaluate, model.importance):
+        with pytest.raises(UserError, match="input: an empty path, as of an empty list"):
+            use([])

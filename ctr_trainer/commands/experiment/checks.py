@@ -59,7 +59,7 @@ def require_files(paths: str) -> None:
     from ctr_trainer.data.source import list_files
 
     for name in paths.split(","):
-        if not path_of(name).exists() and not path_of(name).matches():
+        if not name or not (path_of(name).exists() or path_of(name).matches()):
             list_files(name)  # Raises an error, because there is nothing to list.
 
 
