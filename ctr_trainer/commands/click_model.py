@@ -51,7 +51,8 @@ def train(
       data: a DataFrame of pandas, or of another package with Arrow's `__arrow_c_stream__`; an Arrow table; or files: a
         path, pattern or URL, or a list of them, of CSV, Parquet, TFRecords, libsvm or libffm. Also a
         directory that `convert` wrote.
-      label: column of the label; "" for the only column of two values that is named like a label.
+      label: column of the label; "" for the only column of two values that is named like a label. If `feature_spec` or
+        converted data has several labels, the name of the one to predict.
       model: name of a model, such as `dcn_v2` or `lr`; `python -m ctr_trainer train --help` lists them. "" for
         `deepfm`, or `tabm` for data whose numbers say most.
       model_dir: directory of the model, which must not contain a model yet; None for a temporary directory, which is
@@ -78,8 +79,10 @@ def train(
     with _directory_of_tables() as work:
         experiment: Experiment = _parsed({"model_dir": directory, **settings})[1][0]
         paths = _converted(data, eval_data, label, feature_spec, experiment, work)
-        model = model or ("" if open_dataset(paths["train_data"]).spec.sparse else "tabm")
+        spec = open_dataset(paths["train_data"]).spec
+        model = model or ("" if spec.sparse else "tabm")
         named = {"model": model} if model else {}  # Otherwise --recipe=data chooses it.
+        named |= {"label": label} if len(spec.labels) > 1 else {}
         given, groups = _parsed({"model_dir": directory, **named, **paths, **settings})
         command.run(given, *groups)
     return ClickModel(directory, own)
@@ -126,11 +129,12 @@ class ClickModel:
         columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
         split = {name.partition("/"): values for name, values in columns.items()}
         scores = {label: values for (kind, _, label), values in split.items() if kind == "probabilities"}
-        if list(scores) != [""]:
+        if len(scores) != 1:
             return scores or columns
+        (found,) = scores.values()
         if _is_pandas(data):
-            return sys.modules["pandas"].Series(scores[""], index=data.index, name="probabilities")
-        return scores[""]
+            return sys.modules["pandas"].Series(found, index=data.index, name="probabilities")
+        return found
 
     def evaluate(self, data: Any, **settings: Any) -> dict[str, Any]:
         """Returns the metrics of labelled data: `auc`, `logloss`, `copc` and the others of the command `evaluate`."""
@@ -224,7 +228,7 @@ def _converted(
     path = _files(data, work / "data.parquet")
     evaluated = {} if eval_data is None else {"eval_data": _files(eval_data, work / "eval_data.parquet")}
     if (path_of(path) / FILE).exists():
-        if label or feature_spec:
+        if feature_spec or (label and len(open_dataset(path).spec.labels) == 1):
             raise UserError(f"data={path}: converted data has its label and its features; leave out what you gave")
         return {"train_data": path, **evaluated}
     from ctr_trainer.data.conversion.convert import convert
@@ -237,7 +241,7 @@ def _converted(
     max_bad_rows = experiment.stream.max_bad_rows
     if feature_spec is None:
         infer(files, spec_file, format=format, label=label or None, max_bad_rows=max_bad_rows)
-    elif label:
+    elif label and len(FeatureSpec.load(spec_file).labels) == 1:
         raise UserError("label: the feature spec names the label; leave it out")
     holds_out = eval_data is None and _rows(data) >= _HELD_OUT_ROWS
     convert(

@@ -9,6 +9,7 @@ import threading
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,6 +17,7 @@ import ctr_trainer as ctr
 from ctr_trainer import cli
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.system.messages.errors import UserError
+from tests import small
 from tests.docs.page import ROOT
 
 ROWS = 2_000
@@ -108,6 +110,30 @@ def test_pandas_frames_give_a_series_with_their_index(model):
     frame = clicks(50, seed=2).to_pandas().set_index(pd.RangeIndex(100, 150))
     scores = model.predict(frame)
     assert isinstance(scores, pd.Series) and list(scores.index) == list(range(100, 150))
+
+
+@pytest.mark.parametrize("is_converted", [False, True])
+def test_a_model_predicts_the_named_one_of_several_labels(tmp_path, is_converted):
+    data, given = small.make(tmp_path, rows=100, labels=2), {"model": "lr", "epochs": 1}
+    table = csv.read_csv(tmp_path / "rows.csv")
+    source = data if is_converted else table
+    given |= {} if is_converted else {"feature_spec": tmp_path / "spec.toml"}
+    with pytest.raises(UserError, match="which must be one of the data's: clicked, bought"):
+        ctr.train(source, **given, label="order")
+    model = ctr.train(source, **given, label="bought", model_dir=tmp_path / "model")
+    scores = model.predict(table)
+    assert scores.shape == (100,) and scores.dtype == np.float32
+    assert model.evaluate(table)["prob_mean/bought"] == pytest.approx(scores.mean(), rel=1e-4)
+    both = ctr.train(source, **given | {"model": "mmoe"}).predict(table)
+    assert {label: len(each) for label, each in both.items()} == {"clicked": 100, "bought": 100}
+
+
+def test_the_only_label_of_a_spec_or_of_converted_data_is_not_given(tmp_path):
+    data, spec = small.make(tmp_path, rows=20), tmp_path / "spec.toml"
+    with pytest.raises(UserError, match="converted data has its label"):
+        ctr.train(data, label="clicked")
+    with pytest.raises(UserError, match="the feature spec names the label"):
+        ctr.train(tmp_path / "rows.csv", label="clicked", feature_spec=spec)
 
 
 def test_numbers_alone_train_tabm_and_files_hold_out_a_tenth(tmp_path):
