@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.checks import require_model
 from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
+from ctr_trainer.commands.experiment.recipes import NAME, Facts, choices, given_values
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.by_flag import text_of
@@ -77,10 +78,14 @@ def train(
     if list_checkpoints(directory):
         raise UserError(f"model_dir={directory}: it contains a model; use load() for it, or choose another directory")
     with _directory_of_tables() as work:
-        experiment: Experiment = _parsed({"model_dir": directory, **settings})[1][0]
+        given, (experiment, evaluation, *_) = _parsed({"model_dir": directory, **settings})
         paths = _converted(data, eval_data, label, feature_spec, experiment, work)
-        spec = open_dataset(paths["train_data"]).spec
-        model = model or ("" if spec.sparse else "tabm")
+        info = open_dataset(paths["train_data"])
+        spec, facts = info.spec, Facts(info.rows, keys=0, has_pieces=any(each.pieces for each in info.spec.dense))
+        is_chosen = experiment.model.recipe == NAME and (
+            "model" in choices(facts, given_values(given, experiment, evaluation))[0]
+        )
+        model = model or ("" if spec.sparse or is_chosen else "tabm")
         named = {"model": model} if model else {}  # Otherwise --recipe=data chooses it.
         named |= {"label": label} if len(spec.labels) > 1 else {}
         given, groups = _parsed({"model_dir": directory, **named, **paths, **settings})

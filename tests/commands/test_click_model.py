@@ -1,6 +1,7 @@
 """Training and using a model from Python, on tables in memory and on files."""
 
 import json
+import pathlib
 import pickle
 import re
 import subprocess
@@ -139,9 +140,33 @@ def test_the_only_label_of_a_spec_or_of_converted_data_is_not_given(tmp_path):
 def test_numbers_alone_train_tabm_and_files_hold_out_a_tenth(tmp_path):
     pq.write_table(clicks().select(["price", "clicked"]), tmp_path / "numbers.parquet")
     model = ctr.train(tmp_path / "numbers.parquet", label="clicked", epochs=1)
-    assert "tabm" in repr(model)
+    assert _flags(model) == ("tabm", ["members=8"], 0.1, [256, 128])
     with pytest.raises(TypeError, match="train it with a model_dir"):
         pickle.dumps(model)
+
+
+def _flags(model):
+    flags = json.loads((pathlib.Path(model.model_dir) / "flags.json").read_text())["flags"]
+    return tuple(flags[name] for name in ("model", "model_params", "dropout", "hidden_units"))
+
+
+_PIECES = 'transform = "piecewise_linear"\npieces = 4\n'
+
+
+@pytest.mark.parametrize(
+    ("pieces", "settings", "expected"),
+    [
+        ("", {}, ("tabm", [], 0.5, [128])),
+        (_PIECES, {"recipe": "none"}, ("tabm", [], 0.0, [256, 128, 64])),
+        (_PIECES, {"model_params": {"members": 2}}, ("tabm", ["members=2"], 0.5, [128])),
+        (_PIECES, {"hidden_units": (8,)}, ("tabm", ["members=8"], 0.1, [8])),
+    ],
+)
+def test_numbers_alone_train_tabm_where_the_recipe_does_not(tmp_path, pieces, settings, expected):
+    spec = 'name = "s"\nlabel = {column = "clicked"}\n[[dense]]\nname = "price"\n'
+    (tmp_path / "s.toml").write_text(spec + pieces)
+    settings |= {"epochs": 1, "feature_spec": tmp_path / "s.toml"}
+    assert _flags(ctr.train(clicks(300), **settings)) == expected
 
 
 def test_an_estimator_takes_the_name_of_a_model(tmp_path):
