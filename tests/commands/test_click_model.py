@@ -94,6 +94,14 @@ def test_as_many_rows_as_said_may_be_unusable(tmp_path):
     assert "lr" in repr(ctr.train(tmp_path / "clicks.csv", model="lr", epochs=1, max_bad_rows=1))
 
 
+def test_text_is_read_under_any_name_by_training_and_by_the_model(tmp_path):
+    for name in ("train.txt", "adult.test", "rows"):
+        csv.write_csv(clicks(300).select(["price", "clicked"]), tmp_path / name)
+    model = ctr.train(tmp_path / "train.txt", model="lr", epochs=1, eval_data=tmp_path / "adult.test")
+    for name in ("train.txt", "adult.test", "rows"):
+        assert model.evaluate(tmp_path / name)["examples"] == len(model.predict(tmp_path / name)) == 300
+
+
 def test_importance_names_what_the_clicks_depend_on(model):
     rng = np.random.default_rng(4)
     new = clicks(1500, seed=4).append_column("noise", pa.array(rng.random(1500)))

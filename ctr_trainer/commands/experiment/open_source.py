@@ -129,13 +129,13 @@ def _look(
 
 
 def _format(path: str) -> str:
-    """Returns the format of a file that is not Parquet, by its file name extension or, for libsvm text, its lines."""
+    """Returns the format of a file that is not Parquet, by its file name extension or else by its first bytes."""
     stem, ending = os.path.splitext(path.lower())
     ending = os.path.splitext(stem)[1] if ending in _COMPRESSED else ending
     if ending in _TEXT:
         return "csv"
     found = seen_format(path)
-    return "tfrecord" if found == "csv" else found
+    return "tfrecord" if found == "csv" and ".tfrecord" in path.lower() else found
 
 
 def open_stream(experiment: Experiment, position: Any) -> "StreamReader":
