@@ -180,7 +180,9 @@ class BatchFeed(Feed):
         if self._rows_of:
             with self._clock.within("update"):
                 self._add_gradients(fed, fetched)
-                self.embeddings.apply_gradients(*map(float, fetched[len(self._rows_of) :]))
+                rate, *shares = map(float, fetched[len(self._rows_of) :])
+                assert fed.batch is not None
+                self.embeddings.apply_gradients(rate, shares[0] if shares else float(fed.batch.weights.any()))
 
     def _add_gradients(self, fed: Fed, fetched: list[np.ndarray]) -> None:
         assert fed.batch is not None and self._training is not None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.estimator.dense_optimizers import Plateau
+from ctr_trainer.estimator.dense_optimizers import DenseUpdate, Plateau
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.layers.normalization import batch_statistics
 from ctr_trainer.ranks import distributed
@@ -121,6 +121,7 @@ def optimizer_step(
     Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2, as implemented by
     `tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer`.
     """
+    unscaled = optimizer
     if scales_loss:
         optimizer = tf1.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, "dynamic")
     pairs, of_rows = _gradients(optimizer, loss, rows, sparse, scales_loss)
@@ -142,6 +143,8 @@ def optimizer_step(
     if exchanges:
         tensors, weight = mean_over_ranks(tensors, weight, exchange, fp16)
     gradients, means = tensors[: len(variables)], tensors[len(variables) :]
+    if isinstance(unscaled, DenseUpdate):
+        unscaled.weight = weight
 
     def update() -> list[tf.Operation]:
         """Updates the dense variables on which the loss depends, and the batch statistics of layers."""

@@ -23,7 +23,13 @@ class DenseUpdate(tf1.train.Optimizer):
 
     Adds `l2 * w` to the gradient of each kernel w, then clips the gradients, then applies them. `learning_rate` is a
     scalar tensor, and `step` a scalar integer tensor, the number of optimizer steps before this one.
+
+    Attributes:
+      weight: scalar float32, the sum of the weights of the step's examples. If it is 0, as in a step of padding, no
+        variable moves, so that a quiet stream does not shrink the model; moments still decay.
     """
+
+    weight: tf.Tensor | float = 1.0
 
     def __init__(self, settings: TrainSettings, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         super().__init__(use_locking=False, name=settings.dense_optimizer.name)
@@ -39,31 +45,40 @@ class DenseUpdate(tf1.train.Optimizer):
         pairs, settings = list(grads_and_vars), self._settings
         gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
         with tf.name_scope(name or "dense_update"):
+            moves = tf.cast(tf.convert_to_tensor(self.weight) > 0, tf.float32)
             if settings.l2:
                 # The gradient of a kernel with one row is a matrix product. TensorFlow 2.21 mistakes an addition to it
                 # for a bias and rejects the shape. It does not change a subtraction.
-                gradients = [g - -settings.l2 * v if is_kernel(v) else g for g, v in pairs]
+                gradients = [g - tf.cast(-settings.l2 * moves, g.dtype) * v if is_kernel(v) else g for g, v in pairs]
             if settings.clip_norm:
                 gradients, _ = tf.clip_by_global_norm(gradients, settings.clip_norm)
             factors = factors_of(parse_lr_groups(settings.lr_groups), variables)
             rates = [self._learning_rate if factor == 1 else factor * self._learning_rate for factor in factors]
             steps = zip(variables, gradients, rates, strict=True)
-            return tf.group(*(update(settings.dense_optimizer, v, g, rate, self._step) for v, g, rate in steps))
+            return tf.group(*(update(settings.dense_optimizer, v, g, rate, self._step, moves) for v, g, rate in steps))
 
 
 def update(
-    optimizer: DenseOptimizer, variable: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor
+    optimizer: DenseOptimizer,
+    variable: tf.Variable,
+    gradient: tf.Tensor,
+    learning_rate: tf.Tensor,
+    step: tf.Tensor,
+    moves: tf.Tensor | float = 1.0,
 ) -> tf.Operation:
     """Returns the operation of one update. The docstring of the optimizer's class has the equation.
 
-    `step` is t, a scalar integer tensor that is read before this step increments it.
+    `step` is t, a scalar integer tensor that is read before this step increments it. `moves` is 0 to leave the variable
+    as it is, if the gradient is 0, else 1.
     """
     rule = RULES[optimizer.name]
-    learning_rate = tf.cast(learning_rate, variable.dtype.base_dtype)
+    learning_rate, moves = (tf.cast(each, variable.dtype.base_dtype) for each in (learning_rate, moves))
     count = tf.cast(step + 1, variable.dtype.base_dtype)
     decays = optimizer.weight_decay and is_kernel(variable) and rule is not _lamb
     with tf.control_dependencies([gradient]):  # So that all operations before the gradient have read the variable.
-        decay = _decay(optimizer, variable, learning_rate) if decays else []
+        decay = _decay(optimizer, variable, moves * learning_rate) if decays else []
+    if rule is not _ftrl:  # Without a gradient it moves no weight, but at a rate of 0 it would take back its penalties.
+        learning_rate *= moves
     with tf.control_dependencies(decay):
         return rule(optimizer, variable, gradient, learning_rate, count)
 

@@ -258,14 +258,18 @@ class Embeddings:
         self._gradients.add(parts, weight)
 
     def apply_gradients(self, learning_rate: float, share: float = 1.0) -> None:
-        """Updates all rows whose gradients were added in this step. For `share`, see `worker_rows.weighed`."""
+        """Updates all rows whose gradients were added in this step. For `share`, see `worker_rows.weighed`.
+
+        A step without examples has a share of 0 and no keys. It moves no row of a dense optimizer.
+        """
         host = self._gradients.host
         for part in self._gradients.take(share):
+            rate = learning_rate if share or len(part.keys) else 0.0
             # Every worker counts the steps of a dense optimizer.
             if host is None or host.trains or part.rows in self._dense:
                 is_copy = isinstance(part.rows, RowCopies)
                 with contextlib.nullcontext() if is_copy else self._push.measure():
-                    part.rows.apply_gradients(part.keys, part.slots, part.sums, learning_rate)
+                    part.rows.apply_gradients(part.keys, part.slots, part.sums, rate)
         if host is not None:
             host.end_step()
 

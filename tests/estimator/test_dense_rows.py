@@ -1,8 +1,11 @@
 """Gradients of rows, and training with a dense optimizer of the rows: all that is read has made all steps."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from ctr_trainer.data.batch import Bag
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
@@ -39,8 +42,8 @@ def _estimator(model_dir, optimizer="dense_adam", l2=0.1, **config):
     return deepfm.estimator(model_dir, TrainOp("adam", 0.01, 0.01, **CONSTANT), (4,), embedding=embedding, **config)
 
 
-def _train(estimator, data, max_steps=STEPS, hooks=()):
-    estimator.train(lambda position: BatchReader(data, 16, position=position, seed=5), hooks, max_steps=max_steps)
+def _train(estimator, data, max_steps=STEPS, hooks=(), reader=BatchReader):
+    estimator.train(lambda position: reader(data, 16, position=position, seed=5), hooks, max_steps=max_steps)
     return rows_by_key(estimator.latest_checkpoint())
 
 
@@ -115,6 +118,30 @@ def test_rows_decay_by_l2_in_steps_whose_batches_lack_them(data, tmp_path):
     lazy = _train(_estimator(tmp_path / "lazy", "adam"), data)
     norms = [np.mean([np.square(row[:4]).sum() for row in rows.values()]) for rows in (dense, lazy)]
     assert norms[0] < 0.7 * norms[1]
+
+
+class _Paused(BatchReader):
+    """Two batches, and then padding, as that of a quiet stream."""
+
+    def __iter__(self):
+        for number, batch in enumerate(super().__iter__()):
+            yield batch if number < 2 else dataclasses.replace(batch, size=0, **_nothing(batch))
+
+
+def _nothing(batch):
+    bags = {name: Bag(bag.values[:0], 0 * bag.splits) for name, bag in batch.bags.items()}
+    weighted = {"topics": dataclasses.replace(bags["topics"], weights=batch.bags["topics"].weights[:0])}
+    keys = {name: 0 * each for name, each in batch.keys.items()}
+    return dict(keys=keys, bags=bags | weighted, weights=0 * batch.weights)
+
+
+@pytest.mark.parametrize("optimizer", ["dense_sgd", "dense_adagrad", "dense_adam", "adam"])
+def test_batches_of_padding_move_no_row(data, tmp_path, optimizer):
+    trained = _train(_estimator(tmp_path / "trained", optimizer), data, 2, reader=_Paused)
+    paused = _train(_estimator(tmp_path / "paused", optimizer), data, STEPS, reader=_Paused)
+    assert paused.keys() == trained.keys()
+    for key, row in trained.items():
+        np.testing.assert_array_equal(paused[key][:5], row[:5])
 
 
 def test_rows_that_cannot_make_up_for_steps_are_refused():

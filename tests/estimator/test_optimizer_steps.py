@@ -6,11 +6,13 @@ import tensorflow as tf
 
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, EstimatorSpec, ModeKeys, RunConfig
 from ctr_trainer.estimator.built_step import optimizer_step
+from ctr_trainer.estimator.dense_optimizers import DenseUpdate
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.layers.normalization import batch_norm
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.dense_exchange import Exchange
+from ctr_trainer.settings.optimizers import Ftrl
 from ctr_trainer.settings.train_settings import factors_of, parse_lr_groups
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
@@ -126,6 +128,45 @@ def test_one_step_by_hand(settings, kernel, bias):
     found = _one_step(**settings)
     assert found[0] == pytest.approx(kernel, abs=1e-6)
     assert found[1] == pytest.approx(bias, abs=1e-6)
+
+
+_FTRL = Ftrl(ftrl_l1=0.1, ftrl_l2=0.1, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("scales_loss", [False, True])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "adam", "adamw", "lamb", _FTRL])
+def test_a_step_of_padding_moves_no_dense_variable(optimizer, scales_loss):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        features, kernel = _Features(), tf1.get_variable("kernel", initializer=[[2.0, 1.0]])
+        features["weight"] = weight = tf1.placeholder(tf.float32, [1])
+        loss = tf.reduce_sum(weight * kernel * [[3.0, 4.0]])
+        step = TrainOp(optimizer, 0.1, l2=0.5).build(loss, features, scales_loss=scales_loss).train_op
+        session.run(tf1.global_variables_initializer())
+        found = []
+        for each in (1.0, 0.0, 0.0, 1.0):
+            session.run(step, {weight: [each]})
+            found.append(session.run(kernel).tolist())
+        assert found[0] == found[1] == found[2] != found[3]
+
+
+def test_a_kept_step_of_padding_moves_no_dense_variable():
+    """With micro-batches, and a step whose gradients the next one applies."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        kernel, weight = tf1.get_variable("kernel", initializer=[[2.0, 1.0]]), tf1.placeholder(tf.float32, [])
+        optimizer = DenseUpdate(TrainOp("adamw", 0.1, l2=0.5), tf.constant(0.1), tf.constant(0))
+        rows = dict(rows=[], row_learning_rate=tf.constant(0.1), exchange=Exchange("none", ""), overlap=True)
+        loss, length = tf.reduce_sum(kernel) * weight, RunLength(accumulation_steps=2)
+        step = optimizer_step(optimizer, loss, weight, **rows, run_length=length)
+        session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+
+        def run(operation, of_micro_batch, of_last):
+            session.run(step.accumulate, {weight: of_micro_batch})
+            session.run(operation, {weight: of_last})
+            return session.run(kernel).tolist()
+
+        begun = run(step.begin, 0.0, 1.0)
+        trained = run(step.train_op, 0.0, 0.0)  # Half of the kept step was padding.
+        assert begun != trained == run(step.train_op, 1.0, 0.0) != run(step.train_op, 0.0, 0.0)
 
 
 def _endless(batch):

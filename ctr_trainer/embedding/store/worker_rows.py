@@ -39,7 +39,9 @@ class StepHistory:
         """Sets the learning rate of the next step."""
         if self._count == len(self._rates):
             self._rates = np.concatenate([self._rates, np.zeros_like(self._rates)])
-        self._rates[self._count], self._knows_rate = learning_rate, True
+        if learning_rate or self._count:  # A first step without examples, whose rate is 0, keeps the expected rate.
+            self._rates[self._count] = learning_rate
+        self._knows_rate = True
 
     def end_step(self) -> None:
         """Counts the step that `begin_step` began."""
