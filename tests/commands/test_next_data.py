@@ -1,5 +1,7 @@
 """A model is continued with the data of the next day, from its beginning and in parts."""
 
+import json
+
 import pytest
 
 from ctr_trainer import cli
@@ -83,6 +85,12 @@ def test_a_day_without_evaluation_data_has_the_length_of_such_data(days, tmp_pat
     assert status == 1 and "--eval_data is missing" in said and "by --next_data" in said
     assert _train(tmp_path, days[1], "--recipe=data", "--next_data", "--epochs=1")[1].step == saved.step + 10
     assert "lr_schedule=linear" in caplog.text.rpartition("keeps what its training began with")[2]
+
+
+def test_a_model_of_the_fixed_defaults_keeps_them_on_the_next_day(days, tmp_path):
+    assert _train(tmp_path, days[0])[1].step == 10
+    assert _train(tmp_path, days[1], "--recipe=data", "--next_data")[1].step == 20
+    assert json.loads((tmp_path / "flags.json").read_text())["flags"]["lr_schedule"] == "cooldown"
 
 
 def test_new_null_values_are_the_model_s_from_the_next_day_on(tmp_path):

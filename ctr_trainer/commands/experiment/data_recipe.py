@@ -48,7 +48,7 @@ def decide(
     has_end = decides(experiment)  # A stream has none.
     if experiment.model.recipe != NAME or (kept is None and not has_end):
         return {}, saved, ""
-    if kept is not None and (not has_end or (experiment.data.next_data and not experiment.data.eval_data)):
+    if kept and (not has_end or (experiment.data.next_data and not experiment.data.eval_data)):
         kept = {name: value for name, value in kept.items() if name not in ("epochs", *OF_EVALUATIONS)}
         facts = facts_of(experiment) if has_end else None
         kept |= length_of(facts, own) if facts and facts.size != "large" else {}  # Of data that no evaluation ends.
