@@ -111,9 +111,10 @@ def measure(
     predicted: Any = estimator.predict(lambda: batches, checkpoint_path=checkpoint, yield_single_examples=False)
     with contextlib.closing(predicted):  # Before its end, which reports permuted crosses as new keys.
         parts = list(itertools.islice(predicted, batches.steps))
-    if "logits" not in parts[0]:
+    found_logits = [name for name in parts[0] if name.split("/")[0] == "logits"]
+    if len(found_logits) != 1:
         raise UserError(f"importance is of one label; the model predicts {', '.join(parts[0])}")
-    logits = distributed.all_gather(np.concatenate([each["logits"] for each in parts]), "importance")
+    logits = distributed.all_gather(np.concatenate([each[found_logits[0]] for each in parts]), "importance")
     columns = {label.name: name for name, label in label_columns(spec).items()}
     labels = table[columns.get(experiment.params.label) or next(iter(columns.values()))].to_numpy()
     weights = table[WEIGHT].to_numpy() if spec.weight else np.ones(len(table), np.float32)

@@ -1,8 +1,9 @@
 """Searches for better settings: trials train on the same converted data, and are compared on --eval_data.
 
 The first trial trains the given settings. The others vary the flags of --space, a TOML file, or of the default space.
-Trials are compared by --best_metric, or by log loss if it is not given; bad trials are stopped early. Test data is
-never read. The results in --output are best.flags for `train --flagfile` and trials.csv.
+Trials are compared by --best_metric; if it is not given, by log loss, or by loss for data of several labels. Bad trials
+are stopped early. Test data is never read. The results in --output are best.flags for `train --flagfile` and
+trials.csv.
 
 The same command continues the search. Several hosts search together if they share one --storage.
 """
@@ -13,7 +14,7 @@ import signal
 import typing
 
 from ctr_trainer.commands.experiment.experiment import Experiment
-from ctr_trainer.models.registry import require_known
+from ctr_trainer.models.registry import MODELS, require_known
 from ctr_trainer.ranks.meetings import Terminated
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
@@ -97,7 +98,13 @@ def run(
         found = dataclasses.replace(found, parameters=parameters)
     widened = tuple(each.widened(own.texts[each.flag]) if each.flag in own.texts else each for each in found.parameters)
     has_pieces = any(feature.pieces for feature in info.spec.dense)
-    facts = Facts(info.rows, keys=sum(info.distinct.values()), has_validation=True, has_pieces=has_pieces)
+    facts = Facts(
+        info.rows,
+        keys=sum(info.distinct.values()),
+        has_validation=True,
+        has_logloss=experiment.model.model in MODELS and len(info.spec.labels) == 1,
+        has_pieces=has_pieces,
+    )
     plans = TrialPlans(own, dataclasses.replace(found, parameters=widened), facts, tuple(described))
     plans.of(None)  # Refuses settings that cannot be trained.
     plans.of({each.flag: str(each.start) for each in found.parameters if each.start is not None})

@@ -98,6 +98,17 @@ def test_importance_writes_a_table_json_and_a_png(run, trained, tmp_path):
     assert status == 1 and "was not written by `importance`" in text
 
 
+def test_importance_is_of_the_label_that_a_model_predicts(tmp_path, capsys):
+    data = small.make(tmp_path, rows=300, labels=2)
+    model = [f"--model_dir={tmp_path / 'model'}", "--threads=1", "--batch_size=64"]
+    assert cli.main(["train", *model, f"--train_data={data}", "--label=bought", "--recipe=none"]) == 0
+    found = []
+    for command in ("evaluate", "importance"):
+        assert cli.main([command, *model, f"--eval_data={data}"]) == 0
+        found.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+    assert found[1]["auc"] == pytest.approx(found[0]["auc/bought"])
+
+
 def test_metrics_by_the_value_of_a_column_are_those_of_its_rows(run, trained, tmp_path):
     status, text = run("evaluate", "rows.csv", "--by=place")
     assert status == 0 and "\nby place\nvalue " in text

@@ -95,6 +95,13 @@ def test_the_first_trial_is_as_given_and_a_second_start_continues(tmp_path, data
     assert not (tmp_path / "never").exists()
 
 
+def test_trials_of_one_of_several_labels_are_compared_by_their_loss(tmp_path, capsys, warm_python):
+    data = small.make(tmp_path, rows=320, labels=2)
+    assert cli.main(_arguments(tmp_path, data, "--label=clicked", "--minutes=0", "--budget_rows=320")) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (found["metric"], found["trials"], found["failed"]) == ("loss", 1, 0) and found["value"] > 0
+
+
 def test_a_training_that_fails_says_why_and_where_its_log_is(tmp_path, data, warm_python):
     flags = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={tmp_path / '0'}", "--threads=1"]
     flags += ["--eval_steps=1", "--batch_size=64", "--hidden_units=8", "--recipe=none", "--learning_rate=1e30"]

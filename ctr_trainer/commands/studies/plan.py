@@ -18,8 +18,6 @@ from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfi
 from ctr_trainer.system.messages.errors import UserError
 
 GROUPS = (Experiment, EvaluationConfig, MetricsConfig)
-# The objective if the user sets no best_metric. Unlike AUC, it also measures the calibration of the probabilities.
-OBJECTIVE = "logloss"
 # Settings that each trial sets itself. A trial needs only its best evaluation, so it saves no periodic checkpoints.
 _OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "summary_steps", "track")
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs")
@@ -62,11 +60,6 @@ class TrialPlan:
         """The number of examples per optimizer step."""
         return self.experiment.data.batch_size * self.experiment.train.accumulation_steps
 
-    @property
-    def metric(self) -> str:
-        """The metric by which trials are compared."""
-        return self.evaluation.best_metric or OBJECTIVE
-
     def with_flags(self, texts: Mapping[str, str]) -> "TrialPlan":
         """Returns the plan with other flags, without the settings of an optimizer or a schedule that they replace."""
         if unknown := sorted({*texts} & {*_OF_A_TRIAL}):
@@ -91,6 +84,11 @@ class TrialPlans:
     facts: Facts
     data: tuple[str, ...] = ()
 
+    @property
+    def metric(self) -> str:
+        """The metric by which trials are compared; the default also measures the calibration, which AUC does not."""
+        return self.own.evaluation.best_metric or ("logloss" if self.facts.has_logloss else "loss")
+
     def of(self, texts: Mapping[str, str] | None) -> TrialPlan:
         """Returns the plan of a trial with these values by flag; None for the user's settings, in the first trial.
 
@@ -103,7 +101,7 @@ class TrialPlans:
             recipe = {"recipe": "none"} if self.own.experiment.model.recipe == NAME else {}
             recipe |= {name: text_of(name, chosen[name]) for name in ("model", "model_params") if name in chosen}
             plan = self.own.with_flags({**recipe, **self.space.fixed(self.own.texts), **texts})
-            plan = plan.with_flags({"best_metric": self.own.metric, **self._period(plan)})
+            plan = plan.with_flags({"best_metric": self.metric, **self._period(plan)})
         check_training(*supposed(plan.texts, plan.experiment, plan.evaluation))
         return plan
 
@@ -112,7 +110,9 @@ class TrialPlans:
         own = self.own
         if "best_metric" in self._chosen():
             return own
-        return own.with_flags({"best_metric": own.metric, **({} if own.evaluation.evaluates else {"eval_epochs": "1"})})
+        return own.with_flags(
+            {"best_metric": self.metric, **({} if own.evaluation.evaluates else {"eval_epochs": "1"})}
+        )
 
     def _chosen(self) -> dict[str, Any]:
         """Returns what the recipe chooses for the first trial, by flag."""

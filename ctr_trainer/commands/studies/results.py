@@ -121,7 +121,7 @@ def write(study: optuna.Study, plans: TrialPlans, output: pathlib.Path) -> Found
             "no trial was evaluated within the budget: increase minutes or rows, or decrease eval_steps"
             + (f". The last trial that failed: {failures[-1]}" if failures else "")
         )
-    plan, metric = plans.of(found.user_attrs.get(TEXTS)), plans.own.metric
+    plan, metric = plans.of(found.user_attrs.get(TEXTS)), plans.metric
     trials = ranked(study)
     refuse_others(output)
     title = f"# Trial {found.number} of `search`: {metric} {found.value:.6g} on the validation data."
@@ -158,7 +158,7 @@ def table(study: optuna.Study, plans: TrialPlans) -> list[str]:
 
 def _row(trial: Any, plans: TrialPlans) -> dict[str, str]:
     """Returns the table row of a trial. In the first trial the cells of the parameters are empty."""
-    names, metric = [each.flag for each in plans.space.parameters], plans.own.metric
+    names, metric = [each.flag for each in plans.space.parameters], plans.metric
     attributes, value = trial.user_attrs, value_of(trial)
     metrics = {name: f"{figure:.6g}" for name, figure in attributes.get(METRICS, {}).items() if name != metric}
     return {

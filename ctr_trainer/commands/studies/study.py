@@ -52,7 +52,7 @@ class Search:
 
     def __init__(self, plans: TrialPlans, output: str, storage: str, minutes: float, rows: int) -> None:
         self._plans, self._output, self._minutes, self._budget_rows = plans, pathlib.Path(output), minutes, rows
-        self._metric = plans.own.metric
+        self._metric = plans.metric
         direction = DIRECTIONS.get(self._metric.split("/")[0])
         if direction is None:
             raise UserError(f"best_metric={self._metric}: search supports {', '.join(DIRECTIONS)}")
