@@ -27,10 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 def _groups_of(inputs: GraphInput, name: str) -> tuple[Any, Callable[[Batch | None, Any], np.ndarray]]:
-    """Returns what to fetch with a step, and f(batch, what was fetched) -> int64[B], the group of each example."""
+    """Returns what to fetch with a step, and f(batch, what was fetched) -> int64[B], the groups, 0 if missing."""
     ids = inputs.features.spec.ids if inputs.fed else ()
     tables = inputs.features.spec.tables if inputs.fed else ()
-    places = {f.name: (table.name, at) for table in tables for at, f in enumerate(table.single)}
+    places = {f.name: (table.name, at, f.slot) for table in tables for at, f in enumerate(table.single)}
     in_graph = inputs.features if not inputs.fed and isinstance(inputs.features, dict) else {}
     offered = list(dict.fromkeys([*ids, *places, *in_graph]))
     if name not in offered:
@@ -40,14 +40,12 @@ def _groups_of(inputs: GraphInput, name: str) -> tuple[Any, Callable[[Batch | No
         )
 
     def groups(batch: Batch | None, fetched: Any) -> np.ndarray:
-        if batch is not None and name in ids:
-            return keys(_SLOT, pa.array(batch.ids[name]))  # Also of integers, of which only some batches lack some.
-        if batch is None:
-            values = fetched
-        else:
-            table, at = places[name]
-            values = batch.keys[table][:, at]
-        return values.astype(np.int64) if np.issubdtype(values.dtype, np.integer) else keys(_SLOT, pa.array(values))
+        if batch is not None and name not in ids:
+            table, at, slot = places[name]
+            found = batch.keys[table][:, at]
+            return np.where(found == keys(slot, pa.array([""])), 0, found)
+        # Also of integers, of which only some batches lack some.
+        return keys(_SLOT, pa.array(fetched if batch is None else batch.ids[name]), missing_has_key=False)
 
     return tf.reshape(in_graph[name], [-1]) if in_graph else (), groups
 

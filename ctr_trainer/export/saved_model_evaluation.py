@@ -43,7 +43,7 @@ _GROUP_SLOT = "group"
 class RawExamples:
     """Examples: the `inputs` of an export, see `receivers.ExportedFeatures`, and the `batch` that a training reads.
 
-    `groups` are int64[B], or None.
+    `groups` are int64[B], 0 if missing, or None.
     """
 
     inputs: dict[str, np.ndarray]
@@ -102,9 +102,12 @@ def _examples(
             values = raw[name].combine_chunks()
             inputs[name] = texts_of(bytes_of(values) if column.kind == TEXT else values)
     groups = None
-    if group_by:
-        column = encoded[ID_PREFIX + group_by if group_by in spec.ids else group_by].combine_chunks()
-        groups = keys(_GROUP_SLOT, column) if group_by in spec.ids else column.to_numpy()
+    if group_by in spec.ids:
+        groups = keys(_GROUP_SLOT, encoded[ID_PREFIX + group_by], missing_has_key=False)
+    elif group_by:
+        (slot,) = (f.slot for f in spec.sparse if f.name == group_by)
+        found = encoded[group_by].to_numpy()
+        groups = np.where(found == keys(slot, pa.array([""])), 0, found)
     return RawExamples(inputs, batch_of(rows_of(encoded, spec, buckets), len(encoded)), groups)
 
 

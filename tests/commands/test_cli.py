@@ -216,23 +216,26 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
 def test_ids_that_only_some_row_groups_lack_are_kept_and_group_the_examples(tmp_path, capsys):
     users = pa.array([None, None, 2**53 + 1, 7, 7, None, 2**53 + 1, 7], pa.int64())
     columns = {"y": [0, 1, 1, 0, 1, 0, 0, 1], "user": users, "x": [float(n) for n in range(8)]}
-    (tmp_path / "ids.toml").write_text('name = "ids"\nids = ["user"]\nlabel = {column = "y"}\ndense = [{name = "x"}]\n')
-    found = {}
+    spec = 'name = "ids"\nids = ["user"]\nlabel = {column = "y"}\ndense = [{name = "x"}]\n'
+    (tmp_path / "ids.toml").write_text(f'{spec}sparse = [{{name = "member", column = "user", dim = 2}}]\n')
+    found = []
     for rows in (2, 8):
         pq.write_table(pa.table(columns), data := tmp_path / f"{rows}.parquet", row_group_size=rows)
         own = f"--feature_spec={tmp_path / 'ids.toml'}", f"--model_dir={tmp_path / f'm{rows}'}", "--model=lr"
         flagfile = _flagfile(tmp_path, data, *own, "--batch_size=2", "--max_steps=4", "--epochs=0")
         assert cli.main(["train", flagfile]) == 0
-        assert cli.main(["evaluate", flagfile, "--group_by=user"]) == 0
-        found[rows] = json.loads(capsys.readouterr().out.splitlines()[-1])
+        for column in ("user", "member"):
+            assert cli.main(["evaluate", flagfile, f"--group_by={column}"]) == 0
+            found.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
         assert cli.main(["predict", flagfile, f"--output={tmp_path / 'predicted.parquet'}"]) == 0
         assert pq.read_table(tmp_path / "predicted.parquet")["user"].combine_chunks() == users
         assert cli.main(["export", flagfile, f"--export_dir={tmp_path / str(rows)}"]) == 0
         capsys.readouterr()
         served = f"--saved_model={tmp_path / str(rows)}", "--format=parquet"
-        assert cli.main(["evaluate", *served, f"--eval_data={data}", "--group_by=user"]) == 0
-        assert json.loads(capsys.readouterr().out.splitlines()[-1])["gauc_groups"] == found[rows]["gauc_groups"]
-    assert found[2]["gauc_groups"] == found[8]["gauc_groups"] == 3
+        for column in ("user", "member"):
+            assert cli.main(["evaluate", *served, f"--eval_data={data}", f"--group_by={column}"]) == 0
+            found.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+    assert [(each["gauc_groups"], each["gauc_groups_left_out"]) for each in found] == [(2, 0)] * 8
 
 
 @pytest.mark.parametrize("command", ["evaluate", "importance", "predict", "export", "publish"])

@@ -24,7 +24,7 @@ def _random(seed, n, users=20):
     rng = np.random.default_rng(seed)
     logits = rng.normal(-1.5, 1.2, n).astype(np.float32)
     labels = (rng.random(n) < _sigmoid(logits + rng.normal(0, 0.5, n))).astype(np.float32)
-    return logits, labels, rng.uniform(0.5, 3, n).astype(np.float32), rng.integers(0, users, n)
+    return logits, labels, rng.uniform(0.5, 3, n).astype(np.float32), rng.integers(1, users + 1, n)
 
 
 def _sklearn(logits, labels, weights, groups):
@@ -69,7 +69,7 @@ def test_every_metric_is_scikit_learns_on_random_data():
             st.sampled_from([-3.0, -1.0, -0.5, 0.0, 0.25, 2.0]),  # so few that most are ties
             st.sampled_from([0.0, 1.0]),
             st.sampled_from([0.0, 1.0, 2.5]),
-            st.integers(0, 3),
+            st.integers(1, 4),
         ),
         min_size=1,
         max_size=40,
@@ -122,6 +122,13 @@ def test_n_workers_agree_with_one_wherever_an_example_is(seed, size):
             assert [row["decile"] for row in reliability[label]] == [row["decile"] for row in rows]
             for mine, whole in zip(reliability[label], rows, strict=True):
                 assert mine == pytest.approx(whole, abs=1e-6)
+
+
+def test_examples_without_a_group_do_not_count_in_gauc():
+    """Two users are ranked well, and as many examples without a user inversely."""
+    labels, groups = np.float32([0, 1, 0, 1, 0, 1, 0, 1]), np.array([7, 7, 8, 8, 0, 0, 0, 0])
+    results = _filled(np.where(groups, labels, 1 - labels), labels, np.ones(8, np.float32), groups).results()
+    assert (results["gauc"], results["gauc_groups"], results["gauc_groups_left_out"]) == (1.0, 2, 0)
 
 
 def test_metrics_of_several_labels_have_their_names_and_are_apart():

@@ -28,8 +28,8 @@ class GroupedExamples:
         self._parts: list[list[np.ndarray]] = []
 
     def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> None:
-        """Adds examples: float32[B], and int64[B], the group of each; examples of weight 0 are left out."""
-        counts = weights != 0
+        """Adds examples: float32[B], and int64[B], the group of each. Leaves out weight 0 and group 0, that of none."""
+        counts = (weights != 0) & (groups != 0)
         # The sign of the weight encodes the class, so that an example takes two numbers instead of three.
         signed = np.where(labels > 0.5, weights, -weights)
         self._parts.append([logits[counts].astype(np.float32), signed[counts].astype(np.float32), groups[counts]])
@@ -125,7 +125,7 @@ class EvaluationMetrics:
     def update(
         self, label: str, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None = None
     ) -> None:
-        """Adds examples of a label: float32[B], and int64[B], the group of each; examples of weight 0 do not count."""
+        """Adds examples of a label, see `GroupedExamples.update`; examples of weight 0 do not count."""
         self._clicks[label].update(logits, labels, weights)
         self._briers[label].update((sigmoid(logits) - labels) ** 2, weights)
         if self._examples and groups is not None:
