@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
+from ctr_trainer.checkpoint.checkpoint import latest_checkpoint
 from ctr_trainer.commands.experiment import data_recipe, flags, recipes
 from ctr_trainer.commands.experiment.checks import check_training
 from ctr_trainer.commands.experiment.experiment import Experiment
@@ -228,6 +229,34 @@ def test_another_network_of_a_warm_start_and_a_length_in_steps_are_said(tmp_path
     values, _, line = data_recipe.decide(frozenset(["max_steps", "warm_start"]), experiment, EvaluationConfig())
     assert values.keys().isdisjoint({"hidden_units", "epochs"}) and values["dropout"] == 0.5
     assert "not hidden_units, because of --warm_start" in line and "lr_schedule, because of --max_steps" in line
+
+
+def test_a_warm_start_has_the_network_of_its_source(tmp_path, data, caplog):
+    first, second = tmp_path / "a", tmp_path / "b"
+    train = ["train", f"--train_data={data}", "--threads=1", "--max_steps=1"]
+    other = ["--recipe=none", "--optimizer=adam", "--model=dcn_v2", "--hidden_units=16"]
+    assert cli.main([*train, *other, "--model_params=cross_layers=2", f"--model_dir={first}"]) == 0
+    caplog.set_level(logging.INFO)
+    assert cli.main([*train, f"--warm_start={first}", f"--model_dir={second}"]) == 0
+    assert json.loads((second / "train_summary.json").read_text())["warm_start"]["variables_left"] == []
+    said = json.loads((second / "flags.json").read_text())["flags"]
+    assert (said["model"], said["hidden_units"], said["dropout"]) == ("dcn_v2", [16], 0.5)
+    assert any(message.endswith(f"; the network of {first}") for message in caplog.messages)
+
+    def chosen(**flags):
+        source = latest_checkpoint(str(first))
+        values = {"train_data": str(data), "model_dir": str(tmp_path / "c"), "warm_start": source}
+        experiment = replaced(Experiment(), values | flags)
+        values, saved, _ = data_recipe.decide(frozenset(["warm_start", *flags]), experiment, EvaluationConfig())
+        assert saved.keys().isdisjoint(("model", "model_params", "hidden_units"))
+        return {name: values[name] for name in ("model", "hidden_units") if name in values}, values.get("model_params")
+
+    network = {"model": "dcn_v2", "hidden_units": [16]}
+    found, params = chosen(model_params=("cross_rank=2",))
+    assert found == network and {"cross_layers=2", "cross_rank=2"} <= {*params} and params[-1] == "cross_rank=2"
+    assert chosen(hidden_units=(8,))[0] == {"model": "dcn_v2"}
+    assert chosen(train_data="kafka://127.0.0.1:1/clicks")[0] == network
+    assert chosen(model="deepfm") == ({}, None)
 
 
 def test_a_model_keeps_what_its_training_began_with_whatever_the_data_are_now(tmp_path, data, monkeypatch):

@@ -1,9 +1,10 @@
 """Makes the settings of a trained model the defaults of every command on its model directory."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-from ctr_trainer.checkpoint import model_directory, model_record
+from ctr_trainer.checkpoint import checkpoint, model_directory, model_record
 from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.features.spec import FeatureSpec
@@ -12,6 +13,7 @@ from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.by_flag import by_flag, replaced, require, text_of
+from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
 
@@ -54,6 +56,31 @@ def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
     own = {name: value for name, value in by_flag(experiment).items() if name in given and "optimizer_params=" in name}
     values |= own  # The trained optimizer refuses those that it does not have.
     return replaced(dataclasses.replace(experiment, model=model), values)
+
+
+def network_of(source: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns, by flag, the network of the model from which a warm start begins, unless it is given. A collective.
+
+    Returns {} if the source has no record of a model, or if another model is given.
+    """
+    if not source:
+        return {}
+    found = distributed.broadcast_object(_source(source) if distributed.is_chief() else None, "warm_start_model")
+    if not found or not found["name"]:
+        return {}
+    name, params = found["name"], found["params"]
+    if not model_record.is_same(model_record.canonical(given.get("model", name)), name):
+        return {}
+    own = _own_params(find_model(name).params_class, params)
+    units = {} if "hidden_units" in given or "hidden_units" not in params else {"hidden_units": params["hidden_units"]}
+    return {"model": name, "model_params": (*own, *given.get("model_params", ())), **units}
+
+
+def _source(path: str) -> dict[str, Any] | None:
+    """Returns the name and the params of the model of a warm start's source; None if it has no record of them."""
+    is_checkpoint = (path_of(path) / checkpoint.MANIFEST).exists()
+    record = checkpoint.load(path).model if is_checkpoint else model_directory.newest_model_record(path)
+    return record and {"name": record["name"], "params": record["params"]}
 
 
 def _look(model_dir: str) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ctr_trainer.checkpoint.checkpoint import list_checkpoints
+from ctr_trainer.commands.experiment.as_trained import network_of
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.open_source import open_source
 from ctr_trainer.commands.experiment.recipes import (
@@ -25,6 +26,7 @@ from ctr_trainer.commands.reports.training_run import FLAGS_FILE
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.models.registry import MODELS
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.by_flag import replaced
 from ctr_trainer.settings.setting import shown
 from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import path_of
@@ -40,14 +42,17 @@ def decide(
     """Returns (chosen values by flag, those to save as `CHOSEN`, log line, "" for none) for given flags.
 
     A collective: rank 0 inspects the model and the data. Nothing is chosen for another recipe, nor for a new model of a
-    stream; `flags.json` then keeps what was saved.
+    stream, but the network of a warm start; `flags.json` then keeps what was saved.
     """
     model_dir, own = experiment.model.model_dir, given_values(given, experiment, evaluation)
     found = distributed.broadcast_object(_kept(model_dir) if distributed.is_chief() else None, "settings_chosen_before")
     kept, saved = found or (None, {})
     has_end = decides(experiment)  # A stream has none.
-    if experiment.model.recipe != NAME or (kept is None and not has_end):
+    if experiment.model.recipe != NAME:
         return {}, saved, ""
+    network = network_of(experiment.run.warm_start, own) if kept is None else {}
+    if kept is None and not has_end:
+        return network, saved, ""
     if kept and (not has_end or (experiment.data.next_data and not experiment.data.eval_data)):
         kept = {name: value for name, value in kept.items() if name not in ("epochs", *OF_EVALUATIONS)}
         facts = facts_of(experiment) if has_end else None
@@ -58,11 +63,12 @@ def decide(
         values, notes = fit(kept, optimizers | own)
         line = f"recipe {NAME}: {model_dir} keeps what its training began with: {_shown(optimizers | values, notes)}"
         return values, saved, line if values else ""
-    facts = facts_of(experiment)
-    values, notes = choices(facts, own)
+    facts = facts_of(replaced(experiment, network))
+    values, notes = choices(facts, own | network)
     what = f"{facts.size} data, so {_shown(values, notes)}" if values else f"{facts.size} data keep the fixed defaults"
     rates = {name: own[name] for name in _RATES if name in own} if values else {}
-    return values, values | rates, f"recipe {NAME}: {facts.line()}: {what}"
+    what += f"; the network of {experiment.run.warm_start}" if network else ""
+    return network | values, values | rates, f"recipe {NAME}: {facts.line()}: {what}"
 
 
 def facts_of(experiment: Experiment) -> Facts:
