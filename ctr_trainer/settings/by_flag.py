@@ -157,7 +157,8 @@ def text_of(flag: str, value: Any) -> str:
         return (":" if "=" in flag else ",").join(text_of(flag, part) for part in value)
     if isinstance(value, bool):
         return str(value).lower()
-    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+    # float(): that of NumPy is one too, and writes itself as np.float64(0.5).
+    return repr(float(value)).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 @contextlib.contextmanager

@@ -4,11 +4,12 @@ import dataclasses
 import re
 import typing
 
+import numpy as np
 import pytest
 
 from ctr_trainer.commands import convert, evaluate, importance, launch, report, serve, service
 from ctr_trainer.commands.experiment import flags
-from ctr_trainer.settings.by_flag import by_flag, replaced
+from ctr_trainer.settings.by_flag import by_flag, read_text, replaced, text_of
 from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of
 from ctr_trainer.settings.train_settings import Schedule
 from ctr_trainer.settings.training_configs import PublishConfig
@@ -138,6 +139,15 @@ def test_a_wrong_value_is_refused_from_python_and_from_the_command_line(group, p
         if flag := flag_of(owner, field):
             with pytest.raises(UserError, match=flag):
                 _read(group, *before, *_context(owner, field), _given(owner, field, value))
+
+
+@pytest.mark.parametrize("value", [0.001, 2.0, 1e-30, 3, True, "adam", (1.5, 2.0)])
+def test_a_value_of_numpy_has_the_text_of_the_same_value(value):
+    kind = tuple[float, ...] if isinstance(value, tuple) else type(value)
+    of_numpy = tuple(map(np.float64, value)) if isinstance(value, tuple) else np.asarray(value)[()]
+    for each in (value, of_numpy):
+        assert read_text("a=b", kind, text_of("a=b", each)) == value
+    assert text_of("l2", np.float64(2)) == "2"
 
 
 def test_settings_of_one_flag_are_declared_once():
