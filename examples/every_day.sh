@@ -29,10 +29,14 @@ fi
 python - "$day" "${MOST_FALL:-0.02}" <<'PYTHON' || { rm -rf "$data" "$before"; exit 1; }
 import json, pathlib, sys
 day, most_fall = sys.argv[1:]
-days = [each for each in sorted(pathlib.Path("before").glob("*.json")) if each.stem <= day][-2:]
-auc = [json.loads(each.read_text())["auc"] for each in days]
-if len(auc) == 2 and days[1].stem == day and auc[1] < auc[0] - float(most_fall):
-    sys.exit(f"{day}: AUC {auc[1]:.4f}, on {days[0].stem} {auc[0]:.4f}: look at the data; not trained")
+def aucs(metrics): # By label; a day of one class has none.
+    return {name: auc for name, auc in metrics.items() if name.split("/")[0] == "auc" and auc is not None}
+days = {each.stem: aucs(json.loads(each.read_text())) for each in sorted(pathlib.Path("before").glob("*.json"))}
+former = {name: (auc, on) for on, found in days.items() if on < day for name, auc in found.items()}
+for name in days.get(day, {}).keys() & former.keys():
+    auc, (before, on) = days[day][name], former[name]
+    if auc < before - float(most_fall):
+        sys.exit(f"{day}: {name} {auc:.4f}, on {on} {before:.4f}: look at the data; not trained")
 PYTHON
 
 ctr train --flagfile=train.flags --model_dir="$model" --train_data="$data" ${how:+"$how"}

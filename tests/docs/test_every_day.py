@@ -35,10 +35,13 @@ def _day(home, clicks, day, **variables):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("how", ["next_data", "warm_start"])
-def test_three_days_are_each_evaluated_before_training_and_published(clicks, tmp_path, how):
-    (tmp_path / "features.toml").write_text(small.SPEC)
-    (tmp_path / "train.flags").write_text(FLAGS)
+@pytest.mark.parametrize(
+    ("how", "spec", "model"),
+    [("next_data", small.SPEC, "deepfm"), ("warm_start", small.MULTI_SPEC, "shared_bottom")],
+)
+def test_three_days_are_each_evaluated_before_training_and_published(clicks, tmp_path, how, spec, model):
+    (tmp_path / "features.toml").write_text(spec)
+    (tmp_path / "train.flags").write_text(f"{FLAGS}--model={model}\n")
     for day in DAYS:
         done = _day(tmp_path, clicks, day, HOW=how)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -53,10 +56,13 @@ def test_three_days_are_each_evaluated_before_training_and_published(clicks, tmp
     assert [each["global_step"] for each in before] == [first, begun or second]
     assert (saved.data_begin, saved.step) == (begun, begun + last)
 
+    # A day of one class has no AUC, so the next one is compared with the day before it.
+    (tmp_path / "before" / f"{DAYS[2]}.json").write_text(json.dumps(dict.fromkeys(before[-1])))
     broken = tmp_path / "broken.csv"
     small.write_csv(broken, 300, seed=3)
     done = _day(tmp_path, tmp_path, "broken", HOW=how, MOST_FALL="-1")
-    assert done.returncode == 1 and "broken: AUC" in done.stderr and "not trained" in done.stderr
+    assert done.returncode == 1 and "broken: auc" in done.stderr
+    assert f"on {DAYS[1]}" in done.stderr and "not trained" in done.stderr
     # The next day is compared with the last one that was trained, and a repaired file is read again.
     assert not (tmp_path / "data" / "broken").exists() and not (tmp_path / "before" / "broken.json").exists()
     with open(tmp_path / "lock") as lock:
