@@ -24,15 +24,31 @@ from tests import small
 from tests.docs.page import ROOT
 
 ROWS = 600
-CROSS = '\n[[cross]]\nname = "both"\ncolumns = ["user", "item"]\ndim = 4\n'
+MORE = """
+[[cross]]
+name = "both"
+columns = ["user", "item"]
+dim = 4
+
+[[sparse]]
+name = "brand"
+
+[[lookup]]
+name = "brand"
+file = "brands.csv"
+key = "item"
+"""
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The (model directory, directory of the evaluation data) of a small model."""
     directory = tmp_path_factory.mktemp("insight")
-    data = small.make(directory / "train", rows=1500, more=CROSS)
-    small.make(directory / "test", rows=ROWS, seed=1, more=CROSS)
+    for name in ("train", "test"):
+        (directory / name).mkdir()
+        (directory / name / "brands.csv").write_text("item,brand\n" + "".join(f"i{n},b{n % 4}\n" for n in range(60)))
+    data = small.make(directory / "train", rows=1500, more=MORE)
+    small.make(directory / "test", rows=ROWS, seed=1, more=MORE)
     flags = [
         "--hidden_units=8",
         "--batch_size=64",
@@ -87,8 +103,8 @@ def test_importance_writes_a_table_json_and_a_png(run, trained, tmp_path):
         assert each["auc_drop"] > each["auc_drop_error"] > 0 and each["logloss_rise_error"] > 0
     # Two features are made of the age, two of the price.
     names = [each["column"] for each in found["columns"]]
-    assert sorted(names) == sorted("user item place device age price tags topics words history".split())
-    assert [line.split()[0] for line in text.splitlines()[-12:-1]] == ["column", *names]
+    assert sorted(names) == sorted("user item brand place device age price tags topics words history".split())
+    assert [line.split()[0] for line in text.splitlines()[-len(names) - 2 : -1]] == ["column", *names]
     assert ctr.load(trained[0]).importance(trained[1] / "data", repeats=3, rows=300) == found["columns"]
     assert run("importance", "rows.csv", f"--output={drawn}", "--repeats=2", "--rows=50")[0] == 0
     assert drawn.read_bytes().startswith(b"\x89PNG")
@@ -140,6 +156,7 @@ def test_metrics_by_the_value_of_a_column_are_those_of_its_rows(run, trained, tm
         ("data", "age_group", 11, "below "),  # Some have no age.
         ("data", "device", 3, "key "),  # Converted data has no texts.
         ("rows.csv", "device", 3, ""),
+        ("rows.csv", "brand", 4, "key "),  # Looked up by the item.
         ("rows.csv", "order", 2, "no"),  # Not in the feature spec.
         ("data", "row", 10, "(other values)"),  # An id column.
     ],
@@ -147,7 +164,7 @@ def test_metrics_by_the_value_of_a_column_are_those_of_its_rows(run, trained, tm
 def test_evaluate_by_any_column(run, monkeypatch, data, by, count, first):
     monkeypatch.setattr("ctr_trainer.estimator.slices._VALUES", 9)
     status, text = run("evaluate", data, f"--by={by}")
-    assert status == 0
+    assert status == 0, text
     found = json.loads(text.splitlines()[-1])["by"]
     rows = found["largest"]
     assert len(rows) == count and first in rows[0]["value"] and found["worst"] == []

@@ -50,7 +50,7 @@ def open_source(
       labels: whether labels are required. Without, weights are ignored, and a missing or invalid label is NaN.
       fitted: whether statistics are required; False if only labels are read.
       warns: whether to warn of columns that leak the label; False for other data than that of training.
-      by: a column or feature of raw data, whose values are kept as an id column unless they are a feature's numbers.
+      by: a column or feature of raw data, kept as an id column unless it is looked up or a feature's numbers.
 
     Raises:
       UserError: the path has no data, or the data does not fit the feature spec.
@@ -95,8 +95,8 @@ def _look(
         spec = model[0]
     if spec is None:
         return {"converted": path}  # Opening it raises an error, because it is not converted.
-    if by and not number_of(spec, by):
-        column = {f.name: f.column for f in spec.sparse}.get(by, by)
+    column = {f.name: f.column for f in spec.sparse}.get(by, by)
+    if by and not number_of(spec, by) and column not in spec.looked_up:
         spec = dataclasses.replace(spec, ids=tuple(dict.fromkeys((*spec.ids, column))))
     limited = [each.table for each in spec.limits if each.max_rows]
     if limited and experiment.run.embedding.disk.table_memory:
