@@ -57,7 +57,7 @@ class ClickClassifier(ClassifierMixin, BaseEstimator):
         `eval_set` is (X, y) to decide when to stop; None for the choice of `train`.
 
         Raises:
-          ValueError: `y` does not have two classes, or `X` and `y` differ in length.
+          ValueError: `y` does not have two classes, that of `eval_set` has others, or `X` and `y` differ in length.
         """
         if type_of_target(y) != "binary" or len(found := np.unique(y)) != 2:
             raise ValueError(f"y has the target type {type_of_target(y)!r}: expected two classes")
@@ -94,6 +94,8 @@ class ClickClassifier(ClassifierMixin, BaseEstimator):
         table, classes = self._columns(X), np.asarray(y)
         if len(table) != len(classes):
             raise ValueError(f"X has {len(table)} rows, and y has {len(classes)}")
+        if unknown := classes[~np.isin(classes, self.classes_)].tolist():
+            raise ValueError(f"y has the class {unknown[0]!r}: expected one of {self.classes_.tolist()}")
         label = "click"
         while label in table.column_names:
             label += "_"

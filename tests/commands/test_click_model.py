@@ -231,6 +231,8 @@ def test_a_classifier_works_in_scikit_learn(tmp_path):
     assert (search.predict(X) == np.where(probabilities[:, 1] > 0.5, "yes", "no")).all()
     with pytest.raises(ValueError, match="expected two classes"):
         classifier.fit(X, X[:, 1])
+    with pytest.raises(ValueError, match=r"y has the class 'Yes': expected one of \['no', 'yes'\]"):
+        classifier.fit(X, y, eval_set=(X, np.char.replace(y, "yes", "Yes")))
 
 
 def test_the_page_on_python_and_its_notebook_run(tmp_path, monkeypatch, capsys):
