@@ -83,6 +83,7 @@ def training_hooks(
         _merge_of_ranks(clock) if distributed.size() > 1 else lambda vector: (vector[None], ""),
         weight=None if scored else model.inputs.weight,
         own=functools.partial(_worker_figures, feed.embeddings),
+        examples=(lambda: feed.examples) if model.inputs.fed else None,  # Else a step counts after its hooks.
         learning_rate=learning_rate,
         of_windows=feed.is_live,
         event_windows=windows,

@@ -276,7 +276,10 @@ def test_predictions_are_calibrated_for_the_kept_share_of_negatives(tmp_path, da
 
     flagfile = _flagfile(tmp_path, data, "--keep_checkpoint_max=0")
     model, share = tmp_path / "model", "--negative_sampling=0.1"
-    assert cli.main(["train", flagfile, share]) == 0
+    with caplog.at_level("INFO"):
+        assert cli.main(["train", flagfile, share]) == 0
+    steps, examples = re.search(r"step 5, auc = \S+ \(([\d.]+) it/sec; ([\d.]+) examples/sec\)", caplog.text).groups()
+    assert float(examples) / float(steps) == pytest.approx(32, rel=0.1)  # Rows of the data, with or without a weight.
     manifest = model / "checkpoints" / "step-0000000010" / "manifest.json"
     assert json.loads(manifest.read_text())["negative_sampling"] == 0.1
     calibrated = predicted()

@@ -88,6 +88,7 @@ class MetricsHook(StepHook):
         collective.
       weight: scalar tensor, the weight of this worker's batch for a model without logits; None for 1.
       own: f() -> `WorkerFigures` at the last step, to which the hook adds the learning rate and the rates.
+      examples: f() -> the number of examples fed so far; None to count those with a weight.
       learning_rate: scalar tensor, the learning rate of the dense variables; None if there is none.
       of_windows: whether a line also has the AUC since the previous line, `auc_window`, and `copc`, the clicks per
         predicted click in that time. It is meant for endless training, in which each example is new.
@@ -104,13 +105,15 @@ class MetricsHook(StepHook):
         merge: Callable[[np.ndarray], tuple[np.ndarray, str]] = lambda vector: (vector[None], ""),
         weight: tf.Tensor | None = None,
         own: Callable[[], WorkerFigures] = WorkerFigures,
+        examples: Callable[[], int] | None = None,
         learning_rate: tf.Tensor | None = None,
         of_windows: bool = False,
         event_windows: EventWindows | None = None,
     ) -> None:
         self._of_windows, self._event_windows = of_windows, event_windows
         self._period, self._takers, self._clock = EverySteps(every_n_steps), takers, clock
-        self._merge, self._own = merge, own
+        self._merge, self._own, self._weighed = merge, own, 0
+        self._examples = examples or (lambda: self._weighed)
         further = {"weight": weight, "learning_rate": learning_rate}
         fetches = {"loss": loss, "labels": tensors}
         fetches |= {name: tensor for name, tensor in further.items() if tensor is not None}
@@ -133,7 +136,7 @@ class MetricsHook(StepHook):
             weights = values["weights"]
             self._metrics[label].update(values["logits"], values["labels"], weights)
         if self._metrics:
-            self._examples += int(np.count_nonzero(weights))
+            self._weighed += int(np.count_nonzero(weights))
         self._last, self._weights = run_values.results, weights
 
     def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
@@ -161,7 +164,8 @@ class MetricsHook(StepHook):
         return {metric_name("auc", label): roc_auc(*own.sums.T[1:3]) for label, own in self._since_start.items()}
 
     def _start_window(self) -> None:
-        self._from_step, self._from_seconds, self._examples = self.step, self._clock.training_seconds(), 0
+        self._from_step, self._from_seconds = self.step, self._clock.training_seconds()
+        self._from_examples = self._examples()
 
     def _end_window(self) -> None:
         """Gives the line of the steps since the previous one."""
@@ -171,7 +175,7 @@ class MetricsHook(StepHook):
             self._own(),
             lr=None if lr is None else float(lr),
             steps_per_sec=(self.step - self._from_step) / seconds,
-            examples_per_sec=self._examples / seconds,
+            examples_per_sec=(self._examples() - self._from_examples) / seconds,
         )
         vectors, of = self._merge(click_metrics.pack(self._metrics, float(np.mean(self._last["loss"])), weight, own))
         line, metrics = click_metrics.unpack(vectors, list(self._metrics), self.step, of, own)
