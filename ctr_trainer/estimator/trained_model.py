@@ -40,8 +40,8 @@ from ctr_trainer.system.messages.errors import NamedArguments
 class TrainedModel(NamedArguments):
     """Evaluates a `model_fn`, predicts with it and exports it.
 
-    The constructor starts Horovod if `distributed.init` was not called, and disables TensorFlow's eager mode, as
-    programs for TensorFlow 1 expect.
+    The constructor starts Horovod if `distributed.init` was not called. For a function as `model_fn`, it disables
+    TensorFlow's eager mode, as programs for TensorFlow 1 expect.
 
     Attributes:
       new_keys: the `NewKeys` of this rank's last evaluation or prediction.
@@ -84,11 +84,12 @@ class TrainedModel(NamedArguments):
         """
         if isinstance(params, RunConfig):  # tf.estimator has the two in this order.
             params, config = config, params
-        tf1.disable_eager_execution()
         distributed.watchdog()  # Calls `distributed.init` if it was not called.
         if isinstance(model_fn, str):
             name = name or model_fn
             model_fn, params = program.model_named(model_fn, params)
+        else:
+            tf1.disable_eager_execution()
         self._given_fn = model_fn
         self._configure(program.config_of(config or RunConfig(), model_dir))
         self.params = {} if params is None else params

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 
 import ctr_trainer as ctr
 from ctr_trainer import cli
@@ -58,6 +59,10 @@ def test_a_table_trains_a_model_that_predicts_evaluates_and_exports(model, tmp_p
     assert opened.export(tmp_path / "serving") == str(tmp_path / "serving")
     assert (tmp_path / "serving" / "saved_model.pb").exists()
     assert "tensorflow" not in capfd.readouterr().err
+    # TensorFlow stays in eager mode, in which a notebook uses an export, or Keras.
+    serve = tf.saved_model.load(str(tmp_path / "serving")).signatures["serving_default"]
+    raw = {"user": tf.constant(new["user"].to_pylist()), "price": tf.constant(new["price"].to_numpy(), tf.float32)}
+    assert np.allclose(serve(**raw)["probabilities"].numpy(), scores, atol=1e-6)
 
 
 def test_ids_may_be_missing_in_a_prediction_and_errors_name_the_argument(tmp_path):

@@ -5,7 +5,6 @@ import subprocess
 
 import pyarrow.parquet as pq
 import pytest
-import tensorflow as tf
 
 from ctr_trainer import cli
 from ctr_trainer.features.spec import FeatureSpec
@@ -58,8 +57,6 @@ def test_its_commands_lead_from_the_raw_file_to_a_prediction(checkout, capsys):
     assert f'"examples": {RATINGS // 10}' in capsys.readouterr().out
     assert pq.read_table("scores.parquet").num_rows == RATINGS // 10
     (program,) = page.blocks(TUTORIAL, "python")
-    tf.compat.v1.reset_default_graph()
-    tf.compat.v1.enable_eager_execution()  # As in a process of its own: the commands have switched it off in this one.
     exec(program, {})
     known, unknown = map(float, capsys.readouterr().out.strip(" []\n").split())
     assert 0 < known < 1 and 0 < unknown < 1 and known != unknown

@@ -118,9 +118,8 @@ def make_estimator(experiment: Experiment, services: LocalServices | None = None
     shared = {name: getattr(params, name) for name in SHARED} | {"train_op_fn": TrainOp(**vars(experiment.train))}
     if params.positive_weight == BALANCED:
         shared["positive_weight"] = 1.0
-    found = find_model(model.model)
-    own = param_texts.parse(model.model, found.params_class, model.model_params, shared)
-    return Estimator(found.model_fn, model.model_dir, own, experiment.run, name=model.model, services=services)
+    own = param_texts.parse(model.model, find_model(model.model).params_class, model.model_params, shared)
+    return Estimator(model.model, model.model_dir, own, experiment.run, services=services)
 
 
 def open_trained(
