@@ -81,13 +81,12 @@ def train(
         given, (experiment, evaluation, *_) = _parsed({"model_dir": directory, **settings})
         paths = _converted(data, eval_data, label, feature_spec, experiment, work)
         info = open_dataset(paths["train_data"])
-        spec, facts = info.spec, Facts(info.rows, keys=0, has_pieces=any(each.pieces for each in info.spec.dense))
-        is_chosen = experiment.model.recipe == NAME and (
-            "model" in choices(facts, given_values(given, experiment, evaluation))[0]
-        )
-        model = model or ("" if spec.sparse or is_chosen else "tabm")
+        spec, own_values = info.spec, given_values(given, experiment, evaluation)
+        facts = Facts(info.rows, keys=0, has_pieces=any(each.pieces for each in spec.dense))
+        is_chosen = experiment.model.recipe == NAME and "model" in choices(facts, own_values)[0]
+        model = model or ("" if spec.sparse or is_chosen or experiment.run.warm_start else "tabm")
         named = {"model": model} if model else {}  # Otherwise --recipe=data chooses it.
-        named |= {"label": label} if len(spec.labels) > 1 else {}
+        named |= {"label": label} if label and len(spec.labels) > 1 else {}
         given, groups = _parsed({"model_dir": directory, **named, **paths, **settings})
         command.run(given, *groups)
     return ClickModel(directory, own)

@@ -4,6 +4,7 @@ The data needs no labels and no weights. Labels are written, too; those of text 
 """
 
 import contextlib
+import itertools
 import json
 from typing import Any
 
@@ -56,18 +57,20 @@ def run(given: frozenset[str], experiment: Experiment, use: TrainedModelFlags) -
     batches = reader(experiment, data.eval_data, once=True, labels=False)
     predictions: Any = estimator.predict(lambda: batches, checkpoint_path=found, yield_single_examples=False)
     rows, types, writer = 0, batches.id_types(), None
-    with refusing_unwritable(path), contextlib.ExitStack() as stack:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = stack.enter_context(path.writing())
-        for values in stack.enter_context(contextlib.closing(predictions)):
-            # The values of one batch do not determine the type of an id column: all of them may be missing.
-            kinds = (
-                (name, value, types.get(name) if value.dtype == object else None) for name, value in values.items()
-            )
-            table = pa.table({name: pa.array(value, kind) for name, value, kind in kinds}, metadata=_MARK)
-            writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema, write_page_checksum=True))
-            writer.write_table(table)
-            rows += len(table)
+    with contextlib.closing(predictions):
+        first = [*itertools.islice(predictions, 1)]  # It restores the model, whose errors are not those of the output.
+        with refusing_unwritable(path), contextlib.ExitStack() as stack:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.writing())
+            for values in itertools.chain(first, predictions):
+                # The values of one batch do not determine the type of an id column: all of them may be missing.
+                kinds = (
+                    (name, value, types.get(name) if value.dtype == object else None) for name, value in values.items()
+                )
+                table = pa.table({name: pa.array(value, kind) for name, value, kind in kinds}, metadata=_MARK)
+                writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema, write_page_checksum=True))
+                writer.write_table(table)
+                rows += len(table)
     rows = int(distributed.all_sum(np.array(rows, np.int64), "predicted_rows"))
     new_keys = estimator.new_keys.report(distributed.all_sum)
     if distributed.is_chief():

@@ -131,12 +131,11 @@ def optimizer_step(
         exchange = Exchange("horovod", "a gradient is sparse (tf.IndexedSlices)")
     exchanges = dense_sync_steps == 1 and distributed.size() > 1
     accumulate: tf.Operation | None = None
-    after: list[tf.Operation] = []
+    after = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)  # Of the model_fn, which run with each batch.
     kept: list[tf.Operation] = []
     if run_length.accumulation_steps > 1:
-        tensors, weight, accumulate, after = _over_micro_batches(tensors, weight)
-    own = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)  # Of the model_fn, which run with each batch.
-    accumulate = tf.group(accumulate, *own) if accumulate is not None else None
+        tensors, weight, accumulate, cleared = _over_micro_batches(tensors, weight)
+        accumulate, after = tf.group(accumulate, *after), [*after, *cleared]
     own_weight = weight
     if overlap:
         tensors, weight, kept = _of_previous_step(tensors, weight)
@@ -155,10 +154,10 @@ def optimizer_step(
 
     begin = drain = share = None
     if overlap:
-        begin = _next_step([*kept, *after, *own])
+        begin = _next_step([*kept, *after])
         drain = tf.group(*update())
     with tf.control_dependencies(kept):  # With an overlap, after the whole step has read the variables.
-        train_op = _next_step([*update(), *after, *own])
+        train_op = _next_step([*update(), *after])
     if exchanges and not overlap:
         share = tf.math.divide_no_nan(float(distributed.size()), weight)
     elif run_length.accumulation_steps > 1:

@@ -73,14 +73,12 @@ def update(
     """
     rule = RULES[optimizer.name]
     learning_rate, moves = (tf.cast(each, variable.dtype.base_dtype) for each in (learning_rate, moves))
-    count = tf.cast(step + 1, variable.dtype.base_dtype)
+    moved, count = moves * learning_rate, tf.cast(step + 1, variable.dtype.base_dtype)
     decays = optimizer.weight_decay and is_kernel(variable) and rule is not _lamb
     with tf.control_dependencies([gradient]):  # So that all operations before the gradient have read the variable.
-        decay = _decay(optimizer, variable, moves * learning_rate) if decays else []
-    if rule is not _ftrl:  # Without a gradient it moves no weight, but at a rate of 0 it would take back its penalties.
-        learning_rate *= moves
-    with tf.control_dependencies(decay):
-        return rule(optimizer, variable, gradient, learning_rate, count)
+        decay = _decay(optimizer, variable, moved) if decays else []
+    with tf.control_dependencies(decay):  # FTRL moves nothing without a gradient; a rate of 0 would undo its penalties.
+        return rule(optimizer, variable, gradient, learning_rate if rule is _ftrl else moved, count)
 
 
 def _decay(optimizer: Any, w: tf.Variable, lr: tf.Tensor) -> list[tf.Operation]:

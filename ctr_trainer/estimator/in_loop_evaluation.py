@@ -54,8 +54,8 @@ class InLoopEvaluation:
             self._steps = eval_spec.steps or inputs.batches_per_epoch
             self._hooks = [*(self._spec.evaluation_hooks or ()), *(eval_spec.hooks or ())]  # May stop one rank alone.
             known = np.array([0 if self._hooks else inputs.batches_per_epoch or 0])
-            counts = {*distributed.all_gather(known, "evaluation_batches").tolist()}
-            self._meets = len(counts) == 1 and counts != {0}
+            counts = distributed.all_gather(known, "evaluation_batches")
+            self._meets = 0 < counts.min() == counts.max()
             self._evaluation = Evaluation(self._feed, self._spec, eval_spec.metrics)
             self.metric_names = self._evaluation.metric_names  # Of the metrics that `evaluate` returns.
             variables = tf1.global_variables()

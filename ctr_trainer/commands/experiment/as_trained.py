@@ -72,8 +72,9 @@ def network_of(source: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if not model_record.is_same(model_record.canonical(given.get("model", name)), name):
         return {}
     own = _own_params(find_model(name).params_class, params)
-    units = {} if "hidden_units" in given or "hidden_units" not in params else {"hidden_units": params["hidden_units"]}
-    return {"model": name, "model_params": (*own, *given.get("model_params", ())), **units}
+    flags = ("hidden_units", "activation", "batch_norm")
+    layers = {flag: params[flag] for flag in flags if flag in params and flag not in given}
+    return {"model": name, "model_params": (*own, *given.get("model_params", ())), **layers}
 
 
 def _source(path: str) -> dict[str, Any] | None:

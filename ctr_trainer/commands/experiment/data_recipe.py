@@ -48,10 +48,8 @@ def decide(
     found = distributed.broadcast_object(_kept(model_dir) if distributed.is_chief() else None, "settings_chosen_before")
     kept, saved = found or (None, {})
     has_end = decides(experiment)  # A stream has none.
-    if experiment.model.recipe != NAME:
-        return {}, saved, ""
     network = network_of(experiment.run.warm_start, own) if kept is None else {}
-    if kept is None and not has_end:
+    if experiment.model.recipe != NAME or (kept is None and not has_end):
         return network, saved, ""
     if kept and (not has_end or (experiment.data.next_data and not experiment.data.eval_data)):
         kept = {name: value for name, value in kept.items() if name not in ("epochs", *OF_EVALUATIONS)}
@@ -101,9 +99,8 @@ def _kept(model_dir: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
     chosen: dict[str, Any] = said.get(CHOSEN, {})
     if chosen.get("early_stopping_patience") or chosen.get("lr_schedule") == "plateau":
         # They need settings that were given then, and so are not among the choices.
-        period = {"eval_steps", "eval_epochs"}
-        chosen_ones = period if period & chosen.keys() else set()  # The flags may have one that was given only once.
-        names = [name for name in OF_EVALUATIONS if name not in chosen_ones and said["flags"].get(name)]
+        once = "eval_steps" if "eval_epochs" in chosen else ""  # It may have been given only once.
+        names = [name for name in OF_EVALUATIONS if name != once and said["flags"].get(name)]
         return {name: said["flags"][name] for name in names} | chosen, chosen
     return chosen, chosen
 

@@ -98,7 +98,7 @@ class DatasetWriter(Written):
             self._write_group(group)
             start += len(group)
         # A table without rows still has the types, with which those of later ids are compared.
-        self._pending = [table.slice(start) if start < len(table) else table.schema.empty_table()]
+        self._pending = [table.slice(start)]
         self._pending_rows = len(table) - start
 
     def _rows_in_file(self) -> int:

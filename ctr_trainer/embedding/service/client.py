@@ -114,8 +114,12 @@ class ServiceClient(Store):
         return self._newer(request, [keys, versions, deltas], is_sync=True)
 
     def advance(self, step: int) -> None:
-        while False in self._on_all(lambda shard: shard.action("advance", {"step": step})):
-            pass  # Very many rows expire, and each request evicts some of them.
+        def advance(shard: Shard) -> None:
+            at: Any = ("", 0)
+            while at is not None:  # If very many rows expire, each request evicts some of them.
+                at = shard.action("advance", {"step": step, "at": at})
+
+        self._on_all(advance)
 
     def begin_save(
         self, path: AnyPath, step: int, since: str | None = None, by_key: bool = False
@@ -243,15 +247,15 @@ class ServiceClient(Store):
     def _files_of_all(self, action: str, body: dict[str, Any]) -> list[FileEntry]:
         """Returns the entries of the files that an action of each shard writes, while other threads' requests run."""
         with concurrent.futures.ThreadPoolExecutor(len(self._shards)) as threads:
-            return [file for files in self._on_all(lambda shard: shard.action(action, body), threads) for file in files]
+            return [
+                file for files in threads.map(lambda shard: shard.action(action, body), self._shards) for file in files
+            ]
 
-    def _on_all(
-        self, call: Callable[..., Any], threads: concurrent.futures.ThreadPoolExecutor | None = None
-    ) -> list[Any]:
+    def _on_all(self, call: Callable[..., Any]) -> list[Any]:
         """Returns [call(shard) for each shard], called in parallel; waits for all calls before it raises an error."""
         if self._threads is None:
             return [call(self._shards[0])]
-        futures = [(threads or self._threads).submit(call, shard) for shard in self._shards]
+        futures = [self._threads.submit(call, shard) for shard in self._shards]
         concurrent.futures.wait(futures)
         return [future.result() for future in futures]
 

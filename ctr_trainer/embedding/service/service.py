@@ -34,7 +34,7 @@ _FILE_THREADS = 2
 # The lock of a killed service, in an object store, is free when it was not renewed for about so many seconds. A `hello`
 # that has to wait for it is answered sooner, and its client asks again.
 _LOCK_SECONDS, _LOCK_ANSWER_SECONDS = 32.0, 2.0
-_ADVANCE_SECONDS = 5.0  # Less than a client waits for an answer.
+_ADVANCE_SECONDS = 0.5  # Less than any client waits for an answer.
 # The actions that need the lease, and the actions that do not depend on the incarnation of the rows.
 _WRITES = ("create_table", "save", "publish", "advance", "restore")
 _OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore")
@@ -215,10 +215,11 @@ class Service(flight.FlightServerBase):
         if self._directory_lock is not None:
             self._directory_lock.add_done_callback(lambda lock: lock.exception() or lock.result().close())
 
-    def _advance(self, body: dict[str, Any]) -> bool:
-        """Returns whether all expired rows are evicted; if not, the client sends the same request again."""
+    def _advance(self, body: dict[str, Any]) -> tuple[str, int] | None:
+        """Returns the place from which the client's next request must continue, as `at`; None at the end."""
+        name, slot = body.get("at", ("", 0))
         with self.incarnation.within(body.get("incarnation")):
-            return self._store.advance_within(int(body["step"]), _ADVANCE_SECONDS)
+            return self._store.advance_within(int(body["step"]), _ADVANCE_SECONDS, str(name), max(int(slot), 0))
 
     def _save(self, body: dict[str, Any]) -> Iterator[flight.Result]:
         """Yields two results, see `LocalStore.saving`. Rows may change after the first result."""

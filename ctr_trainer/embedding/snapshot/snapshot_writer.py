@@ -76,7 +76,7 @@ def arrow_file(
 ) -> Iterator[ArrowFile]:
     """Returns a context manager of an `ArrowFile`, which is under its final name in `path` when the block ends.
 
-    `cure` ends the message of the UserError if the file cannot be written; `direct` is of `Path.writing`.
+    `cure` ends the message of the UserError if the file cannot be written.
     """
     target = path_of(path) / name
     with refusing_unwritable(target, cure), target.writing() as file:

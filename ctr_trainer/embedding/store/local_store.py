@@ -133,24 +133,25 @@ class LocalStore(Store):
     def advance(self, step: int) -> None:
         self.advance_within(step, math.inf)
 
-    def advance_within(self, step: int, seconds: float) -> bool:
+    def advance_within(self, step: int, seconds: float, first: str = "", slot: int = 0) -> tuple[str, int] | None:
         """Calls `advance`, which may take minutes if very many rows expire at once, for about `seconds`.
 
-        Returns whether it is done. If it is not, call this again with the same step.
+        Returns (table, slot), with which the next call must continue as `first` and `slot`; None at the end.
         """
         until = time.monotonic() + seconds
-        for _, table in sorted(self.tables.items()):
-            with table.lock.alone():
-                table.advance(step)
-                stop = table.expire()
-            while stop is not None:
-                if time.monotonic() > until:
-                    return False
-                time.sleep(_BETWEEN_SECONDS)
+        for name, table in sorted(self.tables.items()):
+            at = slot if name == first else 0 if name > first else None
+            while at is not None:
                 with table.lock.alone():
-                    stop = table.expire(stop)
-            table.expire_on_disk()
-        return True
+                    table.advance(step)
+                    at = table.expire(at)
+                if at is None:
+                    table.expire_on_disk()
+                elif time.monotonic() > until:
+                    return name, at
+                else:
+                    time.sleep(_BETWEEN_SECONDS)
+        return None
 
     def begin_save(
         self, path: AnyPath, step: int, since: str | None = None, by_key: bool = False

@@ -76,6 +76,7 @@ def deliver(spool: Place, to: str, open_target: Callable[[], Target], ended: thr
     )
     with contextlib.closing(lease), contextlib.closing(Delivery(spool, open_target)) as delivery:
         while not ended.is_set():
+            lease.check()
             began = time.monotonic()
             try:
                 record = delivery.step()

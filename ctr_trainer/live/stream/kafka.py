@@ -5,7 +5,6 @@ import concurrent.futures
 import contextlib
 import functools
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -185,9 +184,9 @@ class KafkaSource:
                     else:
                         self._kept[partition].append(record)
                         self._kept_bytes[partition] += len(record.value or b"")
-        share = _MOST_KEPT_BYTES // len(self._kept) if sum(self._kept_bytes.values()) > _MOST_KEPT_BYTES else math.inf
+        is_full, share = sum(self._kept_bytes.values()) > _MOST_KEPT_BYTES, _MOST_KEPT_BYTES // max(len(self._kept), 1)
         for partition in [*self._assigned]:
-            if len(self._kept[partition]) > _MOST_KEPT or self._kept_bytes[partition] > share:
+            if len(self._kept[partition]) > _MOST_KEPT or (is_full and self._kept_bytes[partition] > share):
                 self._unassign(partition)  # It is assigned again after the kept records are used.
         return taken
 

@@ -206,8 +206,9 @@ class Planner:
     def _look_for_partitions(self) -> None:
         """Adds new partitions; raises UserError if records, or the stream, were removed before they were read."""
         self._refuse_other()
+        found = self._patiently(self._source.partitions)  # It says best if the stream is gone.
         self._refuse_lost(dict(self._next))
-        new = [p for p in self._patiently(self._source.partitions) if p not in self._next]
+        new = [p for p in found if p not in self._next]
         if new:
             first = self._patiently(lambda: self._source.earliest(new))
             _log.info("%s has new partitions: %s", self._source.name, _places(self._source, first))
