@@ -27,6 +27,20 @@ _LACKS_OF_A_MACHINE = (
 )
 
 
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Each file that `LocalPath.writing` opens is on a disk without space."""
+    open_file = open
+
+    def opened(path, mode="r", *arguments, **named):
+        if mode == "xb":
+            os.symlink("/dev/full", path)
+            mode = "wb"
+        return open_file(path, mode, *arguments, **named)
+
+    monkeypatch.setattr("builtins.open", opened)
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--all-installed",

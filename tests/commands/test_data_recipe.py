@@ -66,7 +66,7 @@ def _loss_model_fn(features, labels, mode, params):
 @pytest.mark.parametrize(
     ("labels", "flags"), [(2, ["--label=clicked"]), (1, [f"--model={__name__}:{_loss_model_fn.__name__}"])]
 )
-def test_one_of_several_labels_and_a_model_without_logits_are_selected_by_their_loss(tmp_path, labels, flags):
+def test_a_model_without_the_metric_logloss_is_selected_by_its_loss(tmp_path, labels, flags):
     data = small.make(tmp_path, rows=100, labels=labels)
     said = _train(data, tmp_path / "model", f"--eval_data={data}", "--epochs=1", *flags)
     assert said["chosen"]["best_metric"] == "loss"

@@ -268,9 +268,7 @@ def test_a_finished_run_that_is_started_again_writes_a_missing_summary_only(data
 
 
 @pytest.mark.parametrize(("every", "steps"), [(10, [10, 20, 30]), (20, [20, 30])])
-def test_a_training_that_is_stopped_in_its_second_evaluation_ends_as_stopped_and_makes_it_up(
-    data, tmp_path, monkeypatch, every, steps
-):
+def test_a_training_stopped_in_its_second_evaluation_makes_it_up(data, tmp_path, monkeypatch, every, steps):
     flags = [f"--train_data={data}", f"--eval_data={data}", "--batch_size=32", "--threads=1", "--hidden_units=8"]
     flags += ["--epochs=3", f"--eval_steps={every}", "--best_metric=auc", "--recipe=none", f"--model_dir={tmp_path}"]
     calls, evaluate = [], InLoopEvaluation.evaluate

@@ -68,16 +68,7 @@ def test_what_cannot_be_written_is_told_as_an_error_of_the_user(directory, tmp_p
     assert re.search(r"file/\S+: cannot be written: (Not a directory|File exists)", error) and "Traceback" not in error
 
 
-def test_a_full_disk_ends_a_prediction_without_a_file(directory, tmp_path, capsys, monkeypatch):
-    open_file = open
-
-    def opened(path, mode="r", *arguments, **named):
-        if mode == "xb":
-            os.symlink("/dev/full", path)
-            mode = "wb"
-        return open_file(path, mode, *arguments, **named)
-
-    monkeypatch.setattr("builtins.open", opened)
+def test_a_full_disk_ends_a_prediction_without_a_file(directory, tmp_path, capsys, full_disk):
     assert run("predict", directory, f"--output={tmp_path / 'p.parquet'}") == 1
     assert "p.parquet: cannot be written: No space left on device" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
