@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
+from tensorflow.python.framework import config as determinism
 
 from ctr_trainer.checkpoint import model_directory, retention
 from ctr_trainer.checkpoint.warm_start import WarmStart, pretrained_rows, warm_start_of
@@ -160,8 +161,6 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
     input_ends = InputEnds(clock)
     with observed_phases(clock, job.staging.path, input_ends), contextlib.ExitStack() as stack:
         config = job.config
-        if config.deterministic:
-            tf.config.experimental.enable_op_determinism()
         begin_graph(stack, config)
         model = build_model(job, input_ends)
         stack.enter_context(warm.variables(getattr(params_of_training(job.params), "negative_sampling", None)))
@@ -217,7 +216,14 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
 
 
 def begin_graph(stack: contextlib.ExitStack, config: RunConfig) -> None:
-    """Makes a new graph, with the seed and the global step, the default graph until the stack is closed."""
+    """Makes a new graph, with the seed and the global step, the default graph until the stack is closed.
+
+    With `deterministic`, the process's operations are deterministic until then.
+    """
+    if config.deterministic and not determinism.is_op_determinism_enabled():
+        tf.config.experimental.enable_op_determinism()
+        # Without it, a notebook's other random operations would need a seed. TensorFlow has no public name for it.
+        stack.callback(determinism.disable_op_determinism)
     stack.enter_context(tf.Graph().as_default())
     tf1.set_random_seed(config.seed)
     tf1.train.get_or_create_global_step()

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from ctr_trainer.data.batch import Bag
 from ctr_trainer.data.reader import BatchReader
@@ -66,6 +67,7 @@ def test_publications_change_no_bit_of_a_deterministic_training(data, tmp_path, 
     assert found.keys() == alone.keys()
     for key, row in alone.items():
         np.testing.assert_array_equal(found[key], row)
+    tf.random.uniform([])  # TensorFlow's operations need no seed after it.
 
 
 def test_a_run_that_resumes_ends_with_the_rows_of_one_that_was_not_interrupted(data, tmp_path):
