@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from pyarrow import csv
 
 import ctr_trainer as ctr
 from ctr_trainer import cli
@@ -324,6 +325,22 @@ def test_each_command_leaves_out_as_many_bad_rows_as_it_may(of_numbers, tmp_path
     if ending == "csv":
         assert cli.main([command, *flags]) == 1
         assert "lacks 1 bad rows. Increase max_bad_rows (now 0)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_conversion_on_first_use_keeps_partition_columns(tmp_path, ending):
+    for day in ("2024-01-30", "2024-01-31"):
+        part = tmp_path / "warehouse" / f"day={day}" / f"part-0.{ending}"
+        part.parent.mkdir(parents=True)
+        table = pa.table({"click": ["0", "1", "?"], "user": ["a", "b", "c"]})
+        (csv.write_csv if ending == "csv" else pq.write_table)(table, part)
+    (tmp_path / "s.toml").write_text(
+        'name = "s"\nids = ["day"]\n[label]\ncolumn = "click"\n[[sparse]]\ncolumns = ["user", "day"]\ndim = 2\n'
+    )
+    data = [f"--train_data={tmp_path / 'warehouse'}", f"--eval_data={tmp_path / 'warehouse'}", "--max_bad_rows=2"]
+    assert cli.main(["train", *data, *trains(tmp_path)]) == 0
+    assert cli.main(["predict", *data[1:], *trains(tmp_path), f"--output={tmp_path / 'p.parquet'}"]) == 0
+    assert pq.read_table(tmp_path / "p.parquet")["day"].to_pylist() == 2 * ["2024-01-30"] + 2 * ["2024-01-31"]
 
 
 def test_converted_data_is_not_read_as_raw_by_its_parent_a_pattern_or_a_list(tmp_path, capsys):

@@ -102,7 +102,8 @@ def _look(
     if limited and experiment.run.embedding.disk.table_memory:
         raise refused_on_disk(limited[0])  # Before the data is converted, which may take hours.
     files = path.split(",")
-    is_parquet = parquet.is_parquet(list_files(files)[0].path)
+    first = list_files(files)[0].path
+    is_parquet = parquet.is_parquet(first)
     if not is_parquet or max_bad_rows:
         data_cache = str(path_of(model_dir) / CACHE)
         if not is_local(data_cache):
@@ -111,8 +112,7 @@ def _look(
                 f"and {data_cache} is in a store: convert the data with `convert` first"
             )
         refuse_overlap(data_cache, files, [])
-        files = [file.path for file in list_files(files)]
-        format = "parquet" if is_parquet else _format(files[0])
+        format = "parquet" if is_parquet else _format(first)
         convert = functools.partial(converted_cache.converted, files, format, spec, data_cache, warns=warns)
         if not labels:
             with contextlib.suppress(UserError):  # If every row has a label, it stands next to the prediction.
