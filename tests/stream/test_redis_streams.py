@@ -12,6 +12,7 @@ from ctr_trainer.live.stream.figures import Figures
 from ctr_trainer.live.stream.opening import dead_letters, opener
 from ctr_trainer.live.stream.plan import StreamPosition
 from ctr_trainer.live.stream.planner import Planner
+from ctr_trainer.live.stream.redis_streams import connected
 from ctr_trainer.live.stream.source import StreamAddress, Unavailable
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages.errors import UserError
@@ -89,6 +90,22 @@ def test_a_stream_of_bad_entries_that_does_not_answer_is_tried_once_a_minute(tmp
     kept = [json.loads(line) for line in (tmp_path / "dead_letters.jsonl").read_text().splitlines()]
     assert [each["offset"] for each in kept] == list(range(20))
     assert "1 bad records did not reach bad and are kept in" in caplog.text
+
+
+@pytest.mark.parametrize("hosts", ["localhost", "localhost,other:7", "[::1]"])
+def test_an_address_without_a_port_has_the_port_of_redis(hosts):
+    with contextlib.closing(
+        connected("redis", StreamAddress.parse(f"redis://{hosts}/clicks").hosts, RedisFiles())
+    ) as client:
+        found = client.get_connection_kwargs()
+    assert (found["host"], found["port"]) == (hosts.strip("[]").partition(",")[0], 6379)
+
+
+@pytest.mark.parametrize("hosts", ["localhost:", "localhost:redis", "", ":6379", "a:1,", "ann:secret@host:6379"])
+def test_an_address_that_is_not_a_host_is_refused_without_its_password(hosts):
+    with pytest.raises(UserError, match="expected kafka://host:port,host:port/TOPIC or redis://host:port/KEY") as found:
+        StreamAddress.parse(f"redis://{hosts}/clicks")
+    assert "secret" not in str(found.value)
 
 
 @pytest.mark.parametrize("ids", ["explicit", "automatic"])

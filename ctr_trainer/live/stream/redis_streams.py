@@ -31,6 +31,7 @@ from ctr_trainer.system.messages.errors import UserError
 try:
     import redis
     from redis.backoff import NoBackoff
+    from redis.connection import parse_url
     from redis.exceptions import ClusterDownError, TryAgainError
     from redis.retry import Retry
 except ImportError as missing:
@@ -189,10 +190,8 @@ class RedisSource:
 
 def connected(scheme: str, hosts: str, files: RedisFiles) -> Any:
     """Returns a client of the first host, which connects when it is first used."""
-    host, _, port = hosts.split(",")[0].rpartition(":")
     return redis.Redis(
-        host=host,
-        port=int(port),
+        **parse_url(f"redis://{hosts.split(',')[0]}"),
         socket_timeout=_SECONDS,
         socket_connect_timeout=_SECONDS,
         retry=Retry(NoBackoff(), 0),  # By default, a request to a server that does not answer takes minutes.

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
+_HOST = re.compile(r"(\[[^@]+\]|[^:@]+)(:\d+)?")
 _PAUSE_SECONDS, _WARN_SECONDS = 60.0, 15.0
 Letters = list[dict[str, object]]
 
@@ -219,7 +221,7 @@ class StreamAddress:
     """The parts of a stream's URL, `kafka://host:port,host:port/topic?dead_letters=other`.
 
     Attributes:
-      hosts: `host:port,...`.
+      hosts: `host:port,...`; the port may be absent.
       name: the topic, or the key of a Redis stream.
       dead_letters: the topic or key for records that cannot be trained on; "" for a file.
     """
@@ -236,7 +238,8 @@ class StreamAddress:
         place, _, query = rest.partition("?")
         hosts, _, name = place.partition("/")
         key, _, dead_letters = query.partition("=")
-        if scheme not in STREAMS or not hosts or not name or "@" in hosts or (query and key != "dead_letters"):
+        has_hosts = all(map(_HOST.fullmatch, hosts.split(",")))
+        if scheme not in STREAMS or not has_hosts or not name or (query and key != "dead_letters"):
             raise UserError(
                 f"the stream {scheme}://{rest.rpartition('@')[2]}: expected kafka://host:port,host:port/TOPIC or "
                 "redis://host:port/KEY, optionally with ?dead_letters=TOPIC; write users and passwords into files"
