@@ -95,7 +95,7 @@ class Reading:
 
     def __init__(self, source, config, position=None, **settings):
         self._source = source
-        self.coordinator = Coordinator(lambda: source, config, position, 1, 4, DeadLetters(), **settings)
+        self.coordinator = Coordinator(lambda: source, config, position, 1, 4, DeadLetters(), Figures(), **settings)
         self.ranges = []
         threading.Thread(target=self._read, daemon=True).start()
 

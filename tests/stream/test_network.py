@@ -10,6 +10,7 @@ import pytest
 
 from ctr_trainer.live.stream import network
 from ctr_trainer.live.stream.coordinator import Coordinator
+from ctr_trainer.live.stream.figures import Figures
 from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
 from ctr_trainer.live.stream.source import DeadLetters, Range
 from ctr_trainer.ranks.endings.records import RecordKind
@@ -54,7 +55,7 @@ def test_a_rank_0_that_has_ended_is_the_cause_and_not_the_rank_that_asks(reads, 
 
 def test_a_stream_may_be_quiet_for_longer_than_rank_0_may_be_silent():
     source = MemorySource(0)
-    coordinator = Coordinator(lambda: source, StreamConfig(wait_secs=0.05), None, 2, 4, DeadLetters())
+    coordinator = Coordinator(lambda: source, StreamConfig(wait_secs=0.05), None, 2, 4, DeadLetters(), Figures())
     server = CoordinatorServer(coordinator, "127.0.0.1", b"key")
     remote = RemoteCoordinator(("127.0.0.1", server.port), b"key", 1, timeout=2)
     threading.Timer(4, source.records[0].extend, [[b"{}"] * 8]).start()
@@ -72,7 +73,7 @@ def test_a_rank_0_that_is_silent_is_lost():
 
 
 def test_a_wait_for_a_quiet_stream_ends_with_the_reader():
-    coordinator = Coordinator(lambda: MemorySource(0), StreamConfig(), None, 2, 4, DeadLetters())
+    coordinator = Coordinator(lambda: MemorySource(0), StreamConfig(), None, 2, 4, DeadLetters(), Figures())
     server = CoordinatorServer(coordinator, "127.0.0.1", b"key")
     remote = RemoteCoordinator(("127.0.0.1", server.port), b"key", 1, timeout=1)
     threading.Timer(1, remote.close).start()

@@ -76,7 +76,8 @@ class Workers:
         redis=None,
     ):
         self._open = opener(StreamAddress.parse(url), kafka_config, redis or RedisFiles(), "group")
-        self._coordinator = Coordinator(self._open, config, position, size, batch_size, letters or DeadLetters())
+        self.figures, letters = Figures(), letters or DeadLetters()
+        self._coordinator = Coordinator(self._open, config, position, size, batch_size, letters, self.figures)
         server = CoordinatorServer(self._coordinator, "127.0.0.1", b"key") if size > 1 else None
         self.numbers, self.errors = [[] for _ in range(size)], []
         self._most, self._taken = batches, threading.Barrier(size)
@@ -113,10 +114,6 @@ class Workers:
     @property
     def trained(self):
         return sorted(n for of_rank in self.numbers for batch in of_rank for n in batch)
-
-    @property
-    def figures(self):
-        return self._coordinator.figures
 
 
 @pytest.mark.parametrize(("topic", "size", "partitions"), [("one", 1, 3), ("few", 3, 1), ("many", 2, 4)])

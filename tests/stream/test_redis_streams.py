@@ -3,10 +3,12 @@
 import contextlib
 import json
 import socket
+import threading
 import time
 
 import pytest
 
+from ctr_trainer import cli
 from ctr_trainer.live.stream.coordinator import Coordinator
 from ctr_trainer.live.stream.figures import Figures
 from ctr_trainer.live.stream.opening import dead_letters, opener
@@ -17,7 +19,7 @@ from ctr_trainer.live.stream.source import StreamAddress, Unavailable
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests.stream import brokers
-from tests.stream.test_reader import Workers, records, spec  # noqa: F401, a fixture
+from tests.stream.test_reader import TOML, Workers, records, spec  # noqa: F401, a fixture
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +96,8 @@ def test_a_stream_of_bad_entries_that_does_not_answer_is_tried_once_a_minute(tmp
 
 @pytest.mark.parametrize("hosts", ["localhost", "localhost,other:7", "[::1]"])
 def test_an_address_without_a_port_has_the_port_of_redis(hosts):
-    with contextlib.closing(
-        connected("redis", StreamAddress.parse(f"redis://{hosts}/clicks").hosts, RedisFiles())
-    ) as client:
+    address = StreamAddress.parse(f"redis://{hosts}/clicks")
+    with contextlib.closing(connected(address.scheme, address.hosts, RedisFiles())) as client:
         found = client.get_connection_kwargs()
     assert (found["host"], found["port"]) == (hosts.strip("[]").partition(",")[0], 6379)
 
@@ -106,6 +107,17 @@ def test_an_address_that_is_not_a_host_is_refused_without_its_password(hosts):
     with pytest.raises(UserError, match="expected kafka://host:port,host:port/TOPIC or redis://host:port/KEY") as found:
         StreamAddress.parse(f"redis://{hosts}/clicks")
     assert "secret" not in str(found.value)
+
+
+def test_a_taken_metrics_port_is_named_before_the_stream_is_opened(tmp_path, capsys):
+    (tmp_path / "spec.toml").write_text(TOML)
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        data = ["--train_data=redis://localhost:1/clicks", f"--feature_spec={tmp_path / 'spec.toml'}"]
+        run = [f"--model_dir={tmp_path / 'model'}", "--model=lr", "--batch_size=8", "--threads=1", "--recipe=none"]
+        assert cli.main(["train", *data, *run, f"--metrics_port={port}"]) == 1
+    assert f"metrics_port={port}: Address already in use; name a free port" in capsys.readouterr().err
+    assert "stream coordinator" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize("ids", ["explicit", "automatic"])

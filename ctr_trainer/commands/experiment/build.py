@@ -10,7 +10,7 @@ import tensorflow as tf
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.commands.experiment.as_trained import as_trained
 from ctr_trainer.commands.experiment.experiment import Experiment
-from ctr_trainer.commands.experiment.open_source import open_source, open_stream
+from ctr_trainer.commands.experiment.open_source import open_source
 from ctr_trainer.data.class_weight import BALANCED, balanced_weight
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.input_schemes import is_stream
@@ -154,6 +154,8 @@ def make_eval_spec(
 def training_reader(experiment: Experiment, position: Any) -> "BatchReader | StreamReader":
     """Returns this rank's batches of --train_data, with only the negative examples that --negative_sampling keeps."""
     if is_stream(experiment.data.train_data):
+        from ctr_trainer.commands.experiment.open_stream import open_stream
+
         return open_stream(experiment, position)
     return reader(experiment, experiment.data.train_data, position)
 

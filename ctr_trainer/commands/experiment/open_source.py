@@ -1,11 +1,11 @@
-"""Opens --train_data and --eval_data: converted data, foreign Parquet, TFRecords or CSV, or a stream."""
+"""Opens --train_data and --eval_data: converted data, foreign Parquet, TFRecords or CSV."""
 
 import contextlib
 import dataclasses
 import functools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctr_trainer.checkpoint.model_directory import load_features
 from ctr_trainer.commands.experiment.experiment import Experiment
@@ -18,16 +18,11 @@ from ctr_trainer.data.source import ConvertedData, list_files
 from ctr_trainer.estimator.slices import number_of
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.spec_changes import contradictions, novelties
-from ctr_trainer.models.delayed_labels import LATE
-from ctr_trainer.models.params import WAIT
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import refused_on_disk
 from ctr_trainer.system.files.outputs import refuse_overlap
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
-
-if TYPE_CHECKING:
-    from ctr_trainer.live.stream.reader import StreamReader
 
 CACHE = "data_cache"
 _TEXT = (".csv", ".tsv")
@@ -136,45 +131,3 @@ def _format(path: str) -> str:
         return "csv"
     found = seen_format(path)
     return "tfrecord" if found == "csv" and ".tfrecord" in path.lower() else found
-
-
-def open_stream(experiment: Experiment, position: Any) -> "StreamReader":
-    """Returns this rank's batches of the stream, beginning at the checkpoint's position. A collective.
-
-    Raises:
-      UserError: the feature spec is missing, or settings exclude each other.
-    """
-    from ctr_trainer.live.stream import opening
-
-    spec, statistics = _features(experiment)
-    params, labels = experiment.params, [label.name for label in spec.labels]
-    has_late = params.delayed_labels != WAIT and {params.label, LATE} <= set(labels)
-    return opening.open_stream(
-        url=experiment.data.train_data,
-        config=experiment.stream,
-        redis=experiment.run.publish.redis,
-        model_dir=str(experiment.model.model_dir),
-        position=position,
-        spec=spec,
-        statistics=statistics,
-        batch_size=experiment.data.batch_size,
-        per_step=experiment.train.accumulation_steps,
-        late=(params.label, LATE) if has_late else None,
-        stall_timeout=experiment.workers.stall_timeout,
-    )
-
-
-def _features(experiment: Experiment) -> tuple[FeatureSpec, dict[str, dict]]:
-    """Returns the feature spec, and the statistics of the model's training data. A collective."""
-    data, model = experiment.data, experiment.model
-    found = None
-    if distributed.is_chief():
-        known = load_features(model.model_dir)
-        given = FeatureSpec.load(data.feature_spec) if data.feature_spec else None
-        spec = given or (known and known[0])
-        found = spec and {"spec": spec.to_dict(), "statistics": known[1] if known else {}}
-    found = distributed.broadcast_object(found, "stream_features")
-    if not found:
-        raise UserError("a stream has raw values, of which the model's features are made: give --feature_spec")
-    spec = FeatureSpec.from_dict(found["spec"])
-    return spec.with_dim(model.embedding_dim) if model.embedding_dim else spec, found["statistics"]

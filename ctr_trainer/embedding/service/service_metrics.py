@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily
@@ -113,10 +114,15 @@ class ServiceMetrics:
 
         Raises UserError if the port is taken.
         """
-        try:
-            server, _ = start_http_server(port, host.strip("[]"), self._registry)
-        except OSError as error:
-            raise UserError(f"metrics_port={port}: {error.strerror}; name a free port") from None
-        handler: Any = server.RequestHandlerClass
-        server.RequestHandlerClass = type("_Handler", (handler,), {"timeout": _SILENT_SECONDS})
-        return server.server_port
+        return serve_metrics(self._registry, port, host).server_port
+
+
+def serve_metrics(registry: CollectorRegistry, port: int, host: str) -> WSGIServer:
+    """Returns a server of Prometheus metrics, which runs in the background; see `ServiceMetrics.serve`."""
+    try:
+        server, _ = start_http_server(port, host.strip("[]"), registry)
+    except OSError as error:
+        raise UserError(f"metrics_port={port}: {error.strerror}; name a free port") from None
+    handler: Any = server.RequestHandlerClass
+    server.RequestHandlerClass = type("_Handler", (handler,), {"timeout": _SILENT_SECONDS})
+    return server

@@ -48,6 +48,7 @@ class Coordinator:
         workers: int,
         batch_size: int,
         dead_letters: DeadLetters,
+        figures: Figures,
         per_step: int = 1,
     ) -> None:
         self._open_source, self._config, self._workers, self._batch_size = open_source, config, workers, batch_size
@@ -67,7 +68,7 @@ class Coordinator:
         self._bad_rows = position.bad_rows if position else 0
         self._error: BaseException | None = None
         self._is_closed = self._is_over = False
-        self.figures = Figures()
+        self.figures = figures
         self.closing: list[Callable[[], None]] = []
         self._source: StreamSource | None = None
         self._thread = threading.Thread(target=self._run, name="stream coordinator", daemon=True)

@@ -4,9 +4,10 @@ import time
 from collections.abc import Iterator
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from ctr_trainer.embedding.service.service_metrics import serve_metrics
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.live.stream.plan import Window
 from ctr_trainer.system.messages.log_lines import event_text
@@ -77,7 +78,7 @@ class Figures:
 
 
 def serve(figures: Figures, port: int) -> WSGIServer:
-    """Serves the metrics at http://host:port/metrics; the port 0 picks a free port."""
+    """Serves the metrics on all addresses of this host, for a Prometheus elsewhere; port 0 picks a free port."""
     registry = CollectorRegistry()
     registry.register(figures)
-    return start_http_server(port, registry=registry)[0]
+    return serve_metrics(registry, port, "0.0.0.0")
