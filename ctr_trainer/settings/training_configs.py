@@ -172,7 +172,8 @@ class StreamConfig(Settings, title="Stream"):
     )
     metrics_port: int = setting(
         -1,
-        "port at which Prometheus reads /metrics; 0 picks a free port, -1 serves no metrics",
+        "port at which Prometheus reads /metrics without a token, on the host of `bind` or, of a training, on all "
+        "addresses; 0 picks a free port, -1 serves no metrics",
         "port",
         minimum=-1,
         maximum=65535,
