@@ -22,8 +22,8 @@ from ctr_trainer.commands.experiment import flags
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.reports.training_run import METRICS_FILE
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.features.columns import Statistics
-from ctr_trainer.features.spec import DenseFeature, FeatureSpec, Label, SparseFeature
+from ctr_trainer.features.columns import DenseFeature, Label, SparseFeature, Statistics
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.messages import log_lines

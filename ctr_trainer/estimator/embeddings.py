@@ -20,7 +20,8 @@ from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.embedding.worker.row_copies import RowCopies
 from ctr_trainer.estimator.row_gradients import RowGradients, RowSync, TableGradients
-from ctr_trainer.features.spec import TableFeatures, TableLimits
+from ctr_trainer.features.columns import TableLimits
+from ctr_trainer.features.spec import TableFeatures
 from ctr_trainer.features.tensors import EMBEDDING, FIELD_SUMS, LINEAR, PAIRS, SEQUENCE, VECTORS
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig

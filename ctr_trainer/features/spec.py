@@ -8,33 +8,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ctr_trainer.features import toml
-from ctr_trainer.features.columns import (
-    COMBINERS,
-    TRANSFORMS,
-    CrossFeature,
-    CsvFormat,
-    DenseFeature,
-    Label,
-    SparseFeature,
-    TableLimits,
-)
+from ctr_trainer.features.columns import CrossFeature, CsvFormat, DenseFeature, Label, SparseFeature, TableLimits
 from ctr_trainer.features.lookup import LookupColumns, Pretrained
 from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError, listed
-
-__all__ = [
-    "COMBINERS",
-    "TRANSFORMS",
-    "CrossFeature",
-    "CsvFormat",
-    "DenseFeature",
-    "FeatureSpec",
-    "Label",
-    "LookupColumns",
-    "SparseFeature",
-    "TableFeatures",
-    "TableLimits",
-]
 
 # Prefixes of a data set's columns that are not features (see data/blocks.py).
 RESERVED_PREFIXES = ("id:", "label:", "time:", "weights:")

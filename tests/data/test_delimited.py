@@ -13,7 +13,8 @@ from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.conversion import delimited
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.source import list_files
-from ctr_trainer.features.spec import CsvFormat, FeatureSpec
+from ctr_trainer.features.columns import CsvFormat
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
 FORM = CsvFormat(header=False, columns=("a", "b"))

@@ -15,7 +15,8 @@ from ctr_trainer.estimator.built_step import BuiltStep, RowTraining
 from ctr_trainer.estimator.open_embeddings import open_embeddings
 from ctr_trainer.estimator.row_gradients import RowSync
 from ctr_trainer.estimator.run_length import RunLength
-from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
+from ctr_trainer.features.columns import Label, SparseFeature
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import EMBEDDING
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig

@@ -5,7 +5,7 @@ import dataclasses
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.features.spec import TableLimits
+from ctr_trainer.features.columns import TableLimits
 from tests.checkpoints import rows_by_key
 from tests.constant import CONSTANT
 from tests.estimator import deepfm

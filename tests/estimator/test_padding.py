@@ -13,7 +13,8 @@ from ctr_trainer.estimator.built_model import build_step, refuse_unweighed
 from ctr_trainer.estimator.built_step import BuiltStep, RowTraining
 from ctr_trainer.estimator.inputs import padded, padded_input
 from ctr_trainer.estimator.run_length import Epochs, RunLength
-from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
+from ctr_trainer.features.columns import Label, SparseFeature
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.dense_exchange import share_of

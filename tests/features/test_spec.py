@@ -5,7 +5,8 @@ import pathlib
 
 import pytest
 
-from ctr_trainer.features.spec import FeatureSpec, Label, TableLimits
+from ctr_trainer.features.columns import Label, TableLimits
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 from tests.docs import page
 from tests.small import MULTI_SPEC

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.features.columns import SparseFeature
+from ctr_trainer.features.columns import DenseFeature, Label, SparseFeature
 from ctr_trainer.features.hashing import Buckets, keys
-from ctr_trainer.features.spec import DenseFeature, FeatureSpec, Label
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import dense_transform
 from ctr_trainer.features.times import HOUR, LOG_SQUARED, WEEKDAY, WEEKEND, derived, graph_derived, seconds
 from ctr_trainer.system.messages.errors import UserError

@@ -22,7 +22,8 @@ from ctr_trainer.data.blocks import BadRow, Block, Chunk
 from ctr_trainer.data.conversion import csv_header
 from ctr_trainer.data.conversion.text_blocks import LONGEST_LINE, first_line, text_blocks
 from ctr_trainer.data.source import SourceFile
-from ctr_trainer.features.spec import CsvFormat, FeatureSpec
+from ctr_trainer.features.columns import CsvFormat
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
 
 CRITEO_DENSE = tuple(f"I{i}" for i in range(1, 14))
