@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
 from ctr_trainer.data.encoders import encode_label, text, value_of
-from ctr_trainer.data.typed import is_list, is_text
+from ctr_trainer.data.typed import bytes_of, is_list, is_text
 from ctr_trainer.features.columns import FORM, TYPICAL, Label
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError, cut
@@ -144,15 +144,9 @@ class Observations:
 
 
 def _first_values(column: pa.ChunkedArray) -> list[object]:
-    """Returns the first values of a column. Texts are bytes, because they may not be UTF-8."""
-    values = column.slice(0, _FORM_VALUES)
-    if is_list(values.type):
-        values = pc.list_flatten(values)
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if is_text(values.type):
-        values = values.cast(pa.large_binary())
-    return values.drop_null().to_pylist()
+    """Returns the first values of a column as bytes, because texts may not be UTF-8."""
+    values = column.slice(0, _FORM_VALUES).combine_chunks()
+    return bytes_of(pc.list_flatten(values) if is_list(values.type) else values).drop_null().to_pylist()
 
 
 def form(values: Sequence[object]) -> str:
