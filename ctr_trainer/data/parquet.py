@@ -89,7 +89,7 @@ class ForeignParquet(Source):
         cure = "the files must stay as they are while a run reads them"
         super().__init__(layout["name"], spec, statistics, files, cure)
         self._layout = layout
-        self._wanted, self._labels_needed = typed.uses(spec), labels_needed
+        self._wanted = typed.uses(spec)
         self._partitioned = {path: SourceFile(path, partitions) for path, partitions, _, _ in layout["files"]}
         self._first = [sum(rows[:number]) for _, rows, _ in files for number in range(len(rows))]
         self._observed = Observations(spec)
@@ -115,9 +115,6 @@ class ForeignParquet(Source):
         dense = self.spec.dense[:1]
         sparse = () if dense else self.spec.sparse[:1]
         return _statistics(self._layout, self.spec, dense, sparse, "labels", advanced).label_means()
-
-    def reopened(self) -> "ForeignParquet":
-        return ForeignParquet(self._layout, self.spec, self.statistics, self._labels_needed)
 
 
 def scan(source: Input, spec: FeatureSpec, advanced: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
