@@ -163,16 +163,14 @@ class Source(abc.ABC):
         self._open.clear()
 
     def _read_group(self, group: int, columns: list[str] | None = None, dictionaries: Sequence[str] = ()) -> pa.Table:
-        """Reads `columns`, or all columns, of a row group. String columns in `dictionaries` are read as dictionaries.
-
-        The calling thread decodes the columns, because a thread pool would compete with training for the core.
-        """
+        """Reads `columns`, or all columns, of a row group. String columns in `dictionaries` are read as dictionaries."""
         path, number = self._places[group]
         try:
             if path not in self._open:
                 if len(self._open) == _MOST_OPEN:
                     self._open.pop(next(iter(self._open))).close()
                 self._open[path] = _open(path, dictionaries)
+            # A thread pool would compete with training for the core.
             table = self._open[path].read_row_group(number, columns=columns, use_threads=False)
         except (OSError, IndexError, pa.ArrowInvalid) as error:
             raise UserError(f"{path}: row group {number} cannot be read: {error}; {self._cure}") from error

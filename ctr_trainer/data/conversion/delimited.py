@@ -121,11 +121,11 @@ def _rows(lines: Sequence[bytes], form: CsvFormat, fields: int, final: bool = Tr
         else:
             try:
                 found, count = _fields(lines[at : at + form.lines_per_row], form)
-            except EOFError:
+            except EOFError:  # The lines end within a quoted field.
                 if not final and at + form.lines_per_row > len(lines):
                     return
                 fault = _CLOSED
-            except csv.Error:
+            except csv.Error:  # A line has a carriage return.
                 fault, end = "a row without carriage returns inside", len(_RETURN.split(line, 1)[0])
             if count > 1 and found != fields:
                 fault = _CLOSED
@@ -142,10 +142,7 @@ def _rows(lines: Sequence[bytes], form: CsvFormat, fields: int, final: bool = Tr
 
 
 def _fields(lines: Iterable[bytes], form: CsvFormat) -> tuple[int, int]:
-    """Returns the numbers of fields and lines of the first row.
-
-    Raises csv.Error for a carriage return in a line, and EOFError if the lines end within a quoted field.
-    """
+    """Returns the numbers of fields and lines of the first row."""
 
     def texts() -> Iterator[str]:
         for line in lines:

@@ -181,11 +181,9 @@ def _neighbours_tell(labels: Labels, codes: Codes, bucket: Codes) -> bool:
 
 
 def _buckets(counts: np.ndarray, order: Codes, size: int) -> Codes:
-    """Returns the bucket of each value; `order` are the values in order, without the last one if it means missing.
-
-    A value takes a part of the buckets that is proportional to the square root of its count: with its count, zeros
-    would take all buckets of amounts that are mostly zero, and with 1, frequent small counts would share a bucket.
-    """
+    """Returns the bucket of each value; `order` are the values in order, without the last one if it means missing."""
+    # In proportion to the counts, zeros would take all buckets of amounts that are mostly zero; with equal parts,
+    # frequent small counts would share a bucket.
     parts = np.sqrt(counts[order])
     bucket = np.full(len(counts), size)
     bucket[order] = (np.cumsum(parts) - parts / 2) / max(parts.sum(), 1) * size

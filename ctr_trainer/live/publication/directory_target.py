@@ -128,10 +128,8 @@ class DirectoryTarget:
         return record
 
     def _remove_old(self, newest: Record) -> None:
-        """Removes all before the last base that was written at least the grace time before the newest record.
-
-        Both times are by the clock of the file system or store. The clock of this host may differ, or have jumped.
-        """
+        """Removes all before the last base that was written at least the grace time before the newest record."""
+        # Both times are by the clock of the file system or store. The clock of this host may differ, or have jumped.
         _, written = records.record_path(self._url, newest.generation, newest.kind, newest.epoch).stamp()
         for generation, _ in reversed(records.list_generations(self._url)):
             for kind, epoch in reversed(records.list_records(self._url, generation)):

@@ -144,10 +144,7 @@ class KafkaSource:
             self._consumer.close()
 
     def _ends(self, places: dict[int, int]) -> dict[int, int]:
-        """Fetches from these offsets, and returns each partition's end that is reported within `_ASK_SECONDS`.
-
-        An end is 0 if the offset is out of the partition's range. Partitions without a report are omitted.
-        """
+        """Returns the end of each partition that answers a fetch from its offset in time; 0 if that is out of range."""
         ends: dict[int, int] = {}
         if not places:
             return ends

@@ -138,11 +138,8 @@ class Planner:
         return min(most, max(self._waiting_since + self._config.wait_secs - time.monotonic(), 0.0))
 
     def _window(self, ends: dict[int, int], counts: dict[int, int], total: int) -> Window:
-        """Plans the next `total` records, evenly over the partitions, and divides them in the order of partitions.
-
-        If all partitions are equally busy, and their number is a multiple of the number of workers, each worker reads
-        the same partitions in all windows.
-        """
+        """Plans the next `total` records, evenly over the partitions, and divides them in the order of partitions."""
+        # So if all are equally busy, and a multiple of the workers, each worker keeps its partitions.
         after, pieces = dict(self._next), []
         for partition, count in evenly(counts, total).items():
             if count:
