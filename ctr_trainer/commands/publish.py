@@ -13,7 +13,7 @@ from ctr_trainer.commands.experiment.flags import OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.settings.setting import Settings, setting
-from ctr_trainer.settings.training_configs import RedisFiles
+from ctr_trainer.settings.training_configs import GRACE_SECONDS, RedisFiles
 from ctr_trainer.system.processes import tensorflow_import
 
 
@@ -31,7 +31,6 @@ class PublishFlags(Settings, title="Publish"):
 
 
 GROUPS = (Experiment, TrainedModelFlags, PublishFlags)
-_GRACE_SECONDS = 600.0
 REDIS = ("redis_auth_file", "redis_ca", "redis_cert")
 TAKES = (*OF_MODELS, "to", "input", "publish_dtype", "change_inputs", *REDIS)
 EXAMPLES = (
@@ -65,7 +64,7 @@ def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
 
 
 def publish_checkpoint(
-    given: frozenset[str], experiment: Experiment, checkpoint: str, to: str, grace_secs: float = _GRACE_SECONDS
+    given: frozenset[str], experiment: Experiment, checkpoint: str, to: str, grace_secs: float = GRACE_SECONDS
 ) -> None:
     """Publishes a checkpoint. Earlier generations stay for `grace_secs`; with 0 they are removed at once."""
     require_model(experiment.model)

@@ -8,6 +8,7 @@ from ctr_trainer.settings.setting import Settings, setting
 
 # How the weights of a published row are packed; see `embedding.snapshot.packed_rows`.
 DTYPES = ("float32", "float16", "int8")
+GRACE_SECONDS = 600.0  # How long readers may read what a newer publication replaces.
 FROM, UNTIL = ("checkpoint", "earliest", "latest"), ("latest",)
 
 

@@ -12,13 +12,13 @@ import pytest
 
 from ctr_trainer.live.publication import cluster_contents, cluster_rows, cluster_target
 from ctr_trainer.live.publication.cluster import BUCKETS, SLOTS
-from ctr_trainer.live.publication.cluster_target import GRACE_SECONDS, ClusterTarget
+from ctr_trainer.live.publication.cluster_target import ClusterTarget
 from ctr_trainer.live.publication.delivery import Delivery
 from ctr_trainer.live.publication.places import open_reader
 from ctr_trainer.live.publication.reading import RowsAhead, RowsLost
 from ctr_trainer.live.publication.spool import NeedsBase, read_status
 from ctr_trainer.live.redis_files import credentials_of
-from ctr_trainer.settings.training_configs import RedisFiles
+from ctr_trainer.settings.training_configs import GRACE_SECONDS, RedisFiles
 from ctr_trainer.system.messages.errors import UserError
 from tests import redis_cluster
 from tests.publication.published import KEYS, Published, assert_there, deliver_all, tower_of

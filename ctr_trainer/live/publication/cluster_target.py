@@ -19,12 +19,12 @@ from ctr_trainer.live.publication.cluster import (
 from ctr_trainer.live.publication.cluster_contents import ClusterFence, ClusterState, read_state
 from ctr_trainer.live.publication.records import BASE, Record, refuse_replacing
 from ctr_trainer.live.publication.spool import NeedsBase
-from ctr_trainer.settings.training_configs import RedisFiles
+from ctr_trainer.settings.training_configs import GRACE_SECONDS, RedisFiles
 from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-GRACE_SECONDS, LEASE_SECONDS = 600.0, 10.0
+LEASE_SECONDS = 10.0
 _REPLICA_MS = 2000
 _UNFINISHED_SECONDS = 3600  # A tower without a record expires.
 _TRIES, _PAUSE_SECONDS = 15, 2.0  # A replica takes the place of a lost primary within some seconds.

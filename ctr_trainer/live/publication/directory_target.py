@@ -14,11 +14,11 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.live.publication import records
 from ctr_trainer.live.publication.records import BASE, EPOCH, Place, Record
 from ctr_trainer.live.publication.spool import NeedsBase
+from ctr_trainer.settings.training_configs import GRACE_SECONDS
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, path_of
 
 _LEAST_EPOCHS, _MOST_EPOCHS = 10, 1000
-GRACE_SECONDS = 600.0
 
 
 class DirectoryTarget:

@@ -10,9 +10,9 @@ from ctr_trainer.live.publication.cluster import is_cluster
 from ctr_trainer.live.publication.cluster_reader import ClusterReader
 from ctr_trainer.live.publication.cluster_target import ClusterTarget
 from ctr_trainer.live.publication.directory_reader import DirectoryReader
-from ctr_trainer.live.publication.directory_target import GRACE_SECONDS, DirectoryTarget
+from ctr_trainer.live.publication.directory_target import DirectoryTarget
 from ctr_trainer.live.publication.records import Place, Record
-from ctr_trainer.settings.training_configs import RedisFiles
+from ctr_trainer.settings.training_configs import GRACE_SECONDS, RedisFiles
 from ctr_trainer.system.files.paths import Path
 
 _NO_FILES = RedisFiles()
@@ -113,7 +113,7 @@ class RowReader(Protocol):
         """Releases memory, files and connections."""
 
 
-def open_target(url: Place, redis: RedisFiles = _NO_FILES, grace_secs: float = GRACE_SECONDS) -> Target:
+def open_target(url: Place, redis: RedisFiles, grace_secs: float = GRACE_SECONDS) -> Target:
     """Opens the target at a path or URL of a directory, or the `redis://` or `rediss://` URL of a cluster.
 
     What a newer record replaces stays for readers for `grace_secs`.
