@@ -96,7 +96,6 @@ class DatasetInfo:
         (the file size).
       extra: additional figures of the format, such as `oracle_auc` of the synthetic data.
       label_means: dict of label name -> share of the examples whose label is positive; {} if the data have no labels.
-      labelled: whether the data have labels; the same as `spec.labelled`.
     """
 
     path: str
@@ -108,7 +107,6 @@ class DatasetInfo:
     files: tuple[dict[str, Any], ...]
     extra: dict[str, Any]
     label_means: dict[str, float]
-    labelled: bool
 
     @property
     def label_mean(self) -> float | None:
@@ -120,7 +118,7 @@ class DatasetInfo:
         for each in self.spec.files:
             each.copy_to(path_of(self.path))
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("path", "spec")}
-        values = {"version": _VERSION, "spec": self.spec.to_dict(), **values}
+        values = {"version": _VERSION, "spec": self.spec.to_dict(), "labelled": self.spec.labelled, **values}
         (path_of(self.path) / FILE).write_json(values)
 
 
@@ -142,7 +140,7 @@ def open_dataset(path: str | os.PathLike) -> DatasetInfo:
         if values.pop("version") != _VERSION:
             raise UserError(f"{file}: written by another version of ctr_trainer; convert the data again")
         spec = FeatureSpec.from_dict(values.pop("spec"), f"{file}: spec")
-        spec = (spec if values["labelled"] else spec.without_labels()).in_directory(path_of(path))
+        spec = (spec if values.pop("labelled") else spec.without_labels()).in_directory(path_of(path))
         return DatasetInfo(path=str(path), spec=spec, **{**values, "files": tuple(values["files"])})
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file}: not the description of a data set ({error}); convert the data again") from error

@@ -106,6 +106,6 @@ class OrderedMap(Generic[T, R]):
             self._close_items()
 
 
-def read_ahead(iterable: Iterable[T], depth: int, name: str = "prefetching", timeout: float = 1800) -> OrderedMap[T, T]:
+def read_ahead(iterable: Iterable[T], depth: int, name: str) -> OrderedMap[T, T]:
     """Iterates over `iterable`, of which a thread reads at most `depth` items ahead; 0 for no thread."""
-    return OrderedMap([lambda item: item] if depth else [], iterable, name, timeout, ahead=depth + 1)
+    return OrderedMap([lambda item: item] if depth else [], iterable, name, ahead=depth + 1)

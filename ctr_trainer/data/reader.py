@@ -13,14 +13,11 @@ from ctr_trainer.data import row_order
 from ctr_trainer.data.batch import Batch, batches, rows_of
 from ctr_trainer.data.blocks import ID_PREFIX
 from ctr_trainer.data.class_weight import without_negatives
-from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.read_ahead import OrderedMap
 from ctr_trainer.data.row_order import Place, Position
 from ctr_trainer.data.source import Source, source_of
 from ctr_trainer.features import hashing
 from ctr_trainer.system.messages.errors import UserError
-
-__all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
 
 
 class BatchReader:

@@ -163,7 +163,7 @@ class Source(abc.ABC):
         self._open.clear()
 
     def _read_group(self, group: int, columns: list[str] | None = None, dictionaries: Sequence[str] = ()) -> pa.Table:
-        """Reads `columns`, or all columns, of a row group. String columns in `dictionaries` are read as dictionaries."""
+        """Reads `columns`, or all, of a row group. String columns in `dictionaries` are read as dictionaries."""
         path, number = self._places[group]
         try:
             if path not in self._open:

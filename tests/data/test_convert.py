@@ -158,7 +158,7 @@ def test_an_unlabelled_file_without_a_header_may_lack_the_labels_column(tmp_path
     assert table["C26"].to_pylist() == keys("C26", pa.array(["a"] * 3)).tolist()
     assert "label" not in table.column_names
     info = open_dataset(tmp_path / "out")
-    assert (info.rows, info.label_mean, info.labelled, info.spec.labelled) == (3, None, False, False)
+    assert (info.rows, info.label_mean, info.spec.labelled) == (3, None, False)
 
 
 def test_unlabelled_rows_of_another_number_of_fields_are_bad(tmp_path):

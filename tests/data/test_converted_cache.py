@@ -22,7 +22,7 @@ def source(tmp_path, monkeypatch):
 
 
 def convert(source, directory, **options):
-    return converted_cache.converted(str(source), "parquet", foreign.SPEC, directory, progress=False, **options)
+    return converted_cache.converted(str(source), "parquet", foreign.SPEC, directory, **options)
 
 
 def test_of_two_at_once_one_converts_and_the_other_waits_for_it(source, tmp_path, caplog):

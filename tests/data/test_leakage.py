@@ -173,7 +173,7 @@ def test_an_evaluation_of_a_perfect_model_says_that_a_feature_leaks_the_label(tm
 def test_a_conversion_on_first_use_names_such_a_column_too(tmp_path, caplog):
     spec, source = spec_with("paid"), write_csv(tmp_path / "a.csv", COLUMNS | {"paid": LEAKS["paid"][0]})
     for conversions in (1, 1):  # The second call finds the conversion, and says nothing more.
-        converted(str(source), "csv", spec, tmp_path / "cache", progress=False)
+        converted(str(source), "csv", spec, tmp_path / "cache")
         assert len(warnings(caplog)) == conversions
     assert "column 'paid'" in warnings(caplog)[0] and str(tmp_path / "cache") in warnings(caplog)[0]
 

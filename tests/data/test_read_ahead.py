@@ -27,7 +27,7 @@ WAYS = {
     )
     for number in (1, 2, 3, 20)
 }
-WAYS |= {f"depth {d}": lambda items, d=d, **more: read_ahead(items, d, NAME, **more) for d in (0, 1, 3)}
+WAYS |= {f"depth {d}": lambda items, d=d: read_ahead(items, d, NAME) for d in (0, 1, 3)}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -59,7 +59,7 @@ def test_no_more_items_are_begun_than_may_wait(way, most):
     assert list(results) == []
 
 
-@pytest.mark.parametrize("way", ["2 workers", "depth 1"])
+@pytest.mark.parametrize("way", ["1 workers", "2 workers"])
 def test_a_wait_that_is_too_long_names_what_it_waits_for(way):
     release = threading.Event()
 

@@ -111,7 +111,7 @@ def test_a_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp_path, comp
         path = tmp_path / f"{number}.tfrecord"
         path.write_bytes(damaged)
         with pytest.raises(UserError, match=rf"{number}.tfrecord: .*after (\d+ valid records|record \d+)") as error:
-            converted_cache.converted(path, "tfrecord", foreign.SPEC, tmp_path / "cache", progress=False)
+            converted_cache.converted(path, "tfrecord", foreign.SPEC, tmp_path / "cache")
         assert str(error.value).endswith("; a truncated or damaged file must be written again")
         assert "IteratorGetNext" not in str(error.value) and "\n" not in str(error.value)
         assert not list((tmp_path / "cache").glob("*"))

@@ -17,7 +17,7 @@ import tensorflow as tf
 from google.protobuf.internal.decoder import _DecodeVarint
 from sklearn.metrics import roc_auc_score
 
-from ctr_trainer.data.reader import open_dataset
+from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.estimator import Estimator
 from ctr_trainer.export.warmup import FILE
 from ctr_trainer.live.scoring import served_model

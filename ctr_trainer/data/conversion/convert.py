@@ -180,7 +180,6 @@ def describe(
             path=str(directory.directory / name),
             spec=spec,
             bad_rows=bad_rows,
-            labelled=spec.labelled,
             statistics=fitted,
             files=tuple(part.files),
             extra=extra or {},

@@ -27,7 +27,6 @@ def converted(
     format: str,
     spec: FeatureSpec,
     directory: str | os.PathLike,
-    progress: bool = True,
     labels: bool = True,
     advanced: Callable[[str], object] = lambda text: None,
     timeout: float = 1800.0,
@@ -59,7 +58,6 @@ def converted(
                 target,
                 spec,
                 max_bad_rows=max_bad_rows,
-                progress=progress,
                 advanced=lambda rows: advanced(f"{what}: {rows:,} rows"),
                 warns=warns,
             )
