@@ -7,6 +7,7 @@ pyarrow does not check offsets, indices and texts while it reads them; `validate
 Source: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """
 
+import collections
 import struct
 from collections.abc import Collection
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.typed import is_list, is_text
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError, cut
 
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 # Limits of a schema: bytes and number of its names and metadata, and depth. They count each reference to a part,
@@ -61,7 +62,7 @@ class ArrowMessages:
 
         `columns`: names of the columns to return; None for all. The types of others do not matter.
 
-        Raises BadArrow: the stream is malformed or too large, or has a nested column that is not a list.
+        Raises BadArrow: the stream is malformed or too large, or a column is there twice, or nested and no list.
         """
         try:
             stream = pa.py_buffer(value).slice(_FILE_START if value.startswith(_FILE) else 0)
@@ -81,6 +82,9 @@ class ArrowMessages:
                 found = reader.read_all()
             if columns is not None:
                 found = found.select([place for place, name in enumerate(found.schema.names) if name in columns])
+            if len({*found.column_names}) < found.num_columns:
+                name, count = collections.Counter(found.column_names).most_common(1)[0]
+                raise BadArrow(f"has {count} columns named {cut(repr(name))}; rename all except one")
             self._check_contents(found)
             return found
         except _ERRORS as error:

@@ -59,7 +59,7 @@ def test_what_is_wrong_with_a_stream_of_arrow_is_named(client, small_model):
         (_with(batch, "price", pa.array(["1", "2"])), trained.NAME, 400, "'price': type string: expected a number"),
         (_with(batch, "price", pa.array([1.0, 1e39])), trained.NAME, 400, "example 1, column 'price': \"inf\" is not"),
         (batch.drop_columns(["user"]), trained.NAME, 400, "column 'user' is missing"),
-        (twice, trained.NAME, 400, "two columns of the body have the same name"),
+        (twice, trained.NAME, 400, "the body has 2 columns named 'user'"),
         (batch[:0], trained.NAME, 400, "0 examples: expected 1 to 1024"),
         (batch, "other", 404, "no model 'other'; this server has 'small'"),
     ):

@@ -144,7 +144,7 @@ def test_two_columns_of_one_name_are_a_bad_record(decoder):
     unread = table.append_column("other", pa.array([0])).append_column("other", pa.array([0]))
     values = written(twice), json.dumps(row(1)).encode()[:-1] + b', "clicked": 0}', written(unread), row(2)
     found = reasons(decoder, *values)
-    assert found.keys() == {0, 1} and "2 columns are named 'clicked'" in found[0]
+    assert found.keys() == {0, 1} and "has 2 columns named 'clicked'" in found[0]
     assert "column 'clicked' is there more than once" in found[1]
 
 

@@ -106,8 +106,6 @@ def of_arrow(inputs: RawInputs, body: bytearray, limits: ScoreLimits) -> tuple[E
     if text := (table.schema.metadata or {}).get(_CONTEXT.encode()):
         context, what = _parsed(text, limits, "the metadata `context` of the schema"), _CANDIDATE
     names = table.schema.names
-    if len({*names}) < len(names):
-        raise RequestRefused("two columns of the body have the same name: give each column once")
     _check_names(inputs, context, [dict.fromkeys(names)], "columns")
     _check_count(len(table), limits, what)
     batches = table.to_batches()
