@@ -99,7 +99,7 @@ class Planner:
         """Returns the next window; None if too few records are available, or if all are planned (`is_over`).
 
         Args:
-          hints: for each partition, an offset up to which a worker has seen records.
+          hints: for each partition, an offset up to which a worker has seen records; the brokers may name a lower one.
           rows_per_message: the mean so far; 0 if it is unknown.
 
         Raises UserError: records were removed before they were read.
