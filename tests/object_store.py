@@ -6,7 +6,6 @@ import importlib.util
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from ctr_trainer.system.files.store_url import opened
+from tests import ports
 from tests.parallel import launch
 
 BUCKET = "tests"
@@ -90,9 +90,7 @@ def running(directory):
     """Gives an `ObjectStore` with an empty bucket. Its log is in `directory`."""
     if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
         pytest.skip("no moto's server, which stands for S3: pip install 'moto[server]', or make install")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ports.free_port()
     address = f"127.0.0.1:{port}"
     environment = {
         "AWS_ENDPOINT_URL": f"http://{address}",
@@ -131,10 +129,10 @@ def environment(store):
 def _await_answer(address, process, log_file):
     deadline = time.monotonic() + _SECONDS
     while True:
+        assert process.poll() is None, f"moto's server ended: {log_file.read_text()}"
         try:
             urllib.request.urlopen(f"http://{address}/moto-api/", timeout=5).close()
             return
         except OSError:
-            assert process.poll() is None, f"moto's server ended: {log_file.read_text()}"
             assert time.monotonic() < deadline, f"moto's server does not answer: {log_file.read_text()}"
             time.sleep(0.05)

@@ -2,12 +2,10 @@
 
 import contextlib
 import importlib.util
-import os
 import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 
@@ -16,10 +14,10 @@ import pytest
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.processes.child import ended_with_parent
 from tests.parallel import launch
+from tests.ports import free_ports
 
 _SECONDS = 60
 _PRIMARIES, _SLOTS = 3, 16384
-_BUS = 10_000  # The bus of a server is at its port and so much.
 
 
 def server_binary():
@@ -64,7 +62,7 @@ class LocalCluster:
     def __init__(self, binary, directory, node_timeout_ms):
         self._binary, self._directory, self._node_timeout_ms = binary, directory, node_timeout_ms
         self._processes = {}
-        self.ports = _free_ports(2 * _PRIMARIES)
+        self.ports = free_ports(2 * _PRIMARIES)
         self.url = f"redis://127.0.0.1:{self.ports[0]},127.0.0.1:{self.ports[-1]}/ctr"
 
     def begin(self):
@@ -98,7 +96,7 @@ class LocalCluster:
             self._processes[port] = subprocess.Popen(
                 command, cwd=directory, stdout=log, stderr=log, preexec_fn=ended_with_parent()
             )
-        _await(f"the server on port {port}", lambda: self.ask(port, "PING"))
+        _await(f"the server on port {port}", lambda: port in self._living() and self.ask(port, "PING"))
 
     def kill(self, port):
         """Ends a server by SIGKILL."""
@@ -215,7 +213,7 @@ def one_with_tls(directory):
     binary = server_binary()
     if binary is None or shutil.which("openssl") is None or importlib.util.find_spec("redis") is None:
         pytest.skip("no redis-server, openssl or package redis: apt-get install redis-server openssl")
-    (port,), cert, key = _free_ports(1), directory / "cert.pem", directory / "key.pem"
+    (port,), cert, key = free_ports(1), directory / "cert.pem", directory / "key.pem"
     subprocess.run(
         f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {cert} -days 1 -subj /CN=127.0.0.1 "
         "-addext subjectAltName=IP:127.0.0.1".split(),
@@ -234,12 +232,14 @@ def one_with_tls(directory):
     try:
         pem = dict(ssl=True, ssl_ca_certs=str(cert), ssl_certfile=str(cert), ssl_keyfile=str(key))
         with redis.Redis(port=port, host="127.0.0.1", protocol=2, **pem) as client:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.5)
-                pytest.skip(
-                    f"{binary} was built without TLS, try apt-get install redis-server: {process.stdout.read()[-200:]}"
-                )
-            _await("the server with TLS answers", client.ping)
+
+            def answers():
+                if process.poll() is not None:
+                    said = process.stdout.read()[-200:]
+                    pytest.skip(f"{binary} was built without TLS, try apt-get install redis-server: {said}")
+                return client.ping()
+
+            _await("the server with TLS answers", answers)
             client.execute_command("CLUSTER ADDSLOTSRANGE", 0, _SLOTS - 1)
             _await("its cluster is there", lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
         both = directory / "both.pem"
@@ -248,18 +248,6 @@ def one_with_tls(directory):
     finally:
         process.kill()
         process.communicate(timeout=_SECONDS)
-
-
-def _free_ports(count):
-    """Returns ports that are free, together with their bus ports, below the range of ephemeral ports."""
-    found, port = [], 20_000 + os.getpid() * 7 % 2000  # Other processes of tests look at the same time.
-    while len(found) < count:
-        port += 1
-        with contextlib.suppress(OSError), socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", port))
-            second.bind(("127.0.0.1", port + _BUS))
-            found.append(port)
-    return found
 
 
 def _await(what, is_done):

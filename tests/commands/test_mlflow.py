@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from unittest import mock
 
 import pytest
 
@@ -15,9 +16,16 @@ from ctr_trainer.commands.experiment.mlflow_run import MlflowRun
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes.child import ended_with_parent
 from tests import small
-from tests.stream.brokers import free_port
+from tests.ports import free_port
 
 mlflow = pytest.importorskip("mlflow", reason="no MLflow: pip install mlflow-skinny aiohttp")
+
+
+@pytest.fixture(autouse=True)
+def _environment():
+    """Restores the environment, in which a training and MLflow set variables for this process."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @contextlib.contextmanager

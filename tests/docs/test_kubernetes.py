@@ -7,7 +7,6 @@ import pathlib
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 
 import jsonschema
@@ -18,6 +17,7 @@ from horovod.runner.util import remote
 
 from ctr_trainer import __version__, cli
 from ctr_trainer.commands import serve, train
+from tests import ports
 from tests.hosts import machines
 from tests.parallel import launch
 
@@ -211,9 +211,7 @@ def sshd(tmp_path):
     for name in ("host_key", "other_key", "client_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", tmp_path / name], check=True)
     (tmp_path / "authorized_keys").write_bytes((tmp_path / "client_key.pub").read_bytes())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ports.free_port()
     own = [f"HostKey={tmp_path / 'host_key'}", f"AuthorizedKeysFile={tmp_path / 'authorized_keys'}", f"Port={port}"]
     own += ["PermitRootLogin=prohibit-password", "ListenAddress=127.0.0.1"]
     options = [word for each in own for word in ("-o", each)]

@@ -3,11 +3,12 @@
 import socket
 
 from ctr_trainer.system.processes import reach
+from tests.ports import free_port
 
 
 def test_a_closed_port_and_an_unknown_name_are_told_from_an_open_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
+    with socket.create_server(("127.0.0.1", int(address[10:]))):
         assert reach.why_not(address) == ""
     assert f"nothing listens at port {address[10:]} there" in reach.why_not(address)
     assert f"{socket.gethostname()} cannot resolve this host name" in reach.why_not("no-such-host.invalid:7700")

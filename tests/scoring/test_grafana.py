@@ -17,8 +17,8 @@ from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.live.stream import figures
 from ctr_trainer.system.processes.child import ended_with_parent
 from tests.docs.page import ROOT
+from tests.ports import free_port
 from tests.scoring.conftest import Client, running
-from tests.stream.brokers import free_port
 
 DASHBOARD = json.loads((ROOT / "configs" / "grafana" / "ctr_trainer.json").read_text())
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
@@ -63,7 +63,7 @@ def test_each_query_of_the_dashboard_has_an_answer(publication, small_model, tmp
         missing = [query for query in QUERIES if not any(name in query for name in ABSENT)]
         began = time.monotonic()
         while missing:
-            assert time.monotonic() < began + 120, missing
+            assert process.poll() is None and time.monotonic() < began + 120, missing
             stream.records += 10
             with service.measure("pull", "dim16", 5, "rank0"), contextlib.suppress(ZeroDivisionError):
                 with service.measure("sync", "dim16", 5):

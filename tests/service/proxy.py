@@ -8,15 +8,19 @@ import threading
 class CuttingProxy:
     """Forwards connections to `target` ("host:port").
 
+    Args:
+      target: where the connections go.
+      port: where it listens; 0 picks a port.
+
     Attributes:
       address: where it listens.
       connections: how many it has accepted.
     """
 
-    def __init__(self, target):
-        host, port = target.split(":")
-        self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, target, port=0):
+        host, to = target.split(":")
+        self._target = (host, int(to))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.connections = 0
         self.cuts = 0

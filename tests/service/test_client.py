@@ -1,5 +1,4 @@
 import concurrent.futures
-import contextlib
 import dataclasses
 import functools
 import os
@@ -18,6 +17,7 @@ from ctr_trainer.embedding.table.row_form import DTYPES
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
 from tests.parallel import launch
+from tests.ports import free_port
 from tests.rows import pulled
 from tests.service.conftest import CONFIG, ones
 from tests.service.proxy import CuttingProxy
@@ -103,13 +103,13 @@ def test_a_push_whose_connection_breaks_is_applied_once(start, connect, way):
 
 def test_a_service_that_is_gone_or_never_answers_is_an_error_that_names_it(start, connect):
     (service,) = start()
-    client = connect([service.address], timeout=2.0)
+    client = connect([service.address], timeout=5.0)
     client.create_table(CONFIG)
     service.stop()
     begin = time.monotonic()
-    with pytest.raises(UserError, match=rf"{service.address} did not answer `pull` within 2 s"):
+    with pytest.raises(UserError, match=rf"{service.address} did not answer `pull` within 5 s"):
         pulled(client, "t", np.array([1]))
-    assert time.monotonic() - begin >= 1.5  # It was asked again, for as long as it was to be.
+    assert time.monotonic() - begin >= 4  # It was asked again, for as long as it was to be.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(UserError, match=f"{address} did not answer `hello` within 2 s"):
@@ -118,13 +118,13 @@ def test_a_service_that_is_gone_or_never_answers_is_an_error_that_names_it(start
 
 def test_a_restarted_service_is_an_error_that_says_how_to_go_on(start, connect):
     first, second = start(2)
-    proxies = [CuttingProxy(first.address)]
+    port = free_port()
+    proxies = [CuttingProxy(first.address, port)]
     try:
-        port = int(proxies[0].address.split(":")[1])
         client = connect([proxies[0].address])
         client.create_table(CONFIG)
         proxies[0].close()
-        proxies.append(_proxy_on(port, second.address))
+        proxies.append(CuttingProxy(second.address, port))
         for call in (
             lambda: pulled(client, "t", np.array([1])),
             lambda: client.push("t", np.array([1]), ones(1), "w", 1),
@@ -139,14 +139,6 @@ def test_a_restarted_service_is_an_error_that_says_how_to_go_on(start, connect):
     finally:
         for proxy in proxies:
             proxy.close()
-
-
-def _proxy_on(port, target):
-    create_server = socket.create_server
-    with contextlib.ExitStack() as stack:
-        stack.callback(setattr, socket, "create_server", create_server)
-        socket.create_server = lambda address: create_server((address[0], port))
-        return CuttingProxy(target)
 
 
 def test_an_order_of_services_that_is_another_and_no_address_are_refused(start, connect):
@@ -268,8 +260,9 @@ def test_a_snapshot_outside_of_the_services_directory_is_refused(client, data_di
 
 
 def test_a_silent_service_is_named_and_its_silence_is_added_up(start, connect, monkeypatch, caplog):
-    monkeypatch.setattr(shard, "LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(shard, "LIMIT_SECONDS", 3.0)
     (service,) = start(is_warm=False)
+    said, began = f"s for the embedding service {service.address} to answer `pull`", time.monotonic()
     client = connect([service.address])
     client.create_table(CONFIG)
     pulled(client, "t", np.array([1]))
@@ -278,13 +271,12 @@ def test_a_silent_service_is_named_and_its_silence_is_added_up(start, connect, m
     try:
         with concurrent.futures.ThreadPoolExecutor(2) as threads:
             pulls = [threads.submit(pulled, client, "t", np.array([1])) for _ in range(2)]
-            launch.wait_until(lambda: caplog.records, "the warning", 30)
+            launch.wait_until(lambda: said in caplog.text, "the warning", 60)
             assert not any(pull.done() for pull in pulls)
             os.kill(service.pid, signal.SIGCONT)
-            assert all(len(pull.result(30)) == 1 for pull in pulls)
+            assert all(len(pull.result(60)) == 1 for pull in pulls)
     finally:
         os.kill(service.pid, signal.SIGCONT)
-    said = caplog.records[0].getMessage()
-    assert f"s for the embedding service {service.address} to answer `pull`" in said
-    assert "it, its host or the network hangs" in said
-    assert 0.5 < client.silent_seconds < 60
+    (line,) = [message for message in caplog.messages if said in message][:1]
+    assert "it, its host or the network hangs" in line
+    assert 3 < client.silent_seconds < time.monotonic() - began  # Both pulls waited, and each second counts once.

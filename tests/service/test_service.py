@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +32,7 @@ from ctr_trainer.system.installation import compile_kernels
 from ctr_trainer.system.messages.errors import Lost, ServiceLost, UserError, is_loss
 from ctr_trainer.system.processes import child, hardware
 from tests.parallel import launch
+from tests.ports import free_port
 from tests.rows import pulled
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, TOKEN, ones
 
@@ -245,9 +245,6 @@ def test_a_local_service_needs_its_token_and_ends_with_its_block(tmp_path):
             assert service.token.encode() not in pathlib.Path(f"/proc/{service.pid}/{name}").read_bytes()
         assert not any(service.token in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
     assert service._process.returncode == 0  # Ended by SIGTERM, and with it its address.
-    host, port = service.address.split(":")
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)), timeout=5)
 
 
 def test_an_empty_or_missing_token_is_refused_and_one_in_the_clear_warned_of(tmp_path, caplog):
@@ -287,8 +284,7 @@ def test_a_service_that_cannot_start_shows_its_log(tmp_path):
 
 def test_workers_of_launch_wait_for_a_running_shard_that_others_do_not_wait_for(monkeypatch, tmp_path, connect):
     monkeypatch.setattr(shard, "_FIRST_ANSWER_SECONDS", 0.1)
-    with LocalService(tmp_path, tmp_path / "log", TIMEOUT, token=TOKEN) as service:
-        address = service.address
+    address = f"127.0.0.1:{free_port()}"
     with pytest.raises(ServiceLost, match="did not answer `hello` within 0.1 s"):
         connect([address])
     found = []
@@ -304,7 +300,7 @@ def test_workers_of_launch_wait_for_a_running_shard_that_others_do_not_wait_for(
         again.stdin.flush()
         try:
             waiting.join(TIMEOUT)
-            assert found
+            assert found and again.poll() is None
         finally:
             again.stdin.close()
             again.wait(TIMEOUT)

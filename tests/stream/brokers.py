@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from ctr_trainer.system.processes.child import ended_with_parent
-from tests import redis_cluster
+from tests import ports, redis_cluster
 from tests.parallel import launch
 
 _SECONDS = 30.0
@@ -47,7 +47,7 @@ class Broker:
     """
 
     def __init__(self, port=0, advertised="", more=()):
-        self._port = port or free_port()
+        self._port = port or ports.free_port()
         self.address = f"127.0.0.1:{self._port}"
         self._advertised, self._more = advertised or self.address, more
         self._process = None
@@ -67,6 +67,7 @@ class Broker:
         launch.wait_until(self._listens, "the broker", _SECONDS)
 
     def _listens(self):
+        assert self._process.poll() is None, "the broker has ended"
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
             return True
 
@@ -101,13 +102,14 @@ def redis_server(directory):
     binary = redis_cluster.required_server_binary()
     import redis
 
-    port = free_port()
+    port = ports.free_port()
     command = [binary, "--port", str(port), "--save", "", "--dir", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=ended_with_parent())
     try:
         with contextlib.closing(redis.Redis(port=port)) as client:
 
             def answers():
+                assert process.poll() is None, "the server has ended"
                 with contextlib.suppress(redis.ConnectionError):
                     return client.ping()
 
@@ -159,9 +161,3 @@ def produce(address, topic, records, partitions=1, event_seconds=None, settings=
                 producer.poll(0.1)
         producer.poll(0)
     assert producer.flush(_SECONDS) == 0
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]

@@ -16,7 +16,7 @@ from ctr_trainer.live.stream.opening import dead_letters, opener
 from ctr_trainer.live.stream.source import Range, StreamAddress, Unavailable
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages.errors import UserError
-from tests import certificates
+from tests import certificates, ports
 from tests.stream import brokers
 from tests.stream.test_reader import Workers, records, spec  # noqa: F401, a fixture
 
@@ -40,7 +40,7 @@ def _tls_broker(path):
         inner, outer = await asyncio.open_connection(*broker.address.split(":"))
         await asyncio.gather(pump(reader, outer), pump(inner, writer))
 
-    port, loop = brokers.free_port(), asyncio.new_event_loop()
+    port, loop = ports.free_port(), asyncio.new_event_loop()
     loop.set_exception_handler(lambda loop, context: None)  # Handshakes that fail are what is tested.
     with brokers.tansu(advertised=f"127.0.0.1:{port}") as broker:
         loop.run_until_complete(asyncio.start_server(take, "127.0.0.1", port, ssl=context))
@@ -153,7 +153,7 @@ def test_a_bad_record_that_is_too_long_for_its_topic_is_kept_in_the_file(tmp_pat
 
 def test_bad_records_that_no_topic_takes_are_kept_in_the_file(spec, tmp_path, monkeypatch, caplog):  # noqa: F811
     monkeypatch.setattr("ctr_trainer.live.stream.kafka_client._LETTER_SECONDS", 1.0)
-    letters = _letters(f"127.0.0.1:{brokers.free_port()}", tmp_path, "bad")
+    letters = _letters(f"127.0.0.1:{ports.free_port()}", tmp_path, "bad")
     with caplog.at_level(logging.ERROR), brokers.mock_cluster() as address:
         brokers.produce(address, "clicks", [*BAD, *records(0, 10)])
         config = StreamConfig(until="latest", max_bad_rows=2)
