@@ -1,6 +1,7 @@
 import gc
 import os
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -9,6 +10,8 @@ from ctr_trainer.system.processes import tensorflow_import
 from tests import graphs, object_store
 
 tensorflow_import.load()
+# A shell's job in the background ignores the signal, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Until `pytest_collection_finish`: the imports of 300 modules make a million objects that stay.
 gc.disable()
 
@@ -100,10 +103,37 @@ def pytest_runtest_setup(item):
     graphs.is_optimized = item.path.parent.name == "golden"
     if "tensorflow.python.client.session" in sys.modules:
         graphs.run_as_built()
+    _enter_eager_mode()  # For fixtures of modules.
 
 
 @pytest.fixture(autouse=True)
-def _eager_mode():
+def _same_process():
+    """Fails a test that leaves the state of this process changed; a fixture of its module may change that."""
+    _enter_eager_mode()
+    before = _state()
+    yield
+    after = _state()
+    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    assert not changed, f"left {', '.join(changed)} changed"
+
+
+# Pytest sets the first, and a training the others, once for its process.
+_OWN = {"PYTEST_CURRENT_TEST", "HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD", "HOROVOD_LOG_LEVEL"}
+
+
+def _state():
+    """Returns what all tests of this process share."""
+    determinism = sys.modules.get("tensorflow.python.framework.config")
+    return {
+        **{f"${name}": value for name, value in os.environ.items() if name not in _OWN},
+        "the SIGINT handler": signal.getsignal(signal.SIGINT),
+        "the SIGTERM handler": signal.getsignal(signal.SIGTERM),
+        "the working directory": os.getcwd(),
+        "TensorFlow's determinism": determinism is not None and determinism.is_op_determinism_enabled(),
+    }
+
+
+def _enter_eager_mode():
     """Switches TensorFlow's eager mode on again, which an Estimator that a test or a fixture made has switched off."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and not tensorflow.executing_eagerly():
