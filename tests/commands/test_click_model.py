@@ -21,6 +21,7 @@ from ctr_trainer.models.registry import find_model
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.docs.page import ROOT
+from tests.parallel import launch
 
 ROWS = 2_000
 
@@ -50,7 +51,7 @@ def test_a_table_trains_a_model_that_predicts_evaluates_and_exports(model, tmp_p
     assert found["auc"] > 0.7 and found["examples"] == 500 and found["gauc_groups"] > 20
     with pytest.raises(UserError, match="no column 'usr' to group by.*did you mean user"):
         model.evaluate(new, group_by="usr")
-    assert threading.active_count() <= threads
+    launch.wait_until(lambda: threading.active_count() <= threads, "the end of the evaluations' threads", 30)
     pq.write_table(new, tmp_path / "new.parquet")
     opened = pickle.loads(pickle.dumps(ctr.load(model.model_dir)))
     assert opened.evaluate(tmp_path / "new.parquet")["auc"] == found["auc"]

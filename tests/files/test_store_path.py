@@ -178,7 +178,7 @@ def test_a_lock_of_another_machine_is_waited_for_and_one_that_was_lost_is_said(s
     path.write_json({"token": "other", "process": 1, "host": "away", "machine": "another", "since": "then"})
     lock = Lease(StorePlace(path, str), seconds=2.0)  # Which is not renewed.
     path.write_json({"token": "third", "process": 2, "host": "away", "machine": "another", "since": "now"})
-    lock._thread.join(10)
+    lock._thread.join(60)
     with pytest.raises(UserError, match="process 2 on host away since now has taken the lock"):
         lock.check()
     lock.close()

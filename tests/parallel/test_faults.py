@@ -37,7 +37,7 @@ class _Job:
 
     def __init__(self, data, directory, *more):
         self.directory, self.model_dir = directory, directory / "model"
-        arguments = _arguments(data, directory, more=("--step_seconds=0.05", *more))
+        arguments = _arguments(data, directory, more=("--step_seconds=0.2", *more))
         self._process = launch.start(2, *arguments, start_new_session=True)
 
     def service_at(self, step):

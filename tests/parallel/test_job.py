@@ -189,7 +189,7 @@ def killed(source, tmp_path_factory):
     found = {}
     for name, settings in KILLED.items():
         directory = tmp_path_factory.mktemp("killed")
-        flags = _flags(source[1], directory, "--epochs=0", *settings, "--step_seconds=0.1")
+        flags = _flags(source[1], directory, "--epochs=0", *settings, "--step_seconds=0.2")
         output = _kill(flags, directory)
         launch.wait_until(
             lambda directory=directory: not launch.services(directory / "model"), "the killed job's service to end", 30

@@ -44,16 +44,16 @@ def test_nothing_is_left_of_a_job_whose_launcher_is_killed(tmp_path):
     try:
         launch.wait_until(is_saved, "the first checkpoint", launch.TIMEOUT_SECONDS)
         assert launcher.poll() is None, (tmp_path / "log").read_text()
-        shared = set()
+        shared, commands = set(), []
         for process in _marked(mark):
             with contextlib.suppress(psutil.Error, OSError):
+                commands.append(" ".join(process.cmdline()))
                 shared |= {each.path for each in process.memory_maps() if each.path.startswith("/dev/shm/")}
-        commands = [" ".join(process.cmdline()) for process in _marked(mark)]
         for command, count in (("-m ctr_trainer train", 2), ("-m ctr_trainer serve", 1)):
             assert sum(command in each and "horovod" not in each for each in commands) >= count, commands
         launcher.kill()
         launcher.wait(launch.TIMEOUT_SECONDS)
-        launch.wait_until(lambda: not _marked(mark), "the end of all processes", 30)
+        launch.wait_until(lambda: not _marked(mark), "the end of all processes", 90)
         launch.wait_until(lambda: not any(map(os.path.exists, shared)), "the removal of the semaphores", 30)
         assert not list(temporary.iterdir()) and not [path for path in model_dir.rglob("*") if _is_draft(path)]
     finally:

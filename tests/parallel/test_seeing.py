@@ -147,7 +147,7 @@ def test_a_stopped_rank_is_named_until_it_continues_or_is_killed(data, tmp_path)
     """The others wait in an exchange: only what rank 1 has last said of itself tells that it is the one."""
     model, out = tmp_path / "model", tmp_path / "out"
     flags = [f"--data={data}", f"--model_dir={model}", f"--out={out}", "--epochs=0", "--step_seconds=0.02", "--loose"]
-    stalls = ["--stall_warning=2", "--stall_timeout=12"]
+    stalls = ["--stall_warning=2", "--stall_timeout=30"]
     log = tmp_path / "log"
     with open(log, "w") as file:
         job = launch.start(2, launch.WORKERS / "job.py", *flags, *stalls, stdout=file)
@@ -164,7 +164,7 @@ def test_a_stopped_rank_is_named_until_it_continues_or_is_killed(data, tmp_path)
             rank_1.send_signal(signal.SIGCONT)
             launch.wait_until(has_lines(len(metrics.read_text().splitlines()) + 2), "more steps", 60)
             launch.stand_still(rank_1.pid)
-            assert job.wait(120) != 0, log.read_text()
+            assert job.wait(180) != 0, log.read_text()
             assert not rank_1.is_running()
         finally:
             if job.poll() is None:
@@ -182,7 +182,7 @@ def test_a_stopped_rank_is_named_until_it_continues_or_is_killed(data, tmp_path)
     assert int(seconds) >= 5
     assert "rank 0 on" not in log.read_text()[log.read_text().index(f"step {waited_for} and its") :]
     _, line = launch.last_line(log.read_text())
-    assert re.match(r"error: rank 0 has waited \d+ s for step .* longer than stall_timeout=12", line) or re.match(
+    assert re.match(r"error: rank 0 has waited \d+ s for step .* longer than stall_timeout=30", line) or re.match(
         r"error: rank 1 on \S+ has given no sign of life for \d+ s, in ", line
     )
     assert "rank 1 on " in line

@@ -68,7 +68,8 @@ def values(directory, model):
 def kill(job):
     """Kills all processes of a job that has not ended."""
     for process in [] if job.poll() is not None else [*psutil.Process(job.pid).children(recursive=True), job]:
-        process.send_signal(signal.SIGKILL)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL)
     job.wait()
 
 
@@ -102,9 +103,10 @@ def test_a_job_waits_for_its_broker_and_ends_in_order_on_a_quiet_stream(tmp_path
             brokers.produce(broker.address, "clicks", records(500, 800), partitions=3)
             launch.wait_until(lambda: trained(tmp_path, "model") == 800, "a checkpoint of the further records")
             for process in psutil.Process(job.pid).children(recursive=True):
-                line = process.cmdline()
-                if "train" in line and "python" in line[0]:
-                    process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(psutil.Error):
+                    line = process.cmdline()
+                    if "train" in line and "python" in line[0]:
+                        process.send_signal(signal.SIGTERM)
             job.wait(launch.TIMEOUT_SECONDS)
         finally:
             kill(job)

@@ -18,11 +18,11 @@ def on_each(size, call, length=7, dtype=np.float32):
     barrier, name = threading.Barrier(size), uuid.uuid4().hex
 
     def rank(number):
-        return call(number, HostSum(HostPeers(number, size, name, lambda: barrier.wait(10)), length, dtype))
+        return call(number, HostSum(HostPeers(number, size, name, lambda: barrier.wait(60)), length, dtype))
 
     with concurrent.futures.ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(rank, number) for number in range(size)]
-        return [future.result(timeout=20) for future in futures]
+        return [future.result(timeout=60) for future in futures]
 
 
 @pytest.mark.parametrize("size", (2, 3, 4))
@@ -84,7 +84,7 @@ STRANGER = """
 import os, socket, sys
 os.setuid(65534)
 with socket.socket(socket.AF_UNIX) as stranger:
-    stranger.settimeout(10)
+    stranger.settimeout(60)
     stranger.connect("\\0" + sys.argv[1])
     assert stranger.recv(1) == b"", "was not hung up on"
 """
@@ -95,10 +95,10 @@ def test_another_users_connection_is_not_taken_for_a_rank():
     barrier, name = threading.Barrier(2), uuid.uuid4().hex
 
     def meet(rank):
-        barrier.wait(10)
+        barrier.wait(60)
         if rank == 1:  # Both listen now, and rank 1 has not connected yet: the stranger comes first.
             command = [sys.executable, "-c", STRANGER, f"ctr_trainer.{name}.0"]
-            subprocess.run(command, check=True, timeout=20)
+            subprocess.run(command, check=True, timeout=60)
 
     def rank(number):
         made = HostSum(HostPeers(number, 2, name, lambda: meet(number)), 3, np.float32)
@@ -106,7 +106,7 @@ def test_another_users_connection_is_not_taken_for_a_rank():
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         futures = [pool.submit(rank, number) for number in (0, 1)]
-        found = [future.result(timeout=20) for future in futures]
+        found = [future.result(timeout=60) for future in futures]
     np.testing.assert_array_equal(found, np.full((2, 3), 3))
 
 

@@ -273,5 +273,5 @@ os._exit(75)
 
 
 def test_while_one_thread_aborts_another_one_reports_and_ends_the_process():
-    done = subprocess.run([sys.executable, "-c", ABORTS], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", ABORTS], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("the last words\n", 75), done.stderr

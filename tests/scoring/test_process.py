@@ -18,6 +18,7 @@ from ctr_trainer import cli
 from ctr_trainer.live.scoring.server import _listen
 from ctr_trainer.settings.command_flags import ScoreFlags
 from tests import certificates
+from tests.parallel import launch
 from tests.scoring import trained
 from tests.scoring.process import serving
 
@@ -114,7 +115,8 @@ def test_a_killed_servers_files_go_and_no_request_is_lost_at_sigterm_under_load(
         senders = [_Sender(server.port, body, seed) for seed in range(4)]
         for sender in senders:
             sender.start()
-        time.sleep(1 + random.random())  # The signal comes at a random moment of the load.
+        launch.wait_until(lambda: sum(sender.sent for sender in senders) > 4, "answers", _SECONDS)
+        time.sleep(random.random())  # The signal comes at a random moment of the load.
         server.process.send_signal(signal.SIGTERM)
         for sender in senders:
             sender.join(_SECONDS)

@@ -27,8 +27,8 @@ KEYS = np.arange(1, 4)
 
 @pytest.fixture
 def service(tmp_path):
-    """A service in this process, whose lease ends after 2 s of silence."""
-    with Service("127.0.0.1", 0, tmp_path, leases=LeaseBook(seconds=2.0)) as service:
+    """A service in this process, whose lease ends after 5 s of silence."""
+    with Service("127.0.0.1", 0, tmp_path, leases=LeaseBook(seconds=5.0)) as service:
         yield service
 
 
@@ -139,15 +139,15 @@ def test_the_lease_of_a_killed_training_ends_while_the_next_one_waits(service, c
     with caplog.at_level(logging.WARNING):
         client = ServiceClient([f"127.0.0.1:{service.port}"], TIMEOUT, lease=Owner.new("next"))
     client.close()
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 30
     assert f"was used by the training of killed (process {first.pid} on" in caplog.text
 
 
-def test_a_silent_training_continues_unless_another_has_taken_over(trainer, open_client):
+def test_a_silent_training_continues_unless_another_has_taken_over(trainer, open_client, service):
     trainer._lease.close()
-    time.sleep(2.2)
+    service._leases._heard -= 5.0  # As if it had been silent for so long.
     trainer.push("t", KEYS, ones(3), "w", 2)  # The lease had ended, and nobody wanted it.
-    time.sleep(2.2)
+    service._leases._heard -= 5.0  # As if it had been silent for so long.
     open_client(Owner.new("second"))
     for call in (
         lambda: trainer.push("t", KEYS, ones(3), "w", 3),

@@ -1,5 +1,6 @@
 """Services that a training starts for itself, some before it needs them."""
 
+import contextlib
 import os
 
 import psutil
@@ -81,4 +82,8 @@ def test_rank_0_starts_the_services_ahead_if_its_training_will_use_them(tmp_path
 
 
 def _children():
-    return [child for child in psutil.Process().children() if "serve" in child.cmdline()]
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # It has ended.
+            found += [child] if "serve" in child.cmdline() else []
+    return found

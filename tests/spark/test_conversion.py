@@ -31,7 +31,7 @@ ROWS = 300
 def spark(tmp_path_factory):
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"], scratch = sys.executable, str(tmp_path_factory.mktemp("spark"))
+    scratch = str(tmp_path_factory.mktemp("spark"))
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("test")
     for name, value in {
         "spark.ui.enabled": "false",
@@ -42,10 +42,12 @@ def spark(tmp_path_factory):
         "spark.sql.shuffle.partitions": "2",
     }.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    application = session.sparkContext.applicationId
-    yield session
-    session.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        session = builder.getOrCreate()
+        application = session.sparkContext.applicationId
+        yield session
+        session.stop()
     # Workers of a local cluster keep the executors' logs next to PySpark.
     shutil.rmtree(pathlib.Path(pyspark.__file__).parent / "work" / application, ignore_errors=True)
 
@@ -157,7 +159,8 @@ def test_what_spark_cannot_do_is_said(spark, tmp_path):
         )
 
 
-def test_the_command_converts_as_the_local_engine_does_and_says_what_it_did(clicks, tmp_path):
+def test_the_command_converts_as_the_local_engine_does_and_says_what_it_did(clicks, tmp_path, monkeypatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)  # The command sets it.
     spec = tmp_path / "spec.toml"
     spec.write_text(foreign.TOML)
     settings = f"--master local[2] --conf spark.ui.enabled=false --conf spark.local.dir={tmp_path / 'scratch'}"

@@ -88,7 +88,7 @@ def test_a_stream_of_bad_entries_that_does_not_answer_is_tried_once_a_minute(tmp
         letters, since = dead_letters(url, "", RedisFiles(), str(tmp_path)), time.monotonic()
         for number in range(20):
             letters.write([{"offset": number}])
-        assert 0.5 <= time.monotonic() - since < 5
+        assert 0.5 <= time.monotonic() - since < 10  # Twenty attempts would take as long.
     kept = [json.loads(line) for line in (tmp_path / "dead_letters.jsonl").read_text().splitlines()]
     assert [each["offset"] for each in kept] == list(range(20))
     assert "1 bad records did not reach bad and are kept in" in caplog.text

@@ -5,12 +5,12 @@ import time
 
 from ctr_trainer.ranks import distributed
 
-distributed.init(stall_timeout=2.0)
+distributed.init(stall_timeout=5.0)
 
 
 def work(advanced):
     for number in range(15):
-        time.sleep(0.2)
+        time.sleep(0.4)
         advanced(f"{number} parts")
     return {"found": 15}
 
