@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.live.publication.places import open_reader
-from ctr_trainer.live.scoring import request_forms
+from ctr_trainer.live.scoring import request_forms, served_model
 from ctr_trainer.live.scoring.served_model import RecordRefused, ServedModel
 from ctr_trainer.settings.command_flags import ScoreLimits
 from ctr_trainer.system.messages.errors import UserError
@@ -76,6 +76,26 @@ def test_a_tower_that_cannot_be_read_is_read_again_later(small_model, publishing
         sessions[0].run([])
     assert not model.refresh()
     model._retry_at -= 30.0
+    assert model.refresh()
+    scores_are_those_of(model, small_model, 1)
+
+
+def test_a_tower_is_closed_if_a_long_batch_prevents_the_switch_to_it(small_model, publishing, model, monkeypatch):
+    towers = []
+
+    class Tower(served_model.Tower):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            towers.append(self)
+
+    monkeypatch.setattr(served_model, "Tower", Tower)
+    monkeypatch.setattr("ctr_trainer.live.scoring.tower._SECONDS", 0.01)
+    publishing.publish(1)
+    with model._gate.batch(), pytest.raises(TimeoutError, match="did not end"):
+        model.refresh()
+    with pytest.raises(RuntimeError, match="closed"):
+        towers[0]._session.run([])
+    scores_are_those_of(model, small_model, 0)
     assert model.refresh()
     scores_are_those_of(model, small_model, 1)
 

@@ -156,11 +156,15 @@ class ServedModel:
                         f"{newest.kind} {newest.epoch} of generation {newest.generation} is not served, and epoch "
                         f"{record.epoch} of generation {record.generation} stays: {error}"
                     ) from None
-            with self._gate.change():
-                self.reader.advance()
-                self.tower, self._refused = tower, None
-                if tower.spec != before.spec:
-                    self.new_keys = self._count_of_keys()
+            try:
+                with self._gate.change():
+                    self.reader.advance()
+                    self.tower, self._refused = tower, None
+                    if tower.spec != before.spec:
+                        self.new_keys = self._count_of_keys()
+            except BaseException:
+                tower.close()
+                raise
             if tower.shares_graph(before):
                 self._spare = before
             else:
