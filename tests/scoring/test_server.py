@@ -2,6 +2,9 @@
 
 import concurrent.futures
 import contextlib
+import gc
+import logging
+import resource
 import threading
 import time
 
@@ -40,6 +43,21 @@ def test_rows_columns_and_single_examples_get_predicts_numbers(client, small_mod
     assert (headers["X-Model-Generation"], headers["X-Model-Epoch"]) == ("1", "0")
     assert headers["X-Model-Step"] == str(small_model.checkpoints[0].step)
     assert 0 < float(headers["X-Model-Age-Seconds"]) < 3600 and "rows;dur=" in headers["Server-Timing"]
+
+
+def test_a_server_within_another_program_changes_no_state_of_its_process(publication, monkeypatch):
+    errors, accesses = (logging.getLogger(f"uvicorn.{name}") for name in ("error", "access"))
+    monkeypatch.setattr(accesses, "handlers", [logging.NullHandler()])
+
+    def state():
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return limits, errors.level, accesses.level, accesses.propagate, accesses.handlers
+
+    errors.setLevel(logging.NOTSET)
+    before, frozen = state(), gc.get_freeze_count()
+    with running(publication):
+        pass
+    assert state() == before and gc.get_freeze_count() <= frozen  # Frozen objects may be freed.
 
 
 def test_arrow_gives_the_same_numbers_in_order(client, small_model):

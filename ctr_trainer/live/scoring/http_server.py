@@ -55,6 +55,7 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.access_log = False
         self.parser = _Parser(self)
         self._silent_since, self._unfinished = time.monotonic(), 0
         if len(self.connections) > _MOST_CONNECTIONS:
@@ -132,9 +133,7 @@ class HttpServer(uvicorn.Server):
             interface="asgi3",
             lifespan="off",
             ws="none",
-            log_config=None,
-            log_level="error",
-            access_log=False,
+            log_config=None,  # The loggers of the process stay as they are.
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=_SILENT_SECONDS,
