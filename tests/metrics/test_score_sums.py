@@ -114,11 +114,11 @@ def test_weights_of_many_powers_of_ten_keep_the_number_of_scores_bounded():
 
 
 def test_what_an_update_runs_is_compiled_when_the_sums_are_made(monkeypatch):
-    names = "_sort", "_merge", "_group"
+    names = "_merge", "_group"
     for name in names:
         monkeypatch.setattr(score_sums, name, numba.njit(getattr(score_sums, name).py_func))
     sums = ScoreSums(limit=2)
     compiled = [len(getattr(score_sums, name).signatures) for name in names]
     sums.update(*np.arange(12, dtype=np.float32).reshape(3, 4))
     assert len(sums.sums) <= 2
-    assert [len(getattr(score_sums, name).signatures) for name in names] == compiled == [1, 1, 1]
+    assert [len(getattr(score_sums, name).signatures) for name in names] == compiled == [1, 1]

@@ -181,7 +181,7 @@ class MetricsHook(StepHook):
         line, metrics = click_metrics.unpack(vectors, list(self._metrics), self.step, of, own)
         for label, each in metrics.items():
             self._since_start[label].add(each.scores.sums)
-            self._metrics[label].reset()
+            self._metrics[label] = ClickMetrics(LINES_SCORES)
         self._start_window()
         values = line.values | self.auc()
         if self._of_windows:

@@ -30,9 +30,6 @@ class Mean:
         # Not `np.dot`: for this many values OpenBLAS starts threads, which spin on the cores that the workers need.
         self.state += (np.multiply(values, weights, dtype=np.float64).sum(), weights.sum(dtype=np.float64))
 
-    def reset(self) -> None:
-        self.state[:] = 0
-
     def result(self) -> float:
         """Computes the mean; NaN if nothing was added."""
         total, weight = self.state
@@ -73,11 +70,6 @@ class ClickMetrics:
         self._count += len(logits)
         if self._count >= max(_EXAMPLES, len(self._scores.sums)):  # Each merge copies all sums.
             self._add_waiting()
-
-    def reset(self) -> None:
-        self.scores.reset()
-        for mean in self.means.values():
-            mean.reset()
 
     def results(self) -> dict[str, float]:
         """Computes the metrics by name."""
