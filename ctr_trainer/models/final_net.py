@@ -1,6 +1,7 @@
 """FinalNet: two stacks of factorized interaction layers that learn from their common prediction."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
@@ -12,7 +13,7 @@ from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.layers.inputs import flat_inputs
 from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.shared import dropped, normed, self_distillation
+from ctr_trainer.models.shared import self_distillation, tower
 from ctr_trainer.settings.setting import setting
 
 
@@ -45,16 +46,11 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> E
     Source: Zhu et al., FINAL: Factorized Interaction Layer for CTR Prediction, SIGIR 2023; FuxiCTR's
     FinalNet, whose default activation is none. The optional gates over the fields of the first block are left out.
     """
-    inputs = flat_inputs(features)
-    streams = []
+    inputs, streams = flat_inputs(features), []
+    layer = functools.partial(factorized_interaction, residual=params.residual)
     for block in range(params.blocks):
-        x: Columns | list[Columns] = inputs
-        with tf.compat.v1.variable_scope(f"block_{block}"):
-            for index, units in enumerate(params.hidden_units):
-                y = factorized_interaction(x, units, params.residual, f"layer_{index}")
-                y = normed(y, mode, params, f"batch_norm_{index}")
-                x = dropped(getattr(tf.nn, params.activation)(y), mode, params)
-            streams.append(dense(x, 1, "logits", bias=params.base_logit()))
+        x = tower(inputs, mode, params, name=f"block_{block}", layer=layer)
+        streams.append(dense(x, 1, f"block_{block}/logits", bias=params.base_logit()))
     logits = tf.add_n(streams) / params.blocks
     extra = self_distillation(features, mode, logits, streams) if params.blocks > 1 else None
     return binary_head(features, labels, mode, params, logits, extra)

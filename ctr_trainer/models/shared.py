@@ -1,7 +1,7 @@
 """Parts that several models share: the deep network, averaged streams, towers of tasks, and histories."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -13,7 +13,7 @@ from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.head import Labels, cross_entropy, label_names
 from ctr_trainer.models.layers.dropout import dropout
-from ctr_trainer.models.layers.mlp import dense, mlp
+from ctr_trainer.models.layers.mlp import dense
 from ctr_trainer.models.layers.normalization import batch_norm
 from ctr_trainer.models.params import HistoryParams, ModelParams, SequenceParams
 from ctr_trainer.settings.setting import setting
@@ -26,23 +26,19 @@ def tower(
     params: ModelParams,
     hidden_units: Sequence[int] | None = None,
     name: str = "mlp",
+    layer: Callable[..., tf.Tensor] = dense,
 ) -> tf.Tensor:
-    """Makes a `layers.mlp.mlp` with the dropout, activation and normalization that a model's params specify.
+    """Stacks layers with the normalization, activation and dropout that a model's params specify.
 
     `inputs` is float32[B, n_i] or a list of such tensors. The layers have the widths `hidden_units`, or those of the
-    params if it is None; the result is as wide as the last.
+    params if it is None; the result is as wide as the last. `layer` is f(inputs, units, name=) -> float32[B, units].
     """
-    return mlp(
-        inputs,
-        hidden_units or params.hidden_units,
-        params.dropout,
-        training=mode == ModeKeys.TRAIN,
-        activation=params.activation,
-        batch_norm=params.batch_norm,
-        momentum=params.batch_norm_momentum or None,
-        epsilon=params.batch_norm_epsilon,
-        name=name,
-    )
+    activate = getattr(tf.nn, params.activation)
+    with tf.compat.v1.variable_scope(name):
+        for index, units in enumerate(hidden_units or params.hidden_units):
+            inputs = normed(layer(inputs, units, name=f"layer_{index}"), mode, params, f"batch_norm_{index}")
+            inputs = dropped(activate(inputs), mode, params)
+    return inputs
 
 
 def dropped(inputs: tf.Tensor, mode: str, params: ModelParams) -> tf.Tensor:

@@ -3,8 +3,10 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.features import tensors
-from ctr_trainer.models.layers.mlp import mlp
+from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.layers.normalization import batch_norm, batch_statistics, default_momentum
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.shared import tower
 
 tf1 = tf.compat.v1
 
@@ -97,9 +99,10 @@ def test_the_gradient_equals_tensorflows_fused_one():
 
 
 @pytest.mark.parametrize("batch_norm_on", [False, True])
-def test_an_mlp_normalises_before_its_activation(batch_norm_on):
+def test_a_tower_normalises_before_its_activation(batch_norm_on):
     with tf.Graph().as_default():
-        (found,) = _run(mlp(tf.random.stateless_normal([64, 5], [1, 2]), (4,), training=True, batch_norm=batch_norm_on))
+        params = ModelParams(hidden_units=(4,), batch_norm=batch_norm_on)
+        (found,) = _run(tower(tf.random.stateless_normal([64, 5], [1, 2]), ModeKeys.TRAIN, params))
         names = {v.op.name.split("/")[1] for v in tf1.global_variables()}
     assert names == ({"layer_0", "batch_norm_0"} if batch_norm_on else {"layer_0"})
     if batch_norm_on:

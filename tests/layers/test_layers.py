@@ -2,10 +2,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.layers.interactions import fm
 from ctr_trainer.models.layers.linear import linear
 from ctr_trainer.models.layers.mlp import dense, mlp
 from ctr_trainer.models.layers.weights import glorot
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.shared import tower
 from tests.layers.run import run, with_gradients
 
 tf1 = tf.compat.v1
@@ -46,8 +49,8 @@ def test_dropout_acts_only_while_training():
         tf1.set_random_seed(1)
         with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
             inputs = tf.ones([50, 40])
-            dropped = mlp(inputs, (40,), dropout=0.5, training=True)
-            kept = mlp(inputs, (40,), dropout=0.5, training=False)
+            params = ModelParams(hidden_units=(40,), dropout=0.5)
+            dropped, kept = (tower(inputs, mode, params) for mode in (ModeKeys.TRAIN, ModeKeys.EVAL))
         dropped, kept = _run([dropped, kept])
     assert np.count_nonzero(dropped) < 0.7 * np.count_nonzero(kept)
 

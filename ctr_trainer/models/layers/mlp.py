@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from ctr_trainer.features.ranked import Columns, product
-from ctr_trainer.models.layers.dropout import dropout as dropped
-from ctr_trainer.models.layers.normalization import batch_norm as normalized
 from ctr_trainer.models.layers.weights import glorot
 
 tf1 = tf.compat.v1
@@ -50,37 +48,15 @@ def dense_per_token(inputs: tf.Tensor, units: int, name: str) -> tf.Tensor:
     return tf.matmul(inputs, kernel) + bias
 
 
-def mlp(
-    inputs: Columns | Sequence[Columns],
-    hidden_units: Sequence[int],
-    dropout: float = 0.0,
-    training: bool = False,
-    activation: str = "relu",
-    batch_norm: bool = False,
-    name: str = "mlp",
-    momentum: float | None = None,
-    epsilon: float = 1e-3,
-) -> tf.Tensor:
-    """Stacks fully connected layers, with optional batch normalization before and dropout after each activation.
+def mlp(inputs: Columns | Sequence[Columns], hidden_units: Sequence[int], name: str = "mlp") -> tf.Tensor:
+    """Stacks fully connected layers with ReLU: float32[B, hidden_units[-1]].
 
-    Args:
-      inputs: float32[B, n_i], or a list of such tensors, which is treated as their concatenation.
-      hidden_units: width of each layer; at least one. The result is float32[B, hidden_units[-1]].
-      dropout: fraction of the activations that are set to zero during training.
-      training: whether this graph trains; if so, dropout applies, and normalization uses the statistics of the batch.
-      activation: name of a function in `tf.nn`.
-      batch_norm: whether the inputs of each activation are normalised, see `normalization.batch_norm`.
-      name: name of the variable scope.
-      momentum, epsilon: see `normalization.batch_norm`.
+    `inputs` is float32[B, n_i] or a list of such tensors, which is treated as their concatenation. There is a layer for
+    each of `hidden_units`, at least one.
     """
-    activate = getattr(tf.nn, activation)
     with tf1.variable_scope(name):
         for index, units in enumerate(hidden_units):
-            inputs = dense(inputs, units, f"layer_{index}")
-            if batch_norm:
-                inputs = normalized(inputs, training, momentum, epsilon, name=f"batch_norm_{index}")
-            inputs = activate(inputs)
-            inputs = dropped(inputs, dropout * training)
+            inputs = tf.nn.relu(dense(inputs, units, f"layer_{index}"))
     return inputs
 
 
