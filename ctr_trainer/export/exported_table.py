@@ -48,23 +48,14 @@ class KeyIndex:
         count = len(keys)
         buckets = 1 << max(count.bit_length() - 1, 0)
         line_of = np.zeros(buckets, np.int32 if count < (1 << 30) else np.int64)
-        free = np.zeros(buckets, line_of.dtype)  # Per bucket: first its number of keys, later its next free place.
-        fullest = _count(keys, free)
+        # Per bucket: first its number of keys, later its next free place.
+        free = np.bincount(keys & (buckets - 1), minlength=buckets).astype(line_of.dtype)
+        fullest = max(int(free.max()), 1)
         width = fullest + fullest % 2  # An even width, so that int32 row numbers fill whole int64s.
         count_of_lines = _spread(free, line_of, width)
         lines = np.zeros((count_of_lines, width + width * line_of.itemsize // 8), np.int64)
         _place(keys, free, line_of, lines[:, :width], lines[:, width:].view(line_of.dtype))
         return KeyIndex(line_of, lines, width, count)
-
-
-@numba.njit(nogil=True, cache=True)
-def _count(keys: np.ndarray, counts: np.ndarray) -> int:
-    """Adds the number of keys in each bucket to `counts`. Returns the size of the fullest bucket, at least 1."""
-    mask, most = len(counts) - 1, 1
-    for key in keys:
-        counts[key & mask] += 1
-        most = max(most, counts[key & mask])
-    return most
 
 
 @numba.njit(nogil=True, cache=True)
