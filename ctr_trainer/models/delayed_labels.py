@@ -163,12 +163,8 @@ def lateness_loss(labels: tf.Tensor, late: tf.Tensor, late_logits: tf.Tensor, we
 
 
 def _standardized(x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Returns float32[B, n] with mean 0 and deviation 1 in the batch; its gradient is passed on to x as it is.
-
-    Both are by the examples' weights float32[B], because a batch of a stream may be mostly padding.
-
-    New embeddings are so small that a network on them would learn nothing in its first hundreds of steps. The gradient
-    of the division would be so large that s, and not p, would train them.
-    """
+    """Returns float32[B, n] of weighted mean 0 and deviation 1; its gradient is passed on to x as it is."""
+    # New embeddings are so small that a network on them would learn nothing in its first hundreds of steps. The
+    # gradient of the division would be so large that s, and not p, would train them.
     mean, variance, _ = batch_moments(x, weight)
     return x + tf.stop_gradient((x - mean) * tf.math.rsqrt(variance + _EPSILON) - x)

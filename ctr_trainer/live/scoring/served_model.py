@@ -202,10 +202,7 @@ class ServedModel:
 
 
 def _warmed(tower: Tower, record: Record) -> Tower:
-    """Runs a tower on missing values, because TensorFlow plans a graph at its first run. Returns the tower.
-
-    Raises UserError: the record lacks a table that the tower reads, or an output has no finite value for an example.
-    """
+    """Returns a tower after it ran on missing values, so that TensorFlow has planned it and its outputs are checked."""
     widths = {name: config.weights for name, config in record.configs().items()}
 
     def no_rows(table: str, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
