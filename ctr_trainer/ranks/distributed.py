@@ -24,6 +24,7 @@ from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.horovod import OneWorker, config_proto, import_horovod
 from ctr_trainer.ranks.notices import Notices, Placement
 from ctr_trainer.system.processes import hardware
+from ctr_trainer.system.processes.child import default_environment
 from ctr_trainer.system.processes.waiting import Watchdog
 
 _IDLE_CYCLE_MS = 20
@@ -75,19 +76,20 @@ def init(
     if pin_cores:  # Pin before Horovod starts its threads, so that they run on these cores as well.
         here = placement.host_ranks
         _all_cores = hardware.pin_cores(placement.rank - here[0], max(core_shares, len(here)))
-    if not steps_exchange:
-        os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
     if deterministic and placement.size > 2:
         os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
     # The watchdog, not Horovod, warns about stalls, and `EndReport` reports lost connections.
-    os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
+    variables = {"HOROVOD_LOG_LEVEL": "fatal"}
+    if not steps_exchange:
+        variables["HOROVOD_CYCLE_TIME"] = str(_IDLE_CYCLE_MS)
     notices, interface = Notices.of_this_job(), os.environ.get("HOROVOD_GLOO_IFACE")
     with meeting(notices, placement, interface, stall_timeout, flags or {}) as first_ranks:
         # Adding the set later would need HOROVOD_DYNAMIC_PROCESS_SETS, with which all ranks negotiate process sets in
         # each cycle.
         has_set = sums_by_host and 1 < len(first_ranks) < placement.size
         _first_ranks = _hvd.ProcessSet(first_ranks) if has_set else None
-        _hvd.init(process_sets=[_first_ranks] if has_set else None)
+        with default_environment(variables):  # Horovod reads them here; a job that a notebook starts must not.
+            _hvd.init(process_sets=[_first_ranks] if has_set else None)
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
 
     def speak(text: str) -> None:

@@ -17,7 +17,6 @@ import uuid
 
 import psutil
 
-from ctr_trainer.ranks import dense_exchange
 from ctr_trainer.system.processes import child
 from tests.parallel import start as starter
 from tests.parallel import warm
@@ -32,9 +31,7 @@ TIMEOUT_SECONDS = 240
 
 
 def environment(is_warm=False):
-    """Returns the environment of a job: this interpreter first, one thread per worker, quiet, Horovod unchanged.
-
-    `distributed.init` of a test in this process may have set variables of Horovod.
+    """Returns the environment of a job: this interpreter first, one thread per worker, quiet.
 
     Args:
       is_warm: whether workers that `START` starts are forks of processes that have imported TensorFlow already, which
@@ -42,7 +39,7 @@ def environment(is_warm=False):
     """
     paths = [str(ROOT), str(ABSENT), os.environ.get("PYTHONPATH", "")]
     return {
-        **{name: value for name, value in os.environ.items() if name not in dense_exchange.SETTINGS},
+        **os.environ,
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "TF_CPP_MIN_LOG_LEVEL": "3",

@@ -105,6 +105,18 @@ def importing_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
+@contextlib.contextmanager
+def default_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets the environment variables that are not set, within the block."""
+    added = variables.keys() - os.environ.keys()
+    os.environ.update({name: variables[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
 def ended_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
     """Returns a `preexec_fn` for `subprocess.Popen`. The process gets a signal when the thread that calls Popen ends.
 
