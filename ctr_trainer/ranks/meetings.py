@@ -79,6 +79,7 @@ class StopSignals:
         self._grace_secs = self._since = 0.0
         self.first: int | None = None
         self._has_raised = self.has_failed = self.is_saved = False
+        self._is_over = threading.Event()
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
@@ -100,6 +101,8 @@ class StopSignals:
             signal.set_wakeup_fd(before)
             if self._is_ignored_after:
                 handlers[signal.SIGTERM] = signal.SIG_IGN  # At once: between two handlers a signal would find neither.
+            else:
+                self._is_over.set()  # This process may continue, such as a notebook.
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             os.close(write)
@@ -146,15 +149,16 @@ class StopSignals:
         while (seconds := time.monotonic() - self._since) < self._grace_secs:
             if self._request is request and self._is_one_lost():
                 self._end(number)
-            time.sleep(min(_LOOK_SECONDS, self._grace_secs - seconds))
+            if self._is_over.wait(min(_LOOK_SECONDS, self._grace_secs - seconds)):
+                return
         self._end(number, f"the training did not end within grace_secs={self._grace_secs:g}")
 
     def _end(self, number: int, late: str = "", seconds: float = 0.0) -> None:
         try:
             self._say(number, late)
-            time.sleep(seconds)
         finally:
-            os._exit(128 + number)
+            if not self._is_over.wait(seconds):
+                os._exit(128 + number)
 
 
 def name_of(number: int) -> str:

@@ -1,11 +1,15 @@
 """The steps after which all ranks meet, by a clock that only the test moves. The ranks are threads."""
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from ctr_trainer.ranks.meetings import NOTHING, Meetings, StopRequest, Told
+from ctr_trainer.ranks.meetings import NOTHING, Meetings, StopRequest, StopSignals, Terminated, Told
 from tests.metrics.ranks import Ranks
 
 # Gets SIGTERM after each change of a handler while it leaves the block that handles signals.
@@ -97,3 +101,20 @@ def test_a_signal_ends_no_process_that_has_reported_its_end():
     """horovodrun sends SIGTERM to the other ranks when the first one ends, at any moment of their own ends."""
     ended = subprocess.run([sys.executable, "-c", _LEAVES], stdout=subprocess.PIPE, text=True, timeout=300)
     assert (ended.returncode, ended.stdout) == (0, "left\n")
+
+
+@pytest.mark.parametrize("number, grace_secs", [(signal.SIGINT, 600.0), (signal.SIGTERM, 0.0)])
+def test_no_thread_ends_a_process_that_continues_after_a_stop(monkeypatch, number, grace_secs):
+    """As a notebook does after Ctrl-C, whose kernel must live on."""
+    exits, has_begun = [], threading.Event()
+    monkeypatch.setattr(os, "_exit", exits.append)
+    signals = StopSignals(lambda *_: has_begun.set(), has_begun.set, is_ignored_after=False)
+    signals.hand_to(StopRequest(), grace_secs)
+    with contextlib.suppress(Terminated), signals.handled():
+        os.kill(os.getpid(), number)
+    assert has_begun.wait(60)
+    threads = [each for each in threading.enumerate() if each.name in ("grace", "end")]
+    for each in threads:
+        each.join(20)
+    assert not any(each.is_alive() for each in threads)
+    assert exits == []
