@@ -80,10 +80,7 @@ def __getattr__(name: str) -> Any:
     for node in (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) and name in __all__):
         for alias in node.names:
             if name == (alias.asname or alias.name):
-                module = node.module or ""
-                if module.startswith(("ctr_trainer.estimator", "ctr_trainer.ranks")):  # They import TensorFlow.
-                    importlib.import_module("ctr_trainer.system.processes.tensorflow_import").load()
-                value = globals()[name] = getattr(importlib.import_module(module), alias.name)
+                value = globals()[name] = getattr(importlib.import_module(node.module or ""), alias.name)
                 return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -25,7 +25,6 @@ from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes import tensorflow_import
 
 if TYPE_CHECKING:  # At run time the functions import what imports TensorFlow.
     from ctr_trainer.checkpoint.checkpoint import Checkpoint
@@ -69,7 +68,8 @@ def train(
 
     Caveat: one process trains on all cores. For several workers, GPUs or streams, start the command under `horovodrun`.
     """
-    tensorflow_import.load()
+    import tensorflow  # noqa: F401, completely, before the command imports it without what a notebook may need.
+
     from ctr_trainer.checkpoint.checkpoint import list_checkpoints
     from ctr_trainer.commands import train as command
 
@@ -110,7 +110,8 @@ class ClickModel:
     """
 
     def __init__(self, model_dir: str, temporary: "tempfile.TemporaryDirectory[str] | None" = None) -> None:
-        tensorflow_import.load()  # Each method needs it.
+        import tensorflow  # noqa: F401, as in `train`; each method needs it.
+
         self.model_dir, self._temporary = model_dir, temporary
 
     def __repr__(self) -> str:

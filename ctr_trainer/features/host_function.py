@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ctr_trainer.system.processes import tensorflow_import
-
 
 @functools.cache
 def host_function(compute: Callable[..., Any], *settings: Any) -> Callable[[np.ndarray], Any]:
@@ -17,8 +15,7 @@ def host_function(compute: Callable[..., Any], *settings: Any) -> Callable[[np.n
     The function has its own graph and session, so it works within any graph, with eager execution on or off, and in
     several threads at the same time.
     """
-    tensorflow_import.load()
-    import tensorflow as tf
+    import tensorflow as tf  # It takes seconds to import.
 
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
         texts = tf.compat.v1.placeholder(tf.string, [None])
@@ -52,7 +49,7 @@ def calling_thread_config() -> Any:
     own: the first session decides how many a later training has. The package sets TF_OVERRIDE_GLOBAL_THREADPOOL, so
     that each session has its own.
     """
-    import tensorflow as tf  # It takes seconds to import.
+    import tensorflow as tf
 
     return tf.compat.v1.ConfigProto(
         device_count={"GPU": 0},

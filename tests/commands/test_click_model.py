@@ -84,7 +84,10 @@ def test_a_script_writes_only_what_it_prints(tmp_path):
     pq.write_table(clicks(500), file := tmp_path / "clicks.parquet")
     script = "import sys, ctr_trainer as ctr; model = ctr.train(sys.argv[1], epochs=1); model.evaluate(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", script, file], capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
+    # On some processors, the import of TensorFlow writes lines that nothing leaves out.
+    lines = [each for each in done.stderr.splitlines() if "oneDNN" not in each and "absl::InitializeLog()" not in each]
+    assert lines == []
 
 
 def test_as_many_rows_as_said_may_be_unusable(tmp_path):

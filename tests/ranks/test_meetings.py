@@ -92,8 +92,8 @@ def test_a_single_rank_meets_itself_after_each_step():
 @pytest.mark.parametrize("signals", [[15], [15, 2]])
 def test_the_first_signal_counts(signals):
     request = StopRequest()
-    for signal in signals:
-        request.ask(signal)
+    for number in signals:
+        request.ask(number)
     assert request.asked == 15
 
 

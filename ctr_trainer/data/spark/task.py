@@ -22,6 +22,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import tensorflow_import
 
 PARTS = "parts/"  # Directory in the data set that contains one directory per task.
 SCHEMA = "number int, result binary"
@@ -94,6 +95,7 @@ class Task:
 
     def _result(self, number: int, blocks: Iterable[Block]) -> pa.RecordBatch:
         """Converts the rows of blocks. Returns the RecordBatch of the TaskResult."""
+        tensorflow_import.load()
         # Spark may run a task twice, even concurrently. The driver keeps the files of one attempt.
         attempt = f"{PARTS}{number:05d}-{uuid.uuid4().hex[:8]}"
         chance, layout = np.random.default_rng([self.layout.split_seed, number]), self.layout

@@ -4,9 +4,7 @@ import contextlib
 import os
 import pathlib
 import sys
-from collections.abc import Iterable
 
-_CPUINFO = "/proc/cpuinfo"
 _BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
 # Added to a thread's niceness. The thread then gets a quarter of a busy core's time, enough to write files of rows.
 BEHIND = 5
@@ -80,19 +78,14 @@ def usable_cores(quota: str | os.PathLike[str] = "/sys/fs/cgroup/cpu.max") -> in
     return number
 
 
-def has_bfloat16(cpuinfo: str | os.PathLike[str] = _CPUINFO) -> bool:
+def has_bfloat16(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> bool:
     """Whether this processor has instructions that multiply bfloat16 (AVX-512 BF16, AMX)."""
-    return has_any(_BFLOAT16_FLAGS, cpuinfo)
-
-
-def has_any(flags: Iterable[str], cpuinfo: str | os.PathLike[str] = _CPUINFO) -> bool:
-    """Whether this processor has an instruction set among `flags`, with their names in /proc/cpuinfo."""
     try:
         text = pathlib.Path(cpuinfo).read_text()
     except OSError:
         return False
     own = next((line.split() for line in text.splitlines() if line.startswith("flags")), ())
-    return any(flag in own for flag in flags)
+    return any(flag in own for flag in _BFLOAT16_FLAGS)
 
 
 def machine_id(namespace: str = "net") -> str:
