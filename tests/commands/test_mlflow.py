@@ -87,3 +87,20 @@ def test_a_server_that_is_not_there_is_named_at_the_start(tmp_path, monkeypatch,
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"{scheme}://127.0.0.1:{free_port()}")
     with pytest.raises(UserError, match=rf"no run at {uri}: .*; correct MLFLOW_TRACKING_URI"):
         MlflowRun(str(tmp_path), {})
+
+
+def test_a_retry_after_refused_settings_continues_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/runs.db")
+    before, model = dict(os.environ), str(tmp_path / "model")
+    with monkeypatch.context() as patch:
+        patch.setattr(mlflow.MlflowClient, "log_batch", lambda *_, **__: 1 / 0)
+        with pytest.raises(UserError, match="no run at .*: division by zero"):
+            MlflowRun(model, {"batch_size": 30})
+    assert mlflow.active_run() is None
+    with MlflowRun(model, {"batch_size": 30}):
+        pass
+    with MlflowRun(model, {"batch_size": 40}):  # A training that resumes.
+        pass
+    (run,) = mlflow.MlflowClient().search_runs(["0"])
+    assert (run.info.status, run.data.params) == ("FINISHED", {"batch_size": "30"})
+    assert os.environ == before

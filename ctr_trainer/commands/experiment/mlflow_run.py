@@ -3,7 +3,6 @@
 import functools
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,8 +14,11 @@ from ctr_trainer.estimator.train_and_evaluate import TrainResult
 from ctr_trainer.models.metrics.click_metrics import Line
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
+from ctr_trainer.system.processes.child import default_environment
 
 _FILE, _SENT = "mlflow.json", (FLAGS_FILE, "features.json", EVALUATIONS_FILE, SUMMARY_FILE)
+# A step waits for the answer; MLflow itself would try for minutes.
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 _log = logging.getLogger(__name__)
 
 
@@ -30,9 +32,6 @@ class MlflowRun(LineTaker):
     """
 
     def __init__(self, model_dir: str, settings: Mapping[str, Any]) -> None:
-        # A step waits for the answer; MLflow itself would try for minutes.
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         try:
             import mlflow
             from mlflow import entities
@@ -41,17 +40,24 @@ class MlflowRun(LineTaker):
         self._mlflow, self._metric, self._pending = mlflow, entities.Metric, list[Any]()
         self._directory, file = path_of(model_dir), path_of(model_dir) / _FILE
         known = file.read_json("remove it to begin a new run")["run_id"] if file.exists() else None
+        run: Any = None
         try:
-            self._client: Any = mlflow.MlflowClient()
-            self._id = mlflow.start_run(run_id=known, run_name=None if known else self._directory.name).info.run_id
-            if not known:  # A parameter of a run cannot change.
-                params = [entities.Param(name.replace("=", "."), str(value)) for name, value in settings.items()]
-                self._client.log_batch(self._id, params=params)
+            with default_environment(_PATIENCE):
+                self._client: Any = mlflow.MlflowClient()
+                run = mlflow.start_run(run_id=known, run_name=None if known else self._directory.name)
+                self._id = run.info.run_id
+                self._directory.mkdir(parents=True, exist_ok=True)
+                file.write_json({"run_id": self._id})
+                if not run.data.params:  # A parameter of a run cannot change.
+                    params = [entities.Param(name.replace("=", "."), str(value)) for name, value in settings.items()]
+                    self._client.log_batch(self._id, params=params)
         except Exception as error:
+            if run:
+                self._end("FAILED")
+            if isinstance(error, UserError):
+                raise
             cure = f"correct MLFLOW_TRACKING_URI{f', or remove {file}, if its run was deleted' if known else ''}"
             raise UserError(f"track=mlflow: no run at {mlflow.get_tracking_uri()}: {error}; {cure}") from error
-        self._directory.mkdir(parents=True, exist_ok=True)
-        file.write_json({"run_id": self._id})
 
     def __enter__(self) -> "MlflowRun":
         return self
@@ -61,7 +67,7 @@ class MlflowRun(LineTaker):
         if self._pending:
             _log.warning("MLflow has not taken %d metrics; metrics.jsonl has them", len(self._pending))
         status = "KILLED" if isinstance(error, StoppedInOrder | KeyboardInterrupt) else "FAILED"
-        self._try(lambda: self._mlflow.end_run(status if error else "FINISHED"))
+        self._end(status if error else "FINISHED")
 
     def take(self, line: Line) -> None:
         self.send({f"train/{name}": value for name, value in line.figures().items()}, line.step)
@@ -84,9 +90,13 @@ class MlflowRun(LineTaker):
         self._client.log_batch(self._id, metrics=self._pending)
         self._pending.clear()
 
+    def _end(self, status: str) -> None:
+        self._try(lambda: self._mlflow.end_run(status))
+
     def _try(self, request: Callable[[], Any]) -> None:
         """Sends a request; warns if it fails, because a training continues without MLflow."""
         try:
-            request()
+            with default_environment(_PATIENCE):
+                request()
         except Exception as error:
             _log.warning("MLflow did not answer as expected: %s", error)
