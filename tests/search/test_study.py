@@ -1,5 +1,7 @@
 """The trials of a study, with trainings that only pretend: which are stopped, which count, and when the search ends."""
 
+import warnings
+
 import pytest
 
 pytest.importorskip("optuna", reason="search needs optuna: pip install 'ctr_trainer[search]'")
@@ -54,6 +56,13 @@ def searched(tmp_path, monkeypatch):
         return found, search._study.get_trials()
 
     return run
+
+
+def test_optuna_and_warnings_are_afterwards_as_before(searched):
+    verbosity, filters = study.optuna.logging.get_verbosity(), warnings.filters[:]
+    searched([], rows=10)
+    assert study.optuna.logging.get_verbosity() == verbosity != study.optuna.logging.ERROR
+    assert warnings.filters == filters
 
 
 def test_a_trial_in_the_worse_half_is_stopped_but_never_the_first_one(searched):

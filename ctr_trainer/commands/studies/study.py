@@ -1,5 +1,6 @@
 """A search with Optuna, whose storage several hosts can share and a later run can continue."""
 
+import contextlib
 import logging
 import math
 import os
@@ -7,7 +8,7 @@ import pathlib
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import optuna
@@ -35,6 +36,19 @@ _KEPT_METRICS = ("auc", "logloss", "copc")
 _log = logging.getLogger(__name__)
 
 
+@contextlib.contextmanager
+def _quiet_optuna() -> Iterator[None]:
+    """Hides Optuna's log and its warnings about experimental functions within the block."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
 class Search:
     """Runs trials until the budget is spent. The first trial trains the user's settings and is never stopped early.
 
@@ -50,6 +64,7 @@ class Search:
     for Hyper-Parameter Optimization, NeurIPS 2011.
     """
 
+    @_quiet_optuna()
     def __init__(self, plans: TrialPlans, output: str, storage: str, minutes: float, rows: int) -> None:
         self._plans, self._output, self._minutes, self._budget_rows = plans, pathlib.Path(output), minutes, rows
         self._metric = plans.metric
@@ -70,6 +85,7 @@ class Search:
         form = "{desc} |{bar:20}| {n:.0f}% of the budget, {elapsed}"
         self._bar = tqdm.tqdm(total=100, bar_format=form, leave=False, disable=not sys.stderr.isatty())
 
+    @_quiet_optuna()
     def run(self) -> results.Found:
         """Runs trials, updates the result files after each trial, and returns the result.
 
@@ -193,8 +209,6 @@ def _is_own(trial: Any) -> bool:
 
 def _open(plans: TrialPlans, output: pathlib.Path, storage: str, direction: str) -> optuna.Study:
     """Returns the study of these plans, which is created if the storage does not have it."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     with refusing_unwritable(output):
         output.mkdir(parents=True, exist_ok=True)
     url = storage if "://" in storage else f"sqlite:///{os.path.abspath(storage or output / DATABASE)}"
