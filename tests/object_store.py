@@ -14,7 +14,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from ctr_trainer.system.files.store_url import opened
 from tests import ports
 from tests.parallel import launch
 
@@ -118,7 +117,6 @@ def environment(store):
     """Has this process use the store within the block."""
     before = {name: os.environ.get(name) for name in store.environment}
     os.environ.update(store.environment)
-    opened.cache_clear()  # It has what the environment of before named.
     try:
         yield store
     finally:

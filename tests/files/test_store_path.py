@@ -86,6 +86,15 @@ def test_requests_that_fail_are_tried_again(store):
     assert path.read_bytes() == b"more"
 
 
+def test_a_corrected_endpoint_counts_at_once(store, monkeypatch):
+    url = store.put("corrected/x.txt", b"text")
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="check that the credentials"):
+        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        patch.setenv("AWS_MAX_ATTEMPTS", "1")
+        path_of(url).exists()
+    assert path_of(url).read_bytes() == b"text"
+
+
 def test_a_store_that_does_not_answer_is_named_with_what_to_look_at(monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     url = "s3://tests/x?endpoint_override=127.0.0.1:1&scheme=http"

@@ -41,12 +41,17 @@ class Root:
         return f"{self.scheme}://{self.authority}{f'/{key}' if key else ''}{f'?{self.query}' if self.query else ''}"
 
 
-@functools.lru_cache
 def opened(root: Root) -> tuple[fs.FileSystem, str]:
     """Returns (`pyarrow.fs.FileSystem`, path of the store's root in this file system, without a `/` at its end).
 
     Raises UserError if pyarrow does not support the URL, the URL has a password, or the store does not answer.
     """
+    return _opened(root, *map(os.environ.get, (*_ENDPOINTS, *_REGIONS, _ATTEMPTS)))
+
+
+@functools.lru_cache
+def _opened(root: Root, *_: str | None) -> tuple[fs.FileSystem, str]:
+    """Opens a file system for a root and the values of the variables that `_s3` reads."""
     from pyarrow import ArrowInvalid, fs
 
     if _PASSWORD.search(root.authority) or _PASSWORD.search(urllib.parse.unquote(f"?{root.query}")):
