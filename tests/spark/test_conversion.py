@@ -180,3 +180,11 @@ def test_the_command_converts_as_the_local_engine_does_and_says_what_it_did(clic
     convert_here("parquet", clicks, tmp_path / "here", foreign.SPEC, progress=False)
     by_spark, here = (list(map(repr, read(tmp_path / name).to_pylist())) for name in ("spark", "here"))
     assert by_spark == here and len(here) == ROWS
+
+
+def test_a_notebooks_own_session_lives_on(spark):
+    from ctr_trainer.data.spark.conversion import session
+
+    with session() as found:
+        assert found is spark
+    assert spark.range(3).count() == 3

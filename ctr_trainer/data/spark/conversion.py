@@ -26,6 +26,7 @@ from ctr_trainer.data.typed import check, uses
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes.child import default_environment
 
 if TYPE_CHECKING:  # PySpark is optional.
     from pyspark.sql import DataFrame, SparkSession
@@ -178,7 +179,7 @@ def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observatio
 
 @contextlib.contextmanager
 def session() -> Iterator[SparkSession]:
-    """Starts a SparkSession, or uses the session of `spark-submit`. Stops the session and its tasks at the end.
+    """Uses the active SparkSession, such as a notebook's, or starts one, which it stops with its tasks at the end.
 
     Spark's own settings specify the cluster: `spark-defaults.conf`, `spark-submit --master` or PYSPARK_SUBMIT_ARGS.
     Without them, Spark uses all cores of this machine.
@@ -188,12 +189,16 @@ def session() -> Iterator[SparkSession]:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise UserError("engine=spark needs PySpark 3.5 or 4: pip install 'ctr_trainer[spark]', and Java") from error
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Otherwise executors use the first python3 on their PATH.
-    try:
-        spark = SparkSession.builder.appName("ctr_trainer convert").getOrCreate()
-    except (PySparkException, RuntimeError) as error:
-        raise UserError(f"Spark does not start: {error}; it needs Java 17 (JAVA_HOME)") from error
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    if active := SparkSession.getActiveSession():
+        yield active
+        return
+    # Without this variable, executors use the first python3 on their PATH.
+    with default_environment({"PYSPARK_PYTHON": sys.executable}):
+        try:
+            spark = SparkSession.builder.appName("ctr_trainer convert").getOrCreate()
+        except (PySparkException, RuntimeError) as error:
+            raise UserError(f"Spark does not start: {error}; it needs Java 17 (JAVA_HOME)") from error
+        try:
+            yield spark
+        finally:
+            spark.stop()
