@@ -43,10 +43,14 @@ _HELP = ("-h", "-help", "--help", "-helpfull", "--helpfull")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status: 0, or a status from `messages.errors`."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if sys.stdout is sys.__stdout__:
+    if sys.stdout is sys.__stdout__ and "write" not in vars(sys.stdout):
         _write_until_closed(sys.stdout)
-    log_lines.install()
+    with log_lines.restored():
+        log_lines.install()
+        return _run(list(sys.argv[1:] if argv is None else argv))
+
+
+def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0

@@ -24,6 +24,7 @@ from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.files.temporary import temporary_directory
+from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
 
 if TYPE_CHECKING:  # At run time the functions import what imports TensorFlow.
@@ -88,7 +89,8 @@ def train(
         named = {"model": model} if model else {}  # Otherwise --recipe=data chooses it.
         named |= {"label": label} if label and len(spec.labels) > 1 else {}
         given, groups = _parsed({"model_dir": directory, **named, **paths, **settings})
-        command.run(given, *groups)
+        with log_lines.restored():
+            command.run(given, *groups)
     return ClickModel(directory, own)
 
 
@@ -115,8 +117,8 @@ class ClickModel:
         self.model_dir, self._temporary = model_dir, temporary
 
     def __repr__(self) -> str:
-        experiment, _, checkpoint = self._opened({})
-        return f"ClickModel(model={experiment.model.model!r}, model_dir={self.model_dir!r}, step={checkpoint.step})"
+        with self._opened({}) as (experiment, _, checkpoint):
+            return f"ClickModel(model={experiment.model.model!r}, model_dir={self.model_dir!r}, step={checkpoint.step})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._temporary:
@@ -180,13 +182,13 @@ class ClickModel:
             raise UserError(f"repeats={repeats}: expected at least 2, which an interval needs")
         with _directory_of_tables() as work:
             path = _files(data, work / "data.parquet")
-            trained = self._opened({"eval_data": path, **settings})
-            return measure(open_source(path, trained[0], warns=False), trained, repeats, rows, seed)["columns"]
+            with self._opened({"eval_data": path, **settings}) as trained:
+                return measure(open_source(path, trained[0], warns=False), trained, repeats, rows, seed)["columns"]
 
     def export(self, export_dir: str | os.PathLike[str]) -> str:
         """Writes a SavedModel of stock operations that takes the features' raw values; returns its path."""
-        _, estimator, checkpoint = self._opened({})
-        return estimator.export_to(os.fspath(export_dir), checkpoint_path=checkpoint)
+        with self._opened({}) as (_, estimator, checkpoint):
+            return estimator.export_to(os.fspath(export_dir), checkpoint_path=checkpoint)
 
     @contextlib.contextmanager
     def _reading(
@@ -199,17 +201,19 @@ class ClickModel:
         features = None if labels else load_features(self.model_dir)
         with _directory_of_tables() as work:
             path = _files(data, work / "data.parquet", features[0] if features else None)
-            experiment, estimator, checkpoint = self._opened({"eval_data": path, **settings})
-            yield estimator, checkpoint, reader(experiment, path, once=True, labels=labels)
+            with self._opened({"eval_data": path, **settings}) as (experiment, estimator, checkpoint):
+                yield estimator, checkpoint, reader(experiment, path, once=True, labels=labels)
 
-    def _opened(self, settings: Mapping[str, Any]) -> tuple[Experiment, "Estimator", "Checkpoint"]:
-        """Returns (the experiment, the Estimator, its best or else last checkpoint) with settings by flag."""
+    @contextlib.contextmanager
+    def _opened(self, settings: Mapping[str, Any]) -> Iterator[tuple[Experiment, "Estimator", "Checkpoint"]]:
+        """Yields (the experiment, the Estimator, its best or else last checkpoint) with settings by flag."""
         from ctr_trainer.commands.experiment.build import open_trained
         from ctr_trainer.ranks import distributed
 
         given, (experiment, *_) = _parsed({"model_dir": self.model_dir, **settings})
         distributed.init(experiment.workers.stall_timeout)
-        return open_trained(given, experiment, TrainedModelFlags().checkpoint)
+        with log_lines.restored():  # The commands hide TensorFlow's warnings.
+            yield open_trained(given, experiment, TrainedModelFlags().checkpoint)
 
 
 def _parsed(settings: Mapping[str, Any]) -> tuple[frozenset[str], list[Any]]:

@@ -1,6 +1,7 @@
 """Training and using a model from Python, on tables in memory and on files."""
 
 import json
+import logging
 import pathlib
 import pickle
 import re
@@ -88,6 +89,17 @@ def test_a_script_writes_only_what_it_prints(tmp_path):
     # On some processors, the import of TensorFlow writes lines that nothing leaves out.
     lines = [each for each in done.stderr.splitlines() if "oneDNN" not in each and "absl::InitializeLog()" not in each]
     assert lines == []
+
+
+def test_the_log_of_tensorflow_is_afterwards_as_before():
+    logger = logging.getLogger("tensorflow")
+    before = logger.level, logger.filters[:]
+    logger.setLevel("ERROR")
+    try:
+        ctr.train(clicks(300), model="lr", epochs=1).predict(clicks(3))
+        assert (logger.level, logger.filters) == (logging.ERROR, before[1])
+    finally:
+        logger.setLevel(before[0])
 
 
 def test_as_many_rows_as_said_may_be_unusable(tmp_path):

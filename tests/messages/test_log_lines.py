@@ -1,13 +1,18 @@
 """The log of real processes, since this one's belongs to pytest."""
 
+import contextlib
+import io
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
+import warnings
 
 import pytest
 
+from ctr_trainer import cli
 from ctr_trainer.system.messages.log_lines import format_seconds
 from ctr_trainer.system.processes import child
 
@@ -106,3 +111,28 @@ def test_a_service_logs_in_the_form_that_it_is_told(tmp_path):
 )
 def test_seconds_for_people(seconds, text):
     assert format_seconds(seconds) == text
+
+
+def _state():
+    """Returns what belongs to the program that calls the package."""
+    loggers = logging.getLogger(), logging.getLogger("tensorflow")
+    return [(each.level, each.handlers[:], each.filters[:]) for each in loggers], warnings.showwarning
+
+
+def test_a_command_in_a_program_leaves_its_log_as_it_was(monkeypatch):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "handlers", [logging.NullHandler()])
+    before = _state()
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert cli.main(["--version"]) == 0
+    assert _state() == before
+
+
+def test_standard_output_is_wrapped_once(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "__stdout__", stream)
+    cli.main(["--version"])
+    write = stream.write
+    cli.main(["--version"])
+    assert stream.write is write

@@ -1,10 +1,13 @@
 """The format of log lines: time, level, place in the code, message."""
 
+import contextlib
 import datetime
 import json
 import logging
 import sys
 import time
+import warnings
+from collections.abc import Iterator
 
 from ctr_trainer.system.messages.errors import masked
 
@@ -45,6 +48,21 @@ def install(form: str = "plain", rank: int | None = None, warnings_only: bool = 
     root.setLevel(logging.INFO)
     # The handler has this level too, because TensorFlow's logger has a level of its own.
     handler.setLevel(logging.WARNING if warnings_only else logging.INFO)
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """Restores after the block what it changes in the loggers of this process and of TensorFlow, as in a notebook."""
+    loggers, shown = (logging.getLogger(), logging.getLogger("tensorflow")), warnings.showwarning
+    before = [(each.level, each.handlers[:], each.filters[:]) for each in loggers]
+    try:
+        yield
+    finally:
+        for logger, (level, handlers, filters) in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+            logger.handlers[:], logger.filters[:] = handlers, filters
+        if warnings.showwarning is not shown:
+            logging.captureWarnings(False)
 
 
 def installed_form() -> str:
