@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 
 from ctr_trainer.system.measuring.latency import Latency
 
@@ -109,9 +110,14 @@ class Clock:
         self.phase, self.began = phase, now
         return before
 
-    def within(self, phase: str) -> contextlib.AbstractContextManager[None]:
-        """Returns a context manager that enters `phase` for its block, and then returns to the previous phase."""
-        return _Within(self, phase)
+    @contextlib.contextmanager
+    def within(self, phase: str) -> Iterator[None]:
+        """Enters `phase` for the block, and then returns to the previous phase."""
+        before = self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
 
     def training_seconds(self) -> float:
         """Returns the seconds of training since the first step began, without evaluations."""
@@ -127,18 +133,3 @@ class Clock:
 def since_1970(at: float) -> float:
     """Converts a time of the clock to seconds since 1970, as in TensorFlow's traces."""
     return at + time.time() - time.perf_counter()
-
-
-class _Within(contextlib.AbstractContextManager[None]):
-    """The context manager of `Clock.within`. It is a class because a generator is slower and each step uses several."""
-
-    __slots__ = ("_before", "_clock", "_phase")
-
-    def __init__(self, clock: Clock, phase: str) -> None:
-        self._clock, self._phase = clock, phase
-
-    def __enter__(self) -> None:
-        self._before = self._clock.enter(self._phase)
-
-    def __exit__(self, *error: object) -> None:
-        self._clock.enter(self._before)
