@@ -19,7 +19,7 @@ _KEY = "restarts"
 _log = logging.getLogger(__name__)
 # Seconds between two requests to a store, and the longest wait for its answer.
 _STORE_PERIOD_SECONDS, _STORE_SECONDS = 2.0, 3.0
-# The names of checkpoint files are repeated here, so that the launcher does not import TensorFlow.
+# The names of checkpoint files are repeated here, because their module loads Numba's kernels, which takes seconds.
 _CHECKPOINTS, _MANIFEST, _STEP = "checkpoints", "manifest.json", re.compile(r"step-(\d{10})")
 
 

@@ -12,7 +12,7 @@ from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
-# The directories in which `estimator.checkpoint` keeps checkpoints, repeated because that module imports TensorFlow.
+# The directories in which `checkpoint.checkpoint` keeps checkpoints, repeated because it loads Numba's kernels.
 _CHECKPOINTS = ("checkpoints", "best")
 _OF_HOROVOD = ("fp16_allreduce", "overlap_allreduce")
 

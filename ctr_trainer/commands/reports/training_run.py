@@ -9,11 +9,11 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from ctr_trainer.checkpoint.evaluations import FILE as EVALUATIONS_FILE
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.messages.errors import UserError
 
-# File names of the hooks and commands, repeated here so that a report does not import TensorFlow.
-METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.json"
+METRICS_FILE = "metrics.jsonl"  # As in the hooks, which import TensorFlow.
 FLAGS_FILE, SUMMARY_FILE = "flags.json", "train_summary.json"
 Curve = list[tuple[int, Any]]
 
