@@ -19,14 +19,12 @@ gc.disable()
 # How the reasons of skips begin that no installation removes.
 _LACKS_OF_A_MACHINE = (
     "simulated machines are network namespaces",
-    "elsewhere",
     "no real data",
     "only root",
     "shared memory needs Linux",
     "shared tables need Linux",
     "the file system",
     "this processor",
-    "this system",
 )
 
 

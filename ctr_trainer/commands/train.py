@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from ctr_trainer.settings.command_flags import ExportFlags
 from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes import hardware, tensorflow_import
+from ctr_trainer.system.processes import tensorflow_import
 
 GROUPS = TRAINING
 MAIN = (
@@ -57,7 +58,7 @@ def services_ahead(experiment: Experiment) -> Iterator[LocalServices]:
     services = LocalServices.of(config, model_dir)
     with contextlib.closing(services):
         if are_used and is_local(model_dir):
-            services.start(hardware.own_cores())
+            services.start(os.sched_getaffinity(0))
         yield services
 
 

@@ -13,10 +13,7 @@ from ctr_trainer.ranks.notices import ATTEMPT
 from tests.launch import processes
 from tests.parallel import launch
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends horovodrun with its launcher"),
-]
+pytestmark = pytest.mark.integration
 _WORKER = "import os; from ctr_trainer.launch.worker import *; print('waits', flush=True); wait_for(os.environ[GATE])"
 _LAUNCHER = f"""
 import os, sys, time

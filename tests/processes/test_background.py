@@ -32,7 +32,6 @@ def test_a_task_that_does_not_end_is_named():
     release.set()
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity of threads to cores")
 def test_tasks_run_on_their_cores_and_the_starting_thread_stays():
     before, seen = os.sched_getaffinity(0), []
     one = {min(before)}

@@ -4,8 +4,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from ctr_trainer.system.processes import child
 from ctr_trainer.system.processes.child import Child
 
@@ -41,7 +39,6 @@ def test_a_child_knows_what_its_parent_told_it_and_a_child_of_its_own_does_not(t
     assert log.read_text().splitlines() == ["{'cores': [1, 2]}", "None False"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has PR_SET_PDEATHSIG")
 def test_a_process_that_ignores_sigterm_ends_with_its_killed_parent():
     ignores = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
     parent = (

@@ -4,8 +4,6 @@ import pytest
 
 from ctr_trainer.ranks import distributed
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system pins no processes to cores")
-
 
 @pytest.mark.parametrize(
     ("services", "steps_wait", "cores"),

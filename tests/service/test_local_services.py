@@ -14,7 +14,6 @@ from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.messages.errors import UserError
-from ctr_trainer.system.processes import hardware
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT
 
 pytestmark = pytest.mark.integration
@@ -38,7 +37,6 @@ def test_services_that_were_started_ahead_are_those_that_run(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*.log")) == ["service-1.log", "service.log"]
 
 
-@pytest.mark.skipif(hardware.own_cores() is None, reason="this system has no affinity of processes to cores")
 def test_each_block_has_services_of_its_own_all_whose_threads_move_to_its_cores(tmp_path):
     services, pids, core = LocalServices(1, tmp_path, TIMEOUT), set(), {min(os.sched_getaffinity(0))}
     for _ in range(2):

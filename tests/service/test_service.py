@@ -375,7 +375,6 @@ def test_the_log_has_the_latencies(tmp_path):
     assert "[RunStatus]: PsPushGrad statistics => count: 0" in lines[3]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere niceness is a process's")
 def test_files_of_rows_are_written_behind_the_requests(tmp_path, monkeypatch):
     found, write = [], local_store.snapshot_writer.write
 

@@ -20,7 +20,7 @@ from ctr_trainer.system.processes import hardware
 _GRACE_SECONDS = 15
 _SHOWN_LINES = 30
 _PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_LIBC = ctypes.CDLL(None, use_errno=True)
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _STOP_SECONDS = 15
 _LOG_TAIL_BYTES, _MOST_LOG_BYTES = 2000, 64 << 20
@@ -122,13 +122,12 @@ def ended_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], N
 
     A thread ends when its process ends, even by a kill. Therefore call Popen in the main thread. The process may get
     the signal several times within microseconds, because the other threads of a killed process become its parent until
-    they end as well. A handler that is not reentrant then deadlocks: choose SIGKILL. On systems other than Linux, the
-    function does nothing.
+    they end as well. A handler that is not reentrant then deadlocks: choose SIGKILL.
     """
     parent = os.getpid()
 
     def ask_the_kernel() -> None:
-        if _LIBC is not None and _LIBC.prctl(_PR_SET_PDEATHSIG, number) == 0 and os.getppid() != parent:
+        if _LIBC.prctl(_PR_SET_PDEATHSIG, number) == 0 and os.getppid() != parent:
             os.kill(os.getpid(), number)  # The parent ended before the call of prctl.
 
     return ask_the_kernel

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pathlib
-import sys
 
 _BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
 # Added to a thread's niceness. The thread then gets a quarter of a busy core's time, enough to write files of rows.
@@ -16,9 +15,9 @@ def pin_cores(local_rank: int, local_size: int) -> set[int] | None:
     A worker that moves between cores loses its caches, and loses time to the idle threads of other workers.
 
     Returns the previous cores of this process. None if nothing was done: there is one worker, there are fewer cores
-    than workers, the system does not support affinity, or mpirun, SLURM or taskset has already assigned the cores.
+    than workers, or mpirun, SLURM or taskset has already assigned the cores.
     """
-    if local_size == 1 or not hasattr(os, "sched_setaffinity"):
+    if local_size == 1:
         return None
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < max(local_size, os.cpu_count() or 1):
@@ -52,11 +51,6 @@ def _threads(pid: int) -> set[int]:
         return set()
 
 
-def own_cores() -> set[int] | None:
-    """Returns the set of cores that this process may use; None if the system does not support affinity."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-
-
 def step_back(cores: set[int] | None) -> None:
     """Runs this thread on the set `cores`, with a lower priority than other threads, until it ends.
 
@@ -64,14 +58,12 @@ def step_back(cores: set[int] | None) -> None:
     None, only the priority changes.
     """
     run_on(cores)
-    if sys.platform == "linux":  # On other systems, this would affect the whole process.
-        os.nice(BEHIND)
+    os.nice(BEHIND)  # On Linux, of this thread only.
 
 
 def usable_cores(quota: str | os.PathLike[str] = "/sys/fs/cgroup/cpu.max") -> int:
     """Returns the number of cores that this process may use: its affinity, or a container's CPU quota if it is less."""
-    cores = own_cores()
-    number = os.cpu_count() or 1 if cores is None else len(cores)
+    number = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError):  # There is no file, or its share is "max".
         share, period = map(int, pathlib.Path(quota).read_text().split())
         number = min(number, max(share // period, 1))
