@@ -25,7 +25,7 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.features.columns import DenseFeature, Label, SparseFeature, Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.ranks.notices import Placement
-from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import tensorflow_import
@@ -125,15 +125,13 @@ def main() -> None:
     log_lines.install(rank=Placement.of_this_process().rank)
     own, given = arguments()
     try:
-        experiment, evaluation, metrics, _ = flags.parse(flags.TRAINING, given)
-        write(own.result_dir, measure(own, experiment, evaluation, metrics))
+        experiment, evaluation, _ = flags.parse(flags.TRAINING, given)
+        write(own.result_dir, measure(own, experiment, evaluation))
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
 
 
-def measure(
-    own: argparse.Namespace, experiment: Experiment, evaluation: EvaluationConfig, metrics: MetricsConfig
-) -> dict[str, Any]:
+def measure(own: argparse.Namespace, experiment: Experiment, evaluation: EvaluationConfig) -> dict[str, Any]:
     """Trains and, if --eval_data is given, evaluates: during training with --eval_steps, otherwise after it.
 
     Returns:
@@ -162,7 +160,7 @@ def measure(
     def eval_input_fn() -> BatchReader:
         return build.reader(experiment, data.eval_data, once=True)
 
-    eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn)
+    eval_spec = build.make_eval_spec(evaluation, eval_input_fn)
     trained = estimator.train(train_input_fn, max_steps=data.max_steps, evaluation=eval_spec).last_training
     assert trained is not None  # A new model directory has steps to train.
     evaluations, evaluation_seconds = [], trained["phase_seconds"]["evaluation"]["mean"]
@@ -170,7 +168,7 @@ def measure(
         evaluations = EvaluationHistory.load(experiment.model.model_dir).evaluations
     elif data.eval_data:
         start = time.perf_counter()
-        evaluated = estimator.evaluate(eval_input_fn, metrics=metrics)
+        evaluated = estimator.evaluate(eval_input_fn, group_by=evaluation.group_by)
         evaluation_seconds += time.perf_counter() - start
         evaluations = [{"step": evaluated["global_step"], **evaluated}]
     training = experiment.train

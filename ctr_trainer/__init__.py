@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ctr_trainer.ranks.distributed import optimizer as DistributedOptimizer
     from ctr_trainer.settings.embedding_config import EmbeddingConfig
     from ctr_trainer.settings.run_config import RunConfig
-    from ctr_trainer.settings.training_configs import MetricsConfig
     from ctr_trainer.system.messages.log_lines import install as install_log
 
 # Before TensorFlow is imported: its C++ code writes only errors, and each session has as many threads within operations
@@ -53,7 +52,6 @@ __all__ = [
     "EvalSpec",
     "EvaluationResult",
     "FeatureSpec",
-    "MetricsConfig",
     "ModeKeys",
     "OwnLoop",
     "RunConfig",

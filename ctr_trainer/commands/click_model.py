@@ -21,7 +21,7 @@ from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.by_flag import text_of
 from ctr_trainer.settings.command_flags import TrainedModelFlags
-from ctr_trainer.settings.training_configs import MetricsConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages import log_lines
@@ -145,9 +145,9 @@ class ClickModel:
 
     def evaluate(self, data: Any, **settings: Any) -> dict[str, Any]:
         """Returns the metrics of labelled data: `auc`, `logloss`, `copc` and the others of the command `evaluate`."""
-        metrics = next(each for each in _parsed(settings)[1] if isinstance(each, MetricsConfig))
+        evaluation = next(each for each in _parsed(settings)[1] if isinstance(each, EvaluationConfig))
         with self._reading(data, settings) as (estimator, checkpoint, batches):
-            return estimator.evaluate(lambda: batches, checkpoint_path=checkpoint, metrics=metrics)
+            return estimator.evaluate(lambda: batches, checkpoint_path=checkpoint, group_by=evaluation.group_by)
 
     def importance(
         self, data: Any, *, repeats: int = 5, rows: int = 20_000, seed: int = 0, **settings: Any

@@ -20,7 +20,7 @@ from ctr_trainer.commands.experiment.flags import OF_DATA, OF_MODELS
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.command_flags import TrainedModelFlags
 from ctr_trainer.settings.setting import Settings, setting
-from ctr_trainer.settings.training_configs import MetricsConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files import outputs
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
@@ -35,7 +35,7 @@ class EvaluateFlags(Settings, title="Comparison"):
     )
 
 
-GROUPS = (Experiment, MetricsConfig, TrainedModelFlags, EvaluateFlags)
+GROUPS = (Experiment, EvaluationConfig, TrainedModelFlags, EvaluateFlags)
 TAKES = (*OF_MODELS, *OF_DATA, "group_by", "by", "against", "saved_model", "format", "max_bad_rows", "output")
 EXAMPLES = (
     "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test",
@@ -53,7 +53,7 @@ _MARK = {"ctr_trainer": "evaluation"}
 def run(
     given: frozenset[str],
     experiment: Experiment,
-    metrics: MetricsConfig,
+    evaluation: EvaluationConfig,
     use: TrainedModelFlags,
     flags: EvaluateFlags,
 ) -> None:
@@ -83,7 +83,7 @@ def run(
     if use.saved_model:
         from ctr_trainer.export.saved_model_evaluation import evaluate_saved_model
 
-        limits = data.batch_size, metrics, experiment.run.threads, experiment.stream.max_bad_rows
+        limits = data.batch_size, evaluation.group_by, experiment.run.threads, experiment.stream.max_bad_rows
         results = evaluate_saved_model(use.saved_model, use.format, sources, *limits)
     else:
         from ctr_trainer.commands.experiment.build import open_trained, reader
@@ -95,7 +95,9 @@ def run(
         source = open_source(data.eval_data, experiment, warns=False, by=flags.by)
         slices = Slices(source, flags.by) if flags.by else None
         batches = reader(experiment, slices.source if slices else source, once=True)
-        results = estimator.evaluate(lambda: batches, checkpoint_path=checkpoint, metrics=metrics, slices=slices)
+        results = estimator.evaluate(
+            lambda: batches, checkpoint_path=checkpoint, group_by=evaluation.group_by, slices=slices
+        )
         if flags.against:
             other, new_keys = open_source(flags.against, experiment, warns=False), results.get("new_keys", {})
             compared = distributed.from_chief(lambda advanced: moved(source, other, new_keys), "what_has_moved")

@@ -18,7 +18,7 @@ from ctr_trainer.models.registry import MODELS, require_known
 from ctr_trainer.ranks.meetings import Terminated
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
-from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import is_url
 from ctr_trainer.system.messages.errors import StoppedInOrder, UserError
 from ctr_trainer.system.processes.child import END_SIGNALS, handling_signals
@@ -47,7 +47,7 @@ class SearchFlags(Settings, title="Search"):
     )
 
 
-GROUPS = (SearchFlags, Experiment, EvaluationConfig, MetricsConfig)
+GROUPS = (SearchFlags, Experiment, EvaluationConfig)
 MAIN = (
     *("output", "minutes", "budget_rows", "storage", "space"),
     *("train_data", "eval_data", "model", "model_params", "recipe", "best_metric", "eval_steps", "eval_epochs"),
@@ -69,7 +69,6 @@ def run(
     flags: SearchFlags,
     experiment: Experiment,
     evaluation: EvaluationConfig,
-    metrics: MetricsConfig,
 ) -> None:
     """Searches, prints the best trials, and prints the result as a JSON object on the last line."""
     from ctr_trainer.commands.experiment.recipes import Facts
@@ -91,7 +90,7 @@ def run(
             raise UserError(f"--{name}={path}: each trial reads the same data, and a stream is read once; give files")
         info = open_dataset(path)  # Data that is not converted raises an error: each trial would convert it again.
         described.append(json.dumps([info.spec.to_dict(), info.rows, info.distinct, info.label_means], sort_keys=True))
-    own, found = TrialPlan.of(given, experiment, evaluation, metrics), space.load(flags.space)
+    own, found = TrialPlan.of(given, experiment, evaluation), space.load(flags.space)
     info = open_dataset(data.train_data)
     if info.spec.pretrained and not flags.space:  # The vectors of a file have one length.
         parameters = tuple(each for each in found.parameters if each.flag != "embedding_dim")

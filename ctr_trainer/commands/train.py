@@ -18,7 +18,7 @@ from ctr_trainer.export import directory
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.by_flag import by_flag, replaced, require
 from ctr_trainer.settings.command_flags import ExportFlags
-from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.processes import tensorflow_import
@@ -66,7 +66,6 @@ def run(
     given: frozenset[str],
     experiment: Experiment,
     evaluation: EvaluationConfig,
-    metrics: MetricsConfig,
     export: ExportFlags,
 ) -> None:
     """Trains. In the model directory, rank 0 writes `flags.json` at the start and `train_summary.json` at the end.
@@ -97,7 +96,7 @@ def run(
         def eval_input_fn() -> Any:
             return build.reader(experiment, data.eval_data, once=True)  # With the settings at the call.
 
-        build.make_eval_spec(supposed, metrics, eval_input_fn, at_end=bool(data.eval_data))  # Raises errors early.
+        build.make_eval_spec(supposed, eval_input_fn, at_end=bool(data.eval_data))  # Raises errors early.
         build.start_workers(experiment)
         chosen, saved, about_chosen = data_recipe.decide(given, experiment, evaluation)
         experiment, evaluation = replaced(experiment, chosen), replaced(evaluation, chosen)
@@ -110,13 +109,13 @@ def run(
             services.close()
         check_training(experiment, evaluation)
         experiment = build.with_label_rates(as_trained(given, experiment))
-        flags = by_flag(experiment) | by_flag(evaluation) | by_flag(metrics) | by_flag(export)
+        flags = by_flag(experiment) | by_flag(evaluation) | by_flag(export)
         tracker = None
         if experiment.log.track == "mlflow" and distributed.is_chief():
             about = flags | {"workers": distributed.size()}
             tracker = ending.enter_context(mlflow_run.MlflowRun(model.model_dir, about))
             experiment = dataclasses.replace(experiment, run=experiment.run.replace(tracker=tracker))
-        eval_spec = build.make_eval_spec(evaluation, metrics, eval_input_fn, at_end=bool(data.eval_data))
+        eval_spec = build.make_eval_spec(evaluation, eval_input_fn, at_end=bool(data.eval_data))
         estimator = build.make_estimator(experiment, services)
         if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
             eval_spec.input_fn()  # Unreadable data raises an error before the graph is built.
@@ -180,8 +179,8 @@ def _complete_summary(estimator: Any, eval_spec: Any) -> None:
         return
     summary = {"workers": distributed.size(), "global_step": checkpoint.step}
     if eval_spec:
-        steps, metrics = eval_spec.steps or None, eval_spec.metrics
-        found = estimator.evaluate(eval_spec.input_fn, steps, checkpoint_path=checkpoint, metrics=metrics)
+        steps, group_by = eval_spec.steps or None, eval_spec.group_by
+        found = estimator.evaluate(eval_spec.input_fn, steps, checkpoint_path=checkpoint, group_by=group_by)
         summary["evaluation"] = found
         if distributed.is_chief():
             history = EvaluationHistory.load(estimator.model_dir)

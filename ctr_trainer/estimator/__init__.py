@@ -20,7 +20,6 @@ from ctr_trainer.ranks.distributed import optimizer as DistributedOptimizer  # N
 from ctr_trainer.ranks.distributed import rank, size
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.settings.training_configs import MetricsConfig
 
 __all__ = [
     "BestExporter",
@@ -32,7 +31,6 @@ __all__ = [
     "Exporter",
     "FinalExporter",
     "LatestExporter",
-    "MetricsConfig",
     "ModeKeys",
     "OwnLoop",
     "RunConfig",

@@ -18,7 +18,6 @@ from ctr_trainer.models.estimator_spec import EstimatorSpec
 from ctr_trainer.models.metrics.click_metrics import Mean, metric_name
 from ctr_trainer.models.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
 _SLOT = "group"
@@ -56,10 +55,10 @@ class Evaluation:
     Raises UserError if the column to group by does not exist.
     """
 
-    def __init__(self, feed: Feed, spec: EstimatorSpec, config: MetricsConfig, slices: Slices | None = None) -> None:
+    def __init__(self, feed: Feed, spec: EstimatorSpec, group_by: str = "", slices: Slices | None = None) -> None:
         own = spec.eval_metric_ops or {}
         self._groups: Callable[[Batch | None, Any], np.ndarray] | None
-        fetch, self._groups = _groups_of(feed.inputs, config.group_by) if config.group_by else ((), None)
+        fetch, self._groups = _groups_of(feed.inputs, group_by) if group_by else ((), None)
         self._fetches = {
             "click": metric_tensors(feed.inputs, spec),
             "loss": spec.loss,

@@ -56,7 +56,7 @@ class InLoopEvaluation:
             known = np.array([0 if self._hooks else inputs.batches_per_epoch or 0])
             counts = distributed.all_gather(known, "evaluation_batches")
             self._meets = 0 < counts.min() == counts.max()
-            self._evaluation = Evaluation(self._feed, self._spec, eval_spec.metrics)
+            self._evaluation = Evaluation(self._feed, self._spec, eval_spec.group_by)
             self.metric_names = self._evaluation.metric_names  # Of the metrics that `evaluate` returns.
             variables = tf1.global_variables()
             unknown = [v.op.name for v in variables if v.op.name not in sources]

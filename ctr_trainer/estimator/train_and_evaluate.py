@@ -7,7 +7,7 @@ from typing import Any
 
 from ctr_trainer.models.estimator_spec import session_hooks
 from ctr_trainer.models.metrics.evaluation_metrics import DIRECTIONS
-from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages.errors import NamedArguments, UserError
 
 _AUC = "training_auc"
@@ -171,7 +171,6 @@ class EvalSpec(EvaluationConfig):
       exporters: list of `LatestExporter`, `BestExporter`, `FinalExporter` or other `exporters.Exporter`s.
       start_delay_secs: minimum seconds from the start of the training to the first evaluation.
       throttle_secs: minimum seconds between two evaluations.
-      metrics: `MetricsConfig`.
       every_n_steps: global steps between two evaluations; 0 for one at the end only; 1000 if neither this nor
         `every_n_epochs`, `throttle_secs` or `start_delay_secs` is given.
       every_n_epochs: epochs between two evaluations, counted from the first epoch of the model.
@@ -181,6 +180,8 @@ class EvalSpec(EvaluationConfig):
       early_stopping_patience: number of evaluations without an improvement of `best_metric` after which the training
         ends; 0 for no early stopping.
       early_stopping_min_delta: an improvement is a change of the metric by more than this.
+      group_by: id column or single-valued feature that adds `gauc`; "" for none. It takes memory, see
+        `GroupedExamples`.
 
     Raises:
       UserError: both periods are given, early stopping lacks `best_metric` or a period, or the metric's direction is
@@ -193,7 +194,6 @@ class EvalSpec(EvaluationConfig):
     exporters: Iterable[Any] | None = ()
     start_delay_secs: float | None = None
     throttle_secs: float | None = None
-    metrics: MetricsConfig = MetricsConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()

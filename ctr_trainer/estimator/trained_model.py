@@ -32,7 +32,6 @@ from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys, session_h
 from ctr_trainer.models.params import params_as_trained
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import NamedArguments
 
@@ -117,7 +116,7 @@ class TrainedModel(NamedArguments):
         hooks: Sequence[tf1.train.SessionRunHook] | None = (),
         checkpoint_path: str | None = None,
         name: str | None = None,
-        metrics: MetricsConfig = MetricsConfig(),  # noqa: B008, it is frozen.
+        group_by: str = "",
         slices: Slices | None = None,
     ) -> EvaluationResult:
         """Computes the metrics of a checkpoint over the examples of all ranks. A collective.
@@ -130,7 +129,7 @@ class TrainedModel(NamedArguments):
           checkpoint_path: a `Checkpoint`, the directory of one, or its path as TensorFlow's `Saver` names it; None for
             the newest.
           name: not used, because only evaluations during training write summaries.
-          metrics: the metrics to compute.
+          group_by: see `EvalSpec`.
           slices: adds the metrics by the value of a column; the input reads `slices.source`.
 
         Returns:
@@ -142,7 +141,7 @@ class TrainedModel(NamedArguments):
         refuse_unless_positive(steps=steps)
         checkpoint = self._chosen(checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
-            evaluation = Evaluation(feed, spec, metrics, slices)
+            evaluation = Evaluation(feed, spec, group_by, slices)
             progress = ProgressHook("evaluating", steps or feed.inputs.batches_per_epoch)
             own = [*(spec.evaluation_hooks or ()), *session_hooks(hooks), progress]
             with session_of(checkpoint, own, self.config) as session:

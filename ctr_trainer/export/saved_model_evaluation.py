@@ -32,7 +32,6 @@ from ctr_trainer.features.times import texts_of
 from ctr_trainer.models.metrics.click_metrics import metric_name
 from ctr_trainer.models.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.training_configs import MetricsConfig
 from ctr_trainer.system.messages.errors import UserError, did_you_mean
 
 _ROW = "row of the chunk"
@@ -125,7 +124,7 @@ def evaluate_saved_model(
     format: str,
     files: Sequence[str],
     batch_size: int,
-    config: MetricsConfig,
+    group_by: str = "",
     threads: int = 0,
     max_bad_rows: int = 0,
 ) -> dict[str, Any]:
@@ -152,7 +151,7 @@ def evaluate_saved_model(
             raise UserError(f"{path}: its input {others[0]!r} is not a column of its feature spec: export it again")
         if (step := tf1.train.get_global_step()) is not None:
             about["global_step"] = int(session.run(step))
-        metrics = EvaluationMetrics(list(outputs), bool(config.group_by))
+        metrics = EvaluationMetrics(list(outputs), bool(group_by))
         examples, forms = 0, load_figure(path, FORM)
         given, numbers = _row_numbers(spec)
         new_keys = NewKeys(numbers, warns=distributed.is_chief())
@@ -162,7 +161,7 @@ def evaluate_saved_model(
             forms.get(name, ""),
         )
         statistics = {name: {BOUNDARIES: bounds} for name, bounds in load_figure(path, BOUNDARIES).items()}
-        batches = read_raw(format, files, spec, batch_size, config.group_by, max_bad_rows, statistics)
+        batches = read_raw(format, files, spec, batch_size, group_by, max_bad_rows, statistics)
         hidden = not (distributed.is_chief() and sys.stderr.isatty())
         for number, raw in enumerate(tqdm.tqdm(batches, desc="evaluating", unit=" batches", disable=hidden)):
             if number % distributed.size() != distributed.rank():

@@ -12,20 +12,8 @@ GRACE_SECONDS = 600.0  # How long readers may read what a newer publication repl
 FROM, UNTIL = ("checkpoint", "earliest", "latest"), ("latest",)
 
 
-@dataclasses.dataclass(frozen=True)
-class MetricsConfig(Settings, title="Metrics"):
-    """Metrics that an evaluation computes in addition to the usual ones; they take memory, see `GroupedExamples`."""
-
-    group_by: str = setting(
-        "",
-        "id column or single-valued feature, such as user; adds the AUC within the examples of each of its values "
-        "(gauc)",
-        "column",
-    )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationConfig(Settings, title="Evaluation while training"):
+class EvaluationConfig(Settings, title="Evaluation"):
     """When a training is evaluated, and how it uses the results; `EvalSpec` adds the data."""
 
     every_n_steps: int | None = setting(
@@ -64,6 +52,13 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
     )
     early_stopping_min_delta: float = setting(
         0.0, "smallest change of --best_metric that counts as an improvement", minimum=0.0, flag=None
+    )
+
+    group_by: str = setting(
+        "",
+        "id column or single-valued feature, such as user; adds the AUC within the examples of each of its values "
+        "(gauc)",
+        "column",
     )
 
     def conflicts(self) -> Iterator[str]:

@@ -197,8 +197,7 @@ def test_each_evaluation_covers_all_data_and_exporters_get_their_models(tmp_path
         tf_estimator.FinalExporter("final", receive),
         worse,
     ]
-    metrics = tf_estimator.MetricsConfig(group_by="user")
-    at_once = dict(start_delay_secs=0, throttle_secs=0, metrics=metrics)
+    at_once = dict(start_delay_secs=0, throttle_secs=0, group_by="user")
     spec = tf_estimator.EvalSpec(
         input_fn, steps=None, exporters=exporters, best_metric="accuracy", best_direction="max", **at_once
     )

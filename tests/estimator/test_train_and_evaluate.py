@@ -14,7 +14,6 @@ from ctr_trainer.estimator import (
     Estimator,
     EstimatorSpec,
     EvalSpec,
-    MetricsConfig,
     RunConfig,
 )
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
@@ -47,13 +46,12 @@ def _eval_spec(data, **more):
 
 
 def test_an_evaluation_within_training_is_that_of_the_checkpoint_of_its_step(data, tmp_path):
-    config = MetricsConfig(group_by="user")
-    spec = _eval_spec(data, every_n_steps=10, metrics=config)
+    spec = _eval_spec(data, every_n_steps=10, group_by="user")
     estimator, result = _train(data, tmp_path, 25, spec, save_checkpoints_steps=10)
     found = {e["step"]: e for e in EvaluationHistory.load(tmp_path).evaluations}
     assert list(found) == [10, 20, 25]
     for step, metrics in found.items():
-        later = estimator.evaluate(spec.input_fn, checkpoint_path=estimator.find_checkpoint(str(step)), metrics=config)
+        later = estimator.evaluate(spec.input_fn, checkpoint_path=estimator.find_checkpoint(str(step)), group_by="user")
         later.pop("reliability")
         assert later.pop("new_keys")["user"]["share"] == 0
         assert later.pop("global_step") == metrics.pop("step")
@@ -223,8 +221,8 @@ def test_periods_of_checkpoints_exclude_each_other_and_are_steps_by_default():
         ),
         (dict(every_n_steps=5, every_n_epochs=2), "every_n_steps=5 and every_n_epochs=2 exclude each other"),
         (dict(best_metric="gauc"), "best_metric=gauc: the model has no such metric; it has loss, auc, "),
-        (dict(metrics=MetricsConfig(group_by="age")), "no column 'age' to group by.*row, user, item, place"),
-        (dict(metrics=MetricsConfig(group_by="itme")), "no column 'itme' .*; did you mean item\\?"),
+        (dict(group_by="age"), "no column 'age' to group by.*row, user, item, place"),
+        (dict(group_by="itme"), "no column 'itme' .*; did you mean item\\?"),
     ],
 )
 def test_a_mistake_is_named_before_training(data, tmp_path, settings, message):

@@ -24,7 +24,7 @@ from ctr_trainer.models.params import SHARED, WAIT
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
-from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -138,7 +138,7 @@ def _is_error_or_of_a_hook(record: logging.LogRecord) -> bool:
 
 
 def make_eval_spec(
-    evaluation: EvaluationConfig, metrics: MetricsConfig, input_fn: Callable[[], BatchReader], at_end: bool = False
+    evaluation: EvaluationConfig, input_fn: Callable[[], BatchReader], at_end: bool = False
 ) -> EvalSpec | None:
     """Returns the `EvalSpec` of a training's evaluations; None if there are none.
 
@@ -148,7 +148,7 @@ def make_eval_spec(
         return None
     settings = vars(evaluation) if evaluation.evaluates else {**vars(evaluation), "every_n_steps": 0}
     with refusing_by_flags():
-        return EvalSpec(input_fn=input_fn, metrics=metrics, **settings)
+        return EvalSpec(input_fn=input_fn, **settings)
 
 
 def training_reader(experiment: Experiment, position: Any) -> "BatchReader | StreamReader":

@@ -14,13 +14,13 @@ from ctr_trainer.commands.experiment.recipes import DECAY_RATE, NAME, PATIENCE, 
 from ctr_trainer.settings.by_flag import Flag, named, read_text, replaced, sections, text_of
 from ctr_trainer.settings.command_flags import ExportFlags, TrainedModelFlags
 from ctr_trainer.settings.setting import Settings
-from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages.errors import UserError
 
 Groups = tuple[type[Settings], ...]
 
 # Groups of `train`.
-TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
+TRAINING: Groups = (Experiment, EvaluationConfig, ExportFlags)
 # Groups whose flags a flagfile of an experiment may contain.
 EXPERIMENT: Groups = (*TRAINING, TrainedModelFlags)
 # The flags of commands that use a trained model, and the further flags of those that also read data.

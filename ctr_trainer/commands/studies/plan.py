@@ -14,10 +14,10 @@ from ctr_trainer.commands.experiment.recipes import NAME, Facts, choices, given_
 from ctr_trainer.commands.studies.space import Space
 from ctr_trainer.settings.by_flag import alike, by_flag, text_of
 from ctr_trainer.settings.setting import Settings
-from ctr_trainer.settings.training_configs import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.training_configs import EvaluationConfig
 from ctr_trainer.system.messages.errors import UserError
 
-GROUPS = (Experiment, EvaluationConfig, MetricsConfig)
+GROUPS = (Experiment, EvaluationConfig)
 # Settings that each trial sets itself. A trial needs only its best evaluation, so it saves no periodic checkpoints.
 _OF_A_TRIAL = ("model_dir", "resume_from", "publish", "log_format", "summary_steps", "track")
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs")
@@ -42,10 +42,10 @@ class TrialPlan:
         return TrialPlan({name: text_of(name, value) for name, value in values.items() if name in given})
 
     @functools.cached_property
-    def groups(self) -> tuple[Experiment, EvaluationConfig, MetricsConfig]:
+    def groups(self) -> tuple[Experiment, EvaluationConfig]:
         """The settings, parsed like the command line; raises UserError for an unknown flag or an invalid value."""
-        experiment, evaluation, metrics = flags.parse(GROUPS, _lines(self.texts))
-        return experiment, evaluation, metrics
+        experiment, evaluation = flags.parse(GROUPS, _lines(self.texts))
+        return experiment, evaluation
 
     @property
     def experiment(self) -> Experiment:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from ctr_trainer import cli
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import EmbeddingConfig, Estimator, EvalSpec, MetricsConfig, RunConfig
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, EvalSpec, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
@@ -23,7 +23,6 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.train_settings import Schedule
 
 FALLING = Schedule("plateau", decay_rate=0.5, patience=1)
-METRICS = MetricsConfig(group_by="user")
 FLAGS = ["--model=deepfm", "--hidden_units=8", "--batch_size=16", "--threads=1"]
 
 
@@ -56,9 +55,9 @@ def evaluations(estimator, test, one_row):
     """Returns the metrics of several evaluations, by name. A collective."""
     once = dict(shuffle=False, epochs=1)
     return {
-        "by user": estimator.evaluate(lambda: reader(test, **once), metrics=METRICS),
-        "by row": estimator.evaluate(lambda: reader(test, **once), metrics=MetricsConfig(group_by="row")),
-        "one row": estimator.evaluate(lambda: reader(one_row, **once), metrics=METRICS),
+        "by user": estimator.evaluate(lambda: reader(test, **once), group_by="user"),
+        "by row": estimator.evaluate(lambda: reader(test, **once), group_by="row"),
+        "one row": estimator.evaluate(lambda: reader(one_row, **once), group_by="user"),
         "best": estimator.evaluate(lambda: reader(test, **once), checkpoint_path=estimator.find_checkpoint("best")),
     }
 
@@ -93,7 +92,7 @@ def main():
     eval_spec = EvalSpec(
         lambda: reader(flags.test, shuffle=False, epochs=1),
         every_n_steps=5,
-        metrics=METRICS,
+        group_by="user",
         best_metric="auc",
         early_stopping_patience=3,
         early_stopping_min_delta=0.5,  # that much better only the first one is
