@@ -281,17 +281,14 @@ def _directory_of_tables() -> Iterator[pathlib.Path]:
 
 
 def _files(data: Any, path: pathlib.Path, predicted: FeatureSpec | None = None) -> str:
-    """Returns the comma-separated paths of the data; a table is first written to `path`.
-
-    Of a table to predict by the spec `predicted`, ids may be missing, as in requests of a server.
-    """
+    """Returns the comma-separated paths of the data; a table, to predict by a spec, is first written to `path`."""
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
     if isinstance(data, Sequence) and all(isinstance(each, str | os.PathLike) for each in data):
         return ",".join(map(os.fspath, data))
     table = as_table(data)
     read = {f.column for f in predicted.features} if predicted else set()
-    for name in predicted.ids if predicted else ():
+    for name in predicted.ids if predicted else ():  # Ids may be missing, as in requests of a server.
         if name not in read and name not in table.column_names:
             table = table.append_column(name, pa.nulls(len(table), pa.string()))
     pq.write_table(table, path)

@@ -160,11 +160,9 @@ def length_of(facts: Facts, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epochs_unseen(facts: Facts, passes: int) -> int:
-    """Returns the number of epochs of a training without validation data to end it.
-
-    The best number of steps grows with the square root of the number of rows, so the number of epochs decreases with
-    it. If keys occur only once, that number of epochs would memorize every example.
-    """
+    """Returns the number of epochs of a training without validation data to end it."""
+    # The best number of steps grows with the square root of the number of rows, so the number of epochs decreases with
+    # it. If keys occur only once, that number of epochs would memorize every example.
     if facts.size != "small":
         return 3
     if facts.keys is None or facts.keys_occur_once:
@@ -185,10 +183,8 @@ def _row_rate(facts: Facts) -> dict[str, Any]:
 
 
 def _regularization(facts: Facts) -> dict[str, Any]:
-    """Chooses more dropout, L2 and a smaller network, the fewer rows a network could learn by heart.
-
-    TabM needs neither L2 nor much dropout, because its members differ.
-    """
+    """Chooses more dropout, L2 and a smaller network, the fewer rows a network could learn by heart."""
+    # TabM needs neither L2 nor much dropout, because its members differ.
     if facts.is_of_numbers:
         tabm = {"model": "tabm", "model_params": ("members=8",)}
         return {**tabm, "hidden_units": (256, 128), "dropout": 0.1, "l2": 0.0}

@@ -159,14 +159,11 @@ class Search:
         return self._value(trial, training, curve, whole, is_own)
 
     def _value(self, trial: optuna.Trial, training: TrialTraining, curve: Curve, whole: bool, is_own: bool) -> float:
-        """Returns the value of a trial, and keeps its model if the trial is the best one; raises TrialPruned if pruned.
-
-        A trial that was stopped at the end of the budget counts only if it is already the best one.
-        """
+        """Returns the value of a trial, whose model stays if it is the best one; raises TrialPruned if pruned."""
         former = results.best_of(self._study)
         value = self._best(curve) if curve else math.nan
         is_best = former is None or (value > former.value if self._direction == "max" else value < former.value)
-        if math.isnan(value) or not (whole or is_own or is_best):
+        if math.isnan(value) or not (whole or is_own or is_best):  # The budget may have ended, and stopped it.
             training.remove()
             raise optuna.TrialPruned
         if not is_best:
