@@ -1,4 +1,4 @@
-"""Measures, for `service.py`, requests over loopback to a service on one core: pulls, pushes, syncs, demo traffic.
+"""Measures, for `service.py`, requests over loopback to a service on one core: pulls, syncs, demo traffic.
 
 The demo traffic is a training without the dense tower, with real batches, caches and syncs.
 """
@@ -78,7 +78,7 @@ def cpu_seconds(service: LocalService) -> float:
 
 
 class Worker:
-    """A client that pulls, pushes and syncs its own batches of ranks, and remembers the versions of its rows.
+    """A client that pulls and syncs its own batches of ranks, and remembers the versions of its rows.
 
     `came` is the number of rows that syncs have returned.
     """
@@ -93,10 +93,6 @@ class Worker:
 
     def pull(self, ranks: np.ndarray) -> None:
         self.client.pull("bench", key_of(ranks), np.full(len(ranks), ABSENT, np.uint32))
-
-    def push(self, ranks: np.ndarray) -> None:
-        self._sequence += 1
-        self.client.push("bench", key_of(ranks), self._deltas, self._name, self._sequence)
 
     def sync(self, ranks: np.ndarray) -> None:
         self._sequence += 1
@@ -114,7 +110,7 @@ def measure(rows: int, seconds: float, directory: str, core: int) -> tuple[float
         loader.create_table(CONFIG)
         zeros = np.zeros((LOAD_ROWS, CONFIG.width), np.float32)
         for number, keys in enumerate(blocks(rows)):
-            loader.push("bench", keys, zeros[: len(keys)], "loader", number)
+            loader.sync("bench", keys, zeros[: len(keys)], "loader", number)
         table = loader.stats()["tables"]["bench"]
         assert table["rows"] == rows, table
         loader.close()
@@ -124,7 +120,7 @@ def measure(rows: int, seconds: float, directory: str, core: int) -> tuple[float
                 batches = [draw_distinct(rng, distribution, rows, size) for _ in range(BATCHES)]
                 workers.append(Worker(service, f"{distribution}{number}", batches, rows))
             figures = results[distribution] = {}
-            for op in ("pull", "push", "sync"):
+            for op in ("pull", "sync"):
                 figures |= saturate(op, service, workers, seconds)
             figures |= at_half_load(workers, figures["sync_rows_per_sec"] / 2)
             for worker in workers:

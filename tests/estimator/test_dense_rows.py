@@ -223,7 +223,7 @@ def test_l2_counts_against_a_rows_data_as_with_one_worker_with_all_batches(optim
     for keys in ([1, 2], [1], [1]):
         slots = cache.find_or_create(np.array(keys))
         cache.apply_gradients(np.array(keys), slots, [np.zeros((len(keys), 1), np.float32)], 1.0)
-    store.push("t", np.array([1, 2]), np.eye(1, config.width, dtype=np.float32).repeat(2, 0) * 8, "another", 1)
+    store.sync("t", np.array([1, 2]), np.eye(1, config.width, dtype=np.float32).repeat(2, 0) * 8, "another", 1)
     cache.sync()
     slots, gradients = cache.find_or_create(np.array([1, 2])), RowGradients(1.0, l2=0.5)
     gradients.add([TableGradients(cache, np.array([1, 2]), slots, [np.float32([[3], [3]])])])

@@ -102,7 +102,7 @@ def test_a_store_counts_the_rows_that_it_refuses_and_leaves_no_file_of_them(tmp_
     store = LocalStore()
     store.create_table(TableConfig("t", (2,), (0.1,), "sgd"))
     keys = np.arange(1, 400_001)
-    store.push("t", keys, np.ones((len(keys), 2), np.float32), "w", 1)
+    store.sync("t", keys, np.ones((len(keys), 2), np.float32), "w", 1)
     since = None if full else store.save(tmp_path / "before", 1)[0]["snapshot"]
     table = store.tables["t"]
     bad = table.find(keys[[5, 300_000, 399_999]])

@@ -150,7 +150,7 @@ def test_rows_of_an_earlier_attempt_of_this_job_alone_are_dropped(data, tmp_path
         address, keys = f"127.0.0.1:{service.port}", np.arange(1, 4)
         with contextlib.closing(ServiceClient([address], 60, lease=Owner.new("model", job))) as before:
             before.create_table(TableConfig("left", (2,), (0.1,), "sgd"))
-            before.push("left", keys, np.ones((3, 2), np.float32), "w", 1)
+            before.sync("left", keys, np.ones((3, 2), np.float32), "w", 1)
             before.release()
         estimator = deepfm.estimator(tmp_path / "model", embedding=EmbeddingConfig(service=address))
         refused = pytest.raises(UserError, match=r"holds rows \(\{'left': 3\}\) and .*model has no checkpoint")

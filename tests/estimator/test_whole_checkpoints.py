@@ -25,7 +25,7 @@ class Job:
         self.store.create_table(CONFIG)
 
     def save(self, step):
-        self.store.push("t", np.array([step]), np.ones((1, 2), np.float32), "w", step)
+        self.store.sync("t", np.array([step]), np.ones((1, 2), np.float32), "w", step)
         path = checkpoints.checkpoint_path(self.model_dir, step)
         checkpoints.begin(path)
         base = retention.base_of_next(self.model_dir, self.before, self._full_every)

@@ -100,7 +100,7 @@ def publish(store, tmp_path):
 
 def _push(store, first, stop, number):
     keys = np.arange(first, stop)
-    store.push("t", keys, np.ones((len(keys), 3), np.float32), "w", number)
+    store.sync("t", keys, np.ones((len(keys), 3), np.float32), "w", number)
 
 
 def _offer(publisher, step, when_delivered=True):

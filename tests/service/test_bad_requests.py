@@ -31,7 +31,7 @@ def server(tmp_path_factory):
     """(port, Flight client, store) of a service in this process, over a real socket; its one row has the key 5."""
     with Service("127.0.0.1", 0, tmp_path_factory.mktemp("fuzzed")) as service:
         service._store.create_table(CONFIG)
-        service._store.push("t", np.array([5]), ones(1), "w", 1)
+        service._store.sync("t", np.array([5]), ones(1), "w", 1)
         service._leases.take(LEASE)
         with flight.FlightClient(f"grpc://127.0.0.1:{service.port}") as client:
             yield service.port, client, service._store
@@ -107,8 +107,8 @@ def _refused(call):
         call()
 
 
-def _push(client, body):
-    return list(client.do_action(flight.Action("push", body), _OPTIONS))
+def _put(client, body):
+    return list(client.do_action(flight.Action("put", body), _OPTIONS))
 
 
 # Each example is a request, or several: 10,000 in all, of which these sizes make sure.
@@ -119,14 +119,14 @@ _MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), databas
 @given(st.lists(_BAD_BODIES, min_size=8, max_size=8))
 def _fuzz_bodies(client, bodies):
     for body in bodies:
-        _refused(lambda body=body: _push(client, body))
+        _refused(lambda body=body: _put(client, body))
 
 
 @settings(_MANY, max_examples=500)
 @given(st.lists(_BAD_COLUMNS, min_size=4, max_size=4))
 def _fuzz_columns(client, several):
     for columns in several:
-        _refused(lambda columns=columns: _push(client, _body(_request(), columns)))
+        _refused(lambda columns=columns: _put(client, _body(_request(), columns)))
 
 
 _ACTIONS = st.sampled_from(["hello", "create_table", "advance", "save", "restore"])

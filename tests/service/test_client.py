@@ -36,7 +36,7 @@ def test_one_shard_by_socket_three_by_memory_and_a_local_store_agree(start, conn
     answers = []
     for store in (LocalStore(), *clients):
         store.create_table(config)
-        store.push("t", keys[:4000], deltas[:4000], "w", 1)
+        store.sync("t", keys[:4000], deltas[:4000], "w", 1)
         store.put("t", keys[3000:4500], deltas[:1500], "put", 1)
         answers.append(
             [
@@ -60,7 +60,7 @@ def test_one_shard_by_socket_three_by_memory_and_a_local_store_agree(start, conn
 def _newer(store, keys, deltas):
     """Returns the positions and rows of syncs and pulls that know some of the rows."""
     known = store.pull("t", keys, np.zeros(3000, np.uint32)).versions
-    store.push("t", keys[::7], deltas[::7], "other", 1)
+    store.sync("t", keys[::7], deltas[::7], "other", 1)
     answers = [
         store.pull("t", keys, known),
         first := store.sync("t", keys, deltas, "w", 3, known),
@@ -73,26 +73,21 @@ def _newer(store, keys, deltas):
 
 
 @pytest.mark.parametrize("way", ["upward", "downward"])
-def test_a_push_whose_connection_breaks_is_applied_once(start, connect, way):
+def test_a_sync_whose_connection_breaks_is_applied_once(start, connect, way):
     (service,) = start()
     proxy = CuttingProxy(service.address)
     try:
         client = connect([proxy.address], by_socket=True)
         client.create_table(CONFIG)
-        keys = np.arange(1, 20_001)  # A push is 400 kB up and little down, a sync as much up and 240 kB down.
+        keys = np.arange(1, 20_001)  # A sync is 480 kB up and down.
         expected = pulled(client, "t", keys)
         places = (1, 40, 1000, 30_000, 100_000, 200_000)
         for sequence, place in enumerate(places, start=1):
             expected = expected + 1
             proxy.cut_after(**{way: place})
-            if way == "upward" and sequence % 2 or place <= 40:
-                client.push("t", keys, ones(20_000), "w", sequence)
-                assert proxy.cuts == sequence
-            else:
-                np.testing.assert_allclose(
-                    client.sync("t", keys, ones(20_000), "w", sequence).rows, expected, rtol=1e-5
-                )
-                assert proxy.cuts == sequence
+            newer = client.sync("t", keys, ones(20_000), "w", sequence)
+            np.testing.assert_allclose(newer.rows, expected, rtol=1e-5)
+            assert proxy.cuts == sequence
             np.testing.assert_allclose(pulled(client, "t", keys), expected, rtol=1e-5)
         proxy.cut_after(**{way: 50_000})
         np.testing.assert_allclose(pulled(client, "t", keys), expected, rtol=1e-5)
@@ -127,7 +122,7 @@ def test_a_restarted_service_is_an_error_that_says_how_to_go_on(start, connect):
         proxies.append(CuttingProxy(second.address, port))
         for call in (
             lambda: pulled(client, "t", np.array([1])),
-            lambda: client.push("t", np.array([1]), ones(1), "w", 1),
+            lambda: client.sync("t", np.array([1]), ones(1), "w", 1),
             lambda: client.stats(),
         ):
             with pytest.raises(UserError, match="was restarted.*Restart the same command"):
@@ -168,10 +163,10 @@ def test_restore_onto_another_number_of_shards_gives_the_same_rows(start, connec
         client = connect([service.address for service in start(shards)])
         client.create_table(config)
         if files is None:
-            client.push("t", keys, deltas, "w", 1)
+            client.sync("t", keys, deltas, "w", 1)
             expected = pulled(client, "t", keys)
         else:
-            client.push("t", np.array([7]), np.ones((1, config.width), np.float32), "w", 1)
+            client.sync("t", np.array([7]), np.ones((1, config.width), np.float32), "w", 1)
             client.restore(path, files)
         np.testing.assert_array_equal(pulled(client, "t", keys, missing="zeros"), expected)
         assert client.stats()["tables"]["t"]["rows"] == 3000
@@ -187,14 +182,14 @@ def test_what_is_pushed_once_a_save_has_begun_is_not_in_it(start, connect, data_
     client = connect([service.address for service in start(2)])
     client.create_table(CONFIG)
     keys = np.arange(1, 5000)
-    client.push("t", keys, ones(len(keys)), "w", 1)
+    client.sync("t", keys, ones(len(keys)), "w", 1)
     before = pulled(client, "t", keys)
     finish = client.begin_save(data_dir / "begun", 1)
-    client.push("t", np.arange(2000, 7000), ones(5000), "w", 2)
+    client.sync("t", np.arange(2000, 7000), ones(5000), "w", 2)
     after = pulled(client, "t", np.arange(1, 7000))
     full = finish()
     finish = client.begin_save(data_dir / "begun", 2, full[0]["snapshot"])
-    client.push("t", keys, ones(len(keys)), "w", 3)
+    client.sync("t", keys, ones(len(keys)), "w", 3)
     delta = finish()
     client.restore(data_dir / "begun", full)
     np.testing.assert_array_equal(pulled(client, "t", keys), before)
@@ -206,7 +201,7 @@ def test_what_is_pushed_once_a_save_has_begun_is_not_in_it(start, connect, data_
 def test_rows_are_read_while_the_shards_write_an_epoch(start, connect, data_dir, monkeypatch):
     client, writing, ends = connect([service.address for service in start(2)]), threading.Barrier(3), threading.Event()
     client.create_table(CONFIG)
-    client.push("t", np.arange(1, 100), ones(99), "w", 1)
+    client.sync("t", np.arange(1, 100), ones(99), "w", 1)
 
     def slow(action, name, body):
         if name == "publish":
@@ -231,7 +226,7 @@ def test_shards_that_all_lack_the_base_of_a_delta_write_all_rows_once(start, con
     begin, begun = client._shards[0].begin_save, []
     monkeypatch.setattr(client._shards[0], "begin_save", lambda body: begun.append(body) or begin(body))
     client.create_table(CONFIG)
-    client.push("t", np.arange(1, 100), ones(99), "w", 1)
+    client.sync("t", np.arange(1, 100), ones(99), "w", 1)
     files = client.save(data_dir / "all", 1, since="a snapshot that no shard has")
     assert {file["since"] for file in files} == {None} and sum(file["rows"] for file in files) == 99
     assert len(begun) == 1
@@ -241,7 +236,7 @@ def test_a_service_that_is_killed_while_it_saves_is_lost(start, connect, data_di
     (service,) = start(is_warm=False)
     client = connect([service.address])
     client.create_table(CONFIG)
-    client.push("t", np.arange(1, 500_001), ones(500_000), "w", 1)
+    client.sync("t", np.arange(1, 500_001), ones(500_000), "w", 1)
     finish = client.begin_save(data_dir / "killed", 1)
     os.kill(service.pid, signal.SIGKILL)
     with pytest.raises(ServiceLost, match=f"embedding service {service.address} (has ended|aborted `save`)"):

@@ -22,7 +22,7 @@ def test_a_plain_flight_client_reads_rows_as_the_page_shows(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with Service("127.0.0.1", 0, tmp_path, ServerSecurity.read("token")) as service:
         service._store.create_table(CONFIG)
-        service._store.push("t", np.array([7, 9]), ones(2), "w", 1)
+        service._store.sync("t", np.array([7, 9]), ones(2), "w", 1)
         seen = {}
         exec(code.replace("127.0.0.1:7700", f"127.0.0.1:{service.port}"), seen)
     assert capsys.readouterr().out == "t [2, 1] 2\n"

@@ -50,7 +50,7 @@ def trainer(open_client):
     """A client that holds the lease, with three rows in the table `t`."""
     client = open_client(LEASE)
     client.create_table(CONFIG)
-    client.push("t", KEYS, ones(3), "w", 1)
+    client.sync("t", KEYS, ones(3), "w", 1)
     return client
 
 
@@ -58,7 +58,7 @@ def test_a_client_without_the_lease_may_only_read_and_copy(trainer, open_client,
     reader, before = open_client(None), pulled(trainer, "t", KEYS)
     files = trainer.save(tmp_path / "saved", 1)
     writes = {
-        "push": lambda: reader.push("t", KEYS, ones(3), "w", 2),
+        "put": lambda: reader.put("t", KEYS, ones(3), "w", 2),
         "sync": lambda: reader.sync("t", KEYS, ones(3), "w", 2),
         "create_table": lambda: reader.create_table(CONFIG),
         "advance": lambda: reader.advance(9),
@@ -97,11 +97,11 @@ def test_a_second_training_is_refused_until_the_first_gives_its_lease_back(train
     with pytest.raises(UserError, match=rf"by the training of tests \(process {LEASE.process} on host .* since 2"):
         begin = time.monotonic()
         while time.monotonic() < begin + TIMEOUT:  # The first is at work, and the second looks after a second.
-            _beside(lambda: open_client(Owner.new("second")), lambda: trainer.push("t", KEYS, ones(3), "w", 1))
+            _beside(lambda: open_client(Owner.new("second")), lambda: trainer.sync("t", KEYS, ones(3), "w", 1))
     assert trainer.stats()["tables"]["t"]["rows"] == 3
     trainer.release()
-    with pytest.raises(UserError, match="`push` refused: this client only reads.*no training holds the lease now"):
-        trainer.push("t", KEYS, ones(3), "w", 2)
+    with pytest.raises(UserError, match="`sync` refused: this client only reads.*no training holds the lease now"):
+        trainer.sync("t", KEYS, ones(3), "w", 2)
     open_client(Owner.new("second")).create_table(CONFIG)
 
 
@@ -146,11 +146,11 @@ def test_the_lease_of_a_killed_training_ends_while_the_next_one_waits(service, c
 def test_a_silent_training_continues_unless_another_has_taken_over(trainer, open_client, service):
     trainer._lease.close()
     service._leases._heard -= 5.0  # As if it had been silent for so long.
-    trainer.push("t", KEYS, ones(3), "w", 2)  # The lease had ended, and nobody wanted it.
+    trainer.sync("t", KEYS, ones(3), "w", 2)  # The lease had ended, and nobody wanted it.
     service._leases._heard -= 5.0  # As if it had been silent for so long.
     open_client(Owner.new("second"))
     for call in (
-        lambda: trainer.push("t", KEYS, ones(3), "w", 3),
+        lambda: trainer.sync("t", KEYS, ones(3), "w", 3),
         lambda: trainer.sync("t", KEYS, ones(3), "w", 3),
         lambda: pulled(trainer, "t", KEYS),
         lambda: trainer.advance(5),
@@ -168,10 +168,10 @@ def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(
     with pytest.raises(UserError, match="truncated"):  # Which leaves the rows to those who know them.
         trainer.restore(tmp_path / "damaged", [damaged])
     saved = pulled(other, "t", KEYS, missing="zeros")
-    other.push("t", KEYS, ones(3), "x", 1)
+    other.sync("t", KEYS, ones(3), "x", 1)
     trainer.restore(tmp_path / "saved", files)
     for call in (
-        lambda: other.push("t", KEYS, ones(3), "x", 2),
+        lambda: other.sync("t", KEYS, ones(3), "x", 2),
         lambda: other.sync("t", KEYS, ones(3), "x", 3),
         lambda: pulled(other, "t", KEYS),
         lambda: other.pull("t", KEYS, np.zeros(3, np.uint32)),
@@ -181,7 +181,7 @@ def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(
             call()
     np.testing.assert_array_equal(pulled(trainer, "t", KEYS, missing="zeros"), saved)
     other.reopen()
-    other.push("t", KEYS, ones(3), "x", 4)
+    other.sync("t", KEYS, ones(3), "x", 4)
 
 
 def test_a_restart_of_the_workers_takes_the_lease_over_at_once():
@@ -192,7 +192,7 @@ def test_a_restart_of_the_workers_takes_the_lease_over_at_once():
         book.take(other)
     assert book.take(second) and book.is_only_job(second) and not book.is_only_job(other)
     with pytest.raises(UserError, match="this client only reads"):
-        book.renew(first.token, "push")
-    book.renew(second.token, "push")
+        book.renew(first.token, "sync")
+    book.renew(second.token, "sync")
     with pytest.raises(LeaseHeld):
         book.take(Owner.new("model"))  # Of a training without a launcher.

@@ -51,7 +51,7 @@ def test_evaluating_and_predicting_leave_running_shards_as_they_are(data, tmp_pa
             reader = ServiceClient([service.address], TIMEOUT, security)
             live = pulled(reader, table, keys) + 1
             trainer._configs[table] = reader._config(table)
-            trainer.push(table, keys, np.ones_like(live), "other", 1)
+            trainer.sync(table, keys, np.ones_like(live), "other", 1)
             requests = reader.stats()["services"][service.address]["requests"]
 
             assert estimator.evaluate(lambda: every.once("lr", data)) == expected
@@ -59,11 +59,11 @@ def test_evaluating_and_predicting_leave_running_shards_as_they_are(data, tmp_pa
             assert len(predicted) == 300
 
             np.testing.assert_array_equal(pulled(trainer, table, keys), live)
-            trainer.push(table, keys, np.ones_like(live), "other", 2)
+            trainer.sync(table, keys, np.ones_like(live), "other", 2)
             # Neither asked the shards for anything.
             assert reader.stats()["services"][service.address]["requests"] == {
                 **requests,
-                "push": requests["push"] + 1,
+                "sync": requests["sync"] + 1,
                 "pull": requests["pull"] + 1,
             }
             reader.close()

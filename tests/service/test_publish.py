@@ -46,7 +46,7 @@ class Publisher:
 
 def _push(store, table, keys, number):
     keys = np.unique(keys)
-    store.push(table, keys, np.ones((len(keys), CONFIGS[table].width), np.float32), "w", number)
+    store.sync(table, keys, np.ones((len(keys), CONFIGS[table].width), np.float32), "w", number)
 
 
 def _saved(store, directory):
@@ -108,7 +108,7 @@ def test_a_service_refuses_publications_that_it_must_not_write(client, connect, 
     store = LocalStore()
     store.create_table(CONFIG)
     for number in range(2):
-        store.push("t", np.array([7]), np.full((1, CONFIG.width), 3e38, np.float32), "w", number)
+        store.sync("t", np.array([7]), np.full((1, CONFIG.width), 3e38, np.float32), "w", number)
     with pytest.raises(UserError, match="table t, epoch 0 of the publication: the row of key 7 is not finite"):
         store.publish(tmp_path, 0, "float32")
     assert not list(tmp_path.iterdir())

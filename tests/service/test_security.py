@@ -36,7 +36,7 @@ def _round_trip(service, security, timeout=20.0):
     client = ServiceClient([f"127.0.0.1:{service.port}"], timeout, security, LEASE)
     try:
         client.create_table(CONFIG)
-        client.push("t", np.array([4]), np.ones((1, 3), np.float32), "w", 1)
+        client.sync("t", np.array([4]), np.ones((1, 3), np.float32), "w", 1)
         return pulled(client, "t", np.array([4]), missing="zeros") - pulled(client, "t", np.array([5]), missing="zeros")
     finally:
         client.close()

@@ -20,7 +20,7 @@ def shards(start, connect, tmp_path):
     addresses = [service.address for service in start(2)]
     client = connect(addresses)
     client.create_table(CONFIG)
-    client.push("t", np.arange(1, 101), ones(100), "w", 1)
+    client.sync("t", np.arange(1, 101), ones(100), "w", 1)
     (tmp_path / "token").write_text(TOKEN)
     return [f"--embedding_service={','.join(addresses)}", f"--token_file={tmp_path / 'token'}"]
 
@@ -57,10 +57,10 @@ def test_the_service_command_shows_stats_and_tables_and_saves(shards, capsys, da
 def test_rank_0_shows_what_all_shards_did_since_its_last_lines(start, connect, data_dir):
     client = connect([service.address for service in start(2)])
     client.create_table(CONFIG)
-    client.push("t", np.arange(1, 101), ones(100), "w", 1)
+    client.sync("t", np.arange(1, 101), ones(100), "w", 1)
     status = ServiceStatus(client)  # What was before, as of another job, does not count.
     for sequence in (2, 3, 4):
-        client.push("t", np.arange(1, 101), ones(100), "w", sequence)
+        client.sync("t", np.arange(1, 101), ones(100), "w", sequence)
     pulled(client, "t", np.arange(1, 101))
     lookups, pushes = status.lines()
     figures = r"  P50: \d+  P95: \d+  P99: \d+  Max: \d+, of 2 shards of the service"
@@ -69,7 +69,7 @@ def test_rank_0_shows_what_all_shards_did_since_its_last_lines(start, connect, d
     assert all("count: 0  P50: 0 " in line for line in status.lines())
     assert ServiceStatus(LocalStore()).lines() == []
     client.restore(data_dir / "counted", client.save(data_dir / "counted", 1))
-    client.push("t", np.arange(100, 111), ones(11), "w", 5)
+    client.sync("t", np.arange(100, 111), ones(11), "w", 5)
     figures = client.stats()["tables"]["t"]
     assert (figures["rows"], figures["created"], figures["restored"]) == (110, 110, 100)
 

@@ -27,7 +27,7 @@ from ctr_trainer.system.messages.errors import ServiceLost, UserError
 class ServiceClient(Store):
     """A Store over S services. Service number i of the list owns the keys with hash(key) % S == i.
 
-    The client repeats a request that gets no answer, with the same sequence, until `timeout` has passed. So a push is
+    The client repeats a request that gets no answer, with the same sequence, until `timeout` has passed. So a sync is
     applied once even if its answer was lost. A request raises an error if the service was restarted, because it has
     lost the updates since the last checkpoint, or if another client's `restore` has replaced the rows. The
     client is thread-safe.
@@ -91,11 +91,11 @@ class ServiceClient(Store):
             answers.append((page, self._newer(request, [keys[page], versions[page]], is_sync=False)))
         return _joined(len(keys), answers)
 
-    def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
-        self._send("push", table, keys, deltas, worker, sequence)
-
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
-        self._send("put", table, keys, rows, worker, sequence)
+        request = dict(op="put", table=table, worker=worker, sequence=sequence)
+        keys, rows = np.require(keys, np.int64, ("C",)), np.require(rows, np.float32, ("C",))
+        self._check(table, keys, rows)
+        self._ask(request, [keys, rows], lambda results, _: wire.read_done(results))
 
     def sync(
         self,
@@ -213,12 +213,6 @@ class ServiceClient(Store):
         shape = [len(keys), self._config(table).form.lanes]
         if deltas.dtype != np.float32 or list(deltas.shape) != shape:
             raise UserError(f"table {table}: deltas {deltas.dtype}{list(deltas.shape)}, expected float32{shape}")
-
-    def _send(self, op: str, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
-        request = dict(op=op, table=table, worker=worker, sequence=sequence)
-        keys, rows = np.require(keys, np.int64, ("C",)), np.require(rows, np.float32, ("C",))
-        self._check(table, keys, rows)
-        self._ask(request, [keys, rows], lambda results, _: wire.read_done(results))
 
     def _newer(self, request: dict[str, Any], columns: list[np.ndarray], is_sync: bool) -> ChangedRows:
         """Returns the rows whose versions differ from columns[1], after the request's changes if `is_sync`."""

@@ -22,7 +22,7 @@ _NAME = "columns"
 # A request with fewer bytes is sent inline, because shared memory would save nothing.
 _LEAST_BYTES = 64 << 10
 # The requests that need the lease.
-_WRITES = ("push", "put", "sync")
+_WRITES = ("put", "sync")
 
 
 class SentColumns:
@@ -144,6 +144,5 @@ class RowRequests:
             elif op == "sync":
                 newer = self._store.sync(table, keys, columns[1], worker, sequence, columns[0])
             else:
-                apply = self._store.push if op == "push" else self._store.put
-                apply(table, keys, columns[0], worker, sequence)
+                self._store.put(table, keys, columns[0], worker, sequence)
         return wire.newer_answer(newer) if op in ("pull", "sync") else wire.answer({"count": count})

@@ -34,7 +34,7 @@ class ServiceMetrics:
     | `ctr_service_failures_total` | operation, table | requests refused or failed |
     | `ctr_service_request_seconds` | operation | histogram of the time in the store |
     | `ctr_service_table_rows`, `ctr_service_table_bytes` | table | resident rows and bytes |
-    | `ctr_service_sync_age_seconds` | worker | since the last push, put or sync; only the latest 4096 workers |
+    | `ctr_service_sync_age_seconds` | worker | since the last put or sync; only the latest 4096 workers |
 
     `stats`: a function that returns {"tables": {name: {"rows": int, "bytes": int}}}.
 
@@ -102,7 +102,7 @@ class ServiceMetrics:
             for name, values in tables.items():
                 gauge.add_metric([name], values[figure])
             yield gauge
-        age = GaugeMetricFamily("ctr_service_sync_age_seconds", "Since the last push or sync", labels=["worker"])
+        age = GaugeMetricFamily("ctr_service_sync_age_seconds", "Since the last put or sync", labels=["worker"])
         with self._lock:
             workers = list(self._synced.items())
         for worker, synced in workers:

@@ -1,6 +1,6 @@
 """The format of requests and answers between a client and a service.
 
-Each request is a Flight action with a JSON object. In a row request (`pull`, `push`, `put`, `sync`), the JSON is
+Each request is a Flight action with a JSON object. In a row request (`pull`, `put`, `sync`), the JSON is
 followed by columns in their memory layout, little-endian, each at a multiple of 64 bytes:
 
     uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, lanes]
@@ -154,7 +154,7 @@ def newer_answer(newer: ChangedRows) -> list[flight.Result]:
 
 
 def read_done(results: Iterator[flight.Result]) -> None:
-    """Reads the answer to a push or a put. Raises FlightUnavailableError if it was cut off."""
+    """Reads the answer to a put. Raises FlightUnavailableError if it was cut off."""
     _read_answer(results, [])
 
 

@@ -94,17 +94,10 @@ class LocalStore(Store):
             answer = newer(target, self._versions[table], keys, versions)
         return answer.encoded(target.config.form)
 
-    def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
-        with self._locked(table, keys) as target:
-            deltas = checked_rows(target, keys, deltas)
-            if self._is_new(table, worker, sequence):
-                self._versions[table].mark(target, target.add(keys, deltas))
-                self._sequences[table, worker] = sequence
-
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
         with self._locked(table, keys) as target:
             if target.config.has_limits:
-                raise UserError(f"table {table}: a put to a table with limits; push changes")
+                raise UserError(f"table {table}: a put to a table with limits; sync changes")
             rows = checked_rows(target, keys, rows)
             if self._is_new(table, worker, sequence):
                 self._versions[table].mark(target, target.find_or_insert(keys, rows))

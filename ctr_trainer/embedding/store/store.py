@@ -22,8 +22,8 @@ class Store(abc.ABC):
     Keys are int64[U], distinct within a call and not 0. Rows and deltas are float32[U, lanes] in the table's form, see
     `row_form`. A user's mistake and the loss of a store raise UserError.
 
-    A row has a version, uint32, which each push to it changes. A key without a row has the version 0 and reads its
-    initial row. Only versions of the same key can be compared, and only while the store runs.
+    A row has a version, uint32, which each put or sync of it changes. A key without a row has the version 0 and reads
+    its initial row. Only versions of the same key can be compared, and only while the store runs.
 
     Attributes:
       silent_seconds: seconds that requests have waited for a store that did not answer; 0 for a store in this process.
@@ -50,18 +50,10 @@ class Store(abc.ABC):
         """Returns `ChangedRows`: the rows whose version is not the caller's, `versions` uint32[U]. Creates none."""
 
     @abc.abstractmethod
-    def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
-        """Adds deltas to rows. A missing row is created with its initial values first.
-
-        A push is applied exactly once: it does nothing if `sequence` is not greater than the last one of `worker`, a
-        name that is unique to each start of a worker, for the table.
-        """
-
-    @abc.abstractmethod
     def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
         """Overwrites rows of a table without limits, which only one host changes.
 
-        It is applied exactly once, as a push is, and never after a later put.
+        It is applied exactly once, as a sync is, and never after a later put.
         """
 
     @abc.abstractmethod
@@ -74,7 +66,10 @@ class Store(abc.ABC):
         sequence: int,
         versions: np.ndarray | None = None,
     ) -> ChangedRows:
-        """Pushes deltas, and returns the rows that others changed, in one round trip.
+        """Adds deltas to rows, and returns the rows that others changed. A missing row gets its initial values first.
+
+        The deltas are added exactly once: not if `sequence` is not greater than the last one of `worker`, a name that
+        is unique to each start of a worker, for the table.
 
         Returns `ChangedRows`: the rows whose version differs from `versions`, uint32[U], with `deltas` added; all rows
         for None or for a repeated sync. Each other row equals, bit by bit, the worker's row plus its delta in the
@@ -86,7 +81,7 @@ class Store(abc.ABC):
         """Sets the clock of `lru` and `ttl_steps` to the global step `step`, and evicts the expired rows."""
 
     def save(self, path: AnyPath, step: int, since: str | None = None) -> list[FileEntry]:
-        """Writes every table, in its state at the call, into the directory `path`; pulls and pushes continue.
+        """Writes every table, in its state at the call, into the directory `path`; pulls and syncs continue.
 
         `step` is part of the names of a delta's files. `since` is the `snapshot` of the last `save` or `restore` of
         this store, to write only the rows that changed since then; if it is another one or None, all rows are written.

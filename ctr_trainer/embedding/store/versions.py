@@ -107,7 +107,7 @@ def checked_rows(table: Table, keys: np.ndarray, stored: np.ndarray) -> np.ndarr
         raise UserError(f"table {name}: rows {stored.dtype}{list(stored.shape)}, expected float32{shape}")
     rows = form.decode(stored)
     if len(keys) and not keys.all():
-        raise UserError(f"table {name}: a push to the key 0, which stands for no value and has no row; leave it out")
+        raise UserError(f"table {name}: a change of the key 0, which stands for no value and has no row; leave it out")
     bad = first_not_finite(rows)
     if bad >= 0:
         raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")
@@ -137,7 +137,7 @@ def newer(table: Table, versions: Versions, keys: np.ndarray, known: np.ndarray 
 def merge_changes(
     table: Table, versions: Versions, keys: np.ndarray, deltas: np.ndarray, known: np.ndarray | None
 ) -> ChangedRows:
-    """Adds float32[U, width] deltas to rows as one push; see `newer` for the arguments.
+    """Adds float32[U, width] deltas to rows as one change; see `newer` for the arguments.
 
     Returns the rows whose version differed from the caller's, with their deltas added.
     """
@@ -187,7 +187,7 @@ class ChangedRows:
 
 
 class Versions(RowWatcher):
-    """The version of each slot of a table: the number of the last push that changed its row, 4 bytes per row.
+    """The version of each slot of a table: the number of the last put or sync that changed its row, 4 bytes per row.
 
     No number is used twice, even after a restore. So if a caller's version equals the current version, the row equals
     the caller's row bit by bit. This class is not thread-safe.
@@ -203,16 +203,16 @@ class Versions(RowWatcher):
         return self._count * 4
 
     def next(self) -> int:
-        """Returns the number of a new push; raises UserError if all 4 billion numbers are used."""
+        """Returns the number of a new change; raises UserError if all 4 billion numbers are used."""
         if self._last + 1 == NONE_KNOWN:
             raise UserError(
-                "a table has taken 4,294,967,294 pushes, and row versions count no further: restart the service"
+                "a table has taken 4,294,967,294 changes, and row versions count no further: restart the service"
             )
         self._last += 1
         return self._last
 
     def mark(self, table: Table, slots: np.ndarray) -> None:
-        """Gives the rows at `slots`, int64[U], the version of a new push; -1 is skipped."""
+        """Gives the rows at `slots`, int64[U], the version of a new change; -1 is skipped."""
         self.reserve(len(table.keys))[slots[slots >= 0]] = self.next()
 
     def created(self, slots: np.ndarray, size: int) -> None:
@@ -223,7 +223,7 @@ class Versions(RowWatcher):
         self._array.array[slots] = self.next()
 
     def reserve(self, count: int) -> np.ndarray:
-        """Returns the versions by slot, uint32[>= count]; ABSENT for a slot that no push has changed."""
+        """Returns the versions by slot, uint32[>= count]; ABSENT for a slot that no put or sync has changed."""
         self._array.reserve(count)
         self._count = max(self._count, count)
         return self._array.array

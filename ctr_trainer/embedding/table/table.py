@@ -37,7 +37,7 @@ class Table:
     until its row is removed; then a later new row reuses the slot. The key 0 stands for "no value": it has the slot -1
     and never has a row.
 
-    `config` limits the rows. `find_or_create` and `add` first count a key (`min_frequency`) and make room for its row
+    `config` limits the rows. `find_or_create` first counts a key (`min_frequency`) and makes room for its row
     (`max_rows`). `expire` removes rows that were not trained for too long (`ttl_steps`).
 
     Several processes may each make a Table in the same `SharedMemory`. The limits then apply to all of them together.
@@ -231,14 +231,6 @@ class Table:
             self.changes.restored(slots)
         self.counters.restored += self.counters.created - created
         self.counters.created = created
-        return slots
-
-    def add(self, keys: np.ndarray, deltas: np.ndarray) -> np.ndarray:
-        """Adds float32[U, width] deltas to rows, creating missing ones; returns their slots, -1 for no row."""
-        slots = self.find_or_create(keys)
-        self.before_change(slots)
-        with self.opened(slots) as (rows, places):
-            row_kernels.add(rows, places, as_float32(deltas))
         return slots
 
     def remove(self, keys: np.ndarray) -> int:

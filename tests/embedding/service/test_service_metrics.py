@@ -40,11 +40,11 @@ def test_a_restarted_worker_keeps_its_label_and_only_the_latest_have_one():
     metrics = ServiceMetrics(lambda: {"tables": {}})
     workers = [f"rank0-{start:032x}" for start in range(3)] + [f"job{job}" for job in range(4096)]
     for worker in workers:
-        with metrics.measure("push", "dim16", 1, worker):
+        with metrics.measure("put", "dim16", 1, worker):
             pass
     labels = [sample.labels["worker"] for gauge in metrics.collect() for sample in gauge.samples]
     assert labels == [f"job{job}" for job in range(4096)]
-    with metrics.measure("push", "dim16", 1, workers[0]):
+    with metrics.measure("put", "dim16", 1, workers[0]):
         pass
     labels = [sample.labels["worker"] for gauge in metrics.collect() for sample in gauge.samples]
     assert labels == [f"job{job}" for job in range(1, 4096)] + ["rank0"]
@@ -52,7 +52,7 @@ def test_a_restarted_worker_keeps_its_label_and_only_the_latest_have_one():
 
 def test_reads_and_pushes_go_to_their_line_of_the_log():
     metrics = ServiceMetrics(lambda: {"tables": {}})
-    for operation in ("pull", "pull", "push"):
+    for operation in ("pull", "pull", "put"):
         with metrics.measure(operation, "dim16", 1):
             pass
     for counts in ((2, 1), (0, 0)):  # The second call finds nothing new.

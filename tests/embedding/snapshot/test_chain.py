@@ -23,7 +23,7 @@ TABLES = (CONFIG, BOUNDED, SMALL)
 
 _KEYS = st.lists(st.integers(1, 30), min_size=1, max_size=12, unique=True)
 _CHANGES = st.one_of(
-    st.tuples(st.just("push"), _KEYS),
+    st.tuples(st.just("sync"), _KEYS),
     st.tuples(st.just("train"), _KEYS),
     st.tuples(st.just("remove"), _KEYS),
     st.tuples(st.just("save"), st.booleans()),
@@ -70,9 +70,9 @@ class _Run:
             return
         keys = np.array(argument)
         for name, table in self.store.tables.items():
-            if change == "push":
+            if change == "sync":
                 deltas = np.full((len(keys), table.config.width), self.step, np.float32)
-                self.store.push(name, keys, table.config.form.encode(deltas), "w", self.step)
+                self.store.sync(name, keys, table.config.form.encode(deltas), "w", self.step)
             elif change == "train":
                 gradients = [np.full((len(keys), dim), self.step, np.float32) for dim in table.config.dims]
                 table.apply_gradients(table.find_or_create(keys), gradients, 0.1)
@@ -126,7 +126,7 @@ def test_a_restored_store_goes_on_with_the_chain(before, after):
 
 def _pushed(keys, value=1.0, store=None, sequence=1):
     store = store or _new_store()
-    store.push("t", np.array(keys), np.full((len(keys), CONFIG.width), value, np.float32), "w", sequence)
+    store.sync("t", np.array(keys), np.full((len(keys), CONFIG.width), value, np.float32), "w", sequence)
     return store
 
 
@@ -172,13 +172,13 @@ def test_rows_that_change_while_they_are_saved_are_saved_as_they_were(tmp_path, 
     read, blocks = changes.Capture.read, []
 
     def change_and_read(capture, table):
-        # Between two blocks a push comes, a row goes, and another takes its slot.
+        # Between two blocks a change comes, a row goes, and another takes its slot.
         if capture.config.name == "t":
             blocks.append(capture)
             if len(blocks) == 2:
-                table.add(np.array([1, 3]), np.ones((2, CONFIG.width), np.float32))
+                table.find_or_insert(np.array([1, 3]), np.ones((2, CONFIG.width), np.float32))
                 table.remove(np.array([2]))
-                table.add(np.array([9]), np.ones((1, CONFIG.width), np.float32))
+                table.find_or_insert(np.array([9]), np.ones((1, CONFIG.width), np.float32))
                 assert table.find(np.array([9])).tolist() == [1]
         return read(capture, table)
 
@@ -227,12 +227,12 @@ def test_shards_restore_a_chain_that_another_number_of_shards_saved(tmp_path):
         deltas = rng.standard_normal((30, CONFIG.width)).astype(np.float32)
         for number, store in enumerate(shards):
             own = _owner(keys, 2) == number
-            store.push("t", keys[own], deltas[own], "w", step)
+            store.sync("t", keys[own], deltas[own], "w", step)
             store.tables["t"].remove(gone)
             store.take_place(number, 2)
             # As a client does: one identity for the files of all shards.
             files += [*store.saving(tmp_path, step, f"s{step - 1}" if step > 1 else None, f"s{step}")][-1]
-        whole.push("t", keys, deltas, "w", step)
+        whole.sync("t", keys, deltas, "w", step)
         whole.tables["t"].remove(gone)
     restored = {}
     for number in range(3):

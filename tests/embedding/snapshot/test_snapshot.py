@@ -20,7 +20,7 @@ def store():
     store = LocalStore()
     store.create_table(CONFIG)
     store.create_table(dataclasses.replace(CONFIG, name="empty"))
-    store.push("t", np.array([3, -4, 5]), np.ones((3, 6), np.float32), "w", 1)
+    store.sync("t", np.array([3, -4, 5]), np.ones((3, 6), np.float32), "w", 1)
     return store
 
 
@@ -28,7 +28,7 @@ def test_restore_brings_back_every_row_and_table(store, tmp_path):
     files = store.save(tmp_path / "made", 7)
     other = LocalStore()
     other.create_table(CONFIG)
-    other.push("t", np.array([99]), np.ones((1, 6), np.float32), "w", 1)
+    other.sync("t", np.array([99]), np.ones((1, 6), np.float32), "w", 1)
     other.restore(tmp_path / "made", files)
     assert other.tables["t"].keys.tolist() == [3, -4, 5]
     np.testing.assert_array_equal(other.tables["t"].rows, store.tables["t"].rows)
@@ -43,16 +43,16 @@ def test_rows_are_saved_in_their_form_and_restored_into_any(tmp_path, saved, ask
     store, other, keys = LocalStore(), LocalStore(), np.arange(1, 101)
     store.create_table(config)
     deltas = np.random.default_rng(0).normal(size=(100, 18)).astype(np.float32)
-    store.push("t", keys[:60], config.form.encode(deltas[:60]), "w", 1)
+    store.sync("t", keys[:60], config.form.encode(deltas[:60]), "w", 1)
     files = store.save(tmp_path, 7)
-    store.push("t", keys[40:], config.form.encode(deltas[40:]), "w", 2)
+    store.sync("t", keys[40:], config.form.encode(deltas[40:]), "w", 2)
     files += store.save(tmp_path, 8, files[-1]["snapshot"])
     other.create_table(dataclasses.replace(config, row_dtype=asked))
     other.restore(tmp_path, files)
     there, rows = store.tables["t"], other.tables["t"].take(other.tables["t"].find(keys))
     expected = other.config("t").form.decode(other.config("t").form.encode(there.take(there.find(keys))))
     np.testing.assert_array_equal(rows, expected)
-    other.push("t", keys[:1], other.config("t").form.encode(deltas[:1]), "w", 3)
+    other.sync("t", keys[:1], other.config("t").form.encode(deltas[:1]), "w", 3)
     since = files[-1]["snapshot"]
     assert {each["since"] for each in other.save(tmp_path / "next", 9, since)} == {since if asked == saved else None}
     of_file = next(snapshot.batches(tmp_path, files[0])).column("row").type
@@ -61,7 +61,7 @@ def test_rows_are_saved_in_their_form_and_restored_into_any(tmp_path, saved, ask
 
 @pytest.mark.parametrize("rows", [3, 200_000])  # At the end of the file, and before.
 def test_a_full_disk_is_named_with_the_file_and_what_to_do_and_leaves_nothing(store, tmp_path, full_disk, rows):
-    store.push("t", np.arange(1, rows + 1), np.ones((rows, 6), np.float32), "w", 2)
+    store.sync("t", np.arange(1, rows + 1), np.ones((rows, 6), np.float32), "w", 2)
     with pytest.raises(
         UserError, match=r"-00000-of-00001\.arrow: cannot be written: No space left on device; free some space"
     ):
@@ -84,7 +84,7 @@ def test_iterate_gives_the_rows_in_bounded_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(changes, "_BLOCK_BYTES", 640)  # 20 rows of 8 + 6 * 4 bytes.
     store = LocalStore()
     store.create_table(CONFIG)
-    store.push("t", np.arange(1, 51), np.zeros((50, 6), np.float32), "w", 1)
+    store.sync("t", np.arange(1, 51), np.zeros((50, 6), np.float32), "w", 1)
     blocks = list(snapshot.iterate(tmp_path, store.save(tmp_path, 1)))
     assert [len(keys) for _, keys, _ in blocks] == [0, 20, 20, 10]
     assert all(config == CONFIG for config, _, _ in blocks)

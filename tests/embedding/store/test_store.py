@@ -25,7 +25,7 @@ def _ones(count):
 
 
 def test_a_table_is_made_once_and_another_configuration_is_refused(store):
-    store.push("t", np.array([1]), _ones(1), "w", 1)
+    store.sync("t", np.array([1]), _ones(1), "w", 1)
     store.create_table(TableConfig("t", [2], [1.0], "sgd"))
     assert store.stats()["tables"]["t"]["rows"] == 1
     with pytest.raises(UserError, match=r"table t exists with optimizer = sgd, not adagrad"):
@@ -51,9 +51,9 @@ def test_a_sequence_is_applied_once_for_each_worker_and_table(store):
     key = np.array([4])
     start = pulled(store, "t", key)
     for worker, sequence in (("a", 1), ("a", 1), ("b", 1), ("a", 2), ("a", 1)):
-        store.push("t", key, _ones(1), worker, sequence)
+        store.sync("t", key, _ones(1), worker, sequence)
     np.testing.assert_allclose(pulled(store, "t", key), start + 3, rtol=1e-6)
-    store.push("u", key, _ones(1), "a", 1)
+    store.sync("u", key, _ones(1), "a", 1)
     assert store.stats()["tables"]["u"]["rows"] == 1
 
 
@@ -65,7 +65,7 @@ def test_a_sync_answers_the_rows_that_others_changed_since(store):
     keys = np.array([1, 2, 3])
     ours = store.sync("t", keys, _ones(3), "a", 1, _known(0, 0, 0))
     assert ours.positions.tolist() == []
-    store.push("t", np.array([2]), _ones(1), "b", 1)
+    store.sync("t", np.array([2]), _ones(1), "b", 1)
     newer = store.sync("t", keys, _ones(3), "a", 2, ours.versions)
     assert newer.positions.tolist() == [1]
     np.testing.assert_array_equal(newer.rows, pulled(store, "t", np.array([2])))
@@ -75,7 +75,7 @@ def test_a_sync_answers_the_rows_that_others_changed_since(store):
 def test_a_repeated_sync_answers_all_rows_as_they_are_by_then(store):
     key = np.array([4])
     store.sync("t", key, _ones(1), "a", 1, _known(0))
-    store.push("t", key, _ones(1), "b", 1)
+    store.sync("t", key, _ones(1), "b", 1)
     for known in (_known(0), None):
         again = store.sync("t", key, _ones(1), "a", 1, known)
         np.testing.assert_array_equal(again.rows, pulled(store, "t", key))
@@ -83,7 +83,7 @@ def test_a_repeated_sync_answers_all_rows_as_they_are_by_then(store):
 
 
 def test_pull_leaves_out_what_is_known_and_what_is_not_there(store):
-    store.push("t", np.array([1, 2]), _ones(2), "a", 1)
+    store.sync("t", np.array([1, 2]), _ones(2), "a", 1)
     keys = np.array([1, 2, 3])
     newer = store.pull("t", keys, _known(0, 0, 0))
     assert newer.positions.tolist() == [0, 1]
@@ -93,7 +93,7 @@ def test_pull_leaves_out_what_is_known_and_what_is_not_there(store):
 
 
 def test_a_restored_row_and_a_row_that_is_gone_are_newer(store, tmp_path):
-    store.push("t", np.array([1]), _ones(1), "a", 1)
+    store.sync("t", np.array([1]), _ones(1), "a", 1)
     known = store.pull("t", np.array([1]), _known(0)).versions
     store.restore(tmp_path, [])
     gone = store.pull("t", np.array([1]), known)
@@ -101,7 +101,7 @@ def test_a_restored_row_and_a_row_that_is_gone_are_newer(store, tmp_path):
     np.testing.assert_array_equal(gone.rows, store.tables["t"].initial_rows(np.array([1])))
     # A version from before the restore is never taken for a later one.
     assert store.sync("t", np.array([1]), _ones(1), "a", 2, known).positions.tolist() == [0]
-    store.push("t", np.array([1]), _ones(1), "a", 1)
+    store.sync("t", np.array([1]), _ones(1), "a", 1)
     known = store.pull("t", np.array([1]), _known(0)).versions
     store.restore(tmp_path, store.save(tmp_path, 1))
     assert store.pull("t", np.array([1]), known).positions.tolist() == [0]
@@ -109,16 +109,16 @@ def test_a_restored_row_and_a_row_that_is_gone_are_newer(store, tmp_path):
 
 def test_versions_cost_4_bytes_a_row_and_running_out_is_refused(store):
     bytes_before = store.stats()["tables"]["t"]["bytes"]
-    store.push("t", np.arange(1, 11), _ones(10), "a", 1)
+    store.sync("t", np.arange(1, 11), _ones(10), "a", 1)
     assert store.stats()["tables"]["t"]["bytes"] - bytes_before == 10 * (8 + 2 * 4 + 4)
     store._versions["t"]._last = 2**32 - 2
     with pytest.raises(UserError, match="restart the service"):
-        store.push("t", np.arange(1, 11), _ones(10), "a", 2)
+        store.sync("t", np.arange(1, 11), _ones(10), "a", 2)
 
 
 def test_a_put_sets_rows_and_a_late_copy_of_an_earlier_one_does_nothing(store):
     keys = np.array([4, 5])
-    store.push("t", keys[:1], _ones(1), "b", 1)
+    store.sync("t", keys[:1], _ones(1), "b", 1)
     for rows, sequence in ((7, 1), (8, 2), (7, 1)):
         store.put("t", keys, rows * _ones(2), "a", sequence)
     assert pulled(store, "t", keys).tolist() == [[8, 8], [8, 8]]
@@ -154,8 +154,8 @@ def test_a_put_to_a_table_with_limits_is_refused(store, limit):
         ([7], np.float32([[-np.inf, 1]]), "key 7 is not finite"),
     ],
 )
-@pytest.mark.parametrize("op", ["push", "put"])
-def test_a_bad_push_or_put_is_refused_and_harmless(store, op, keys, deltas, message):
+@pytest.mark.parametrize("op", ["put", "sync"])
+def test_a_bad_put_or_sync_is_refused_and_harmless(store, op, keys, deltas, message):
     send = getattr(store, op)
     with pytest.raises(UserError, match=message):
         send("t", np.array(keys), deltas, "a", 1)
@@ -164,7 +164,7 @@ def test_a_bad_push_or_put_is_refused_and_harmless(store, op, keys, deltas, mess
     assert len(store.tables["t"]) == 1
 
 
-@pytest.mark.parametrize("send", ["push", "put", "sync"])
+@pytest.mark.parametrize("send", ["put", "sync"])
 def test_rows_that_are_not_in_the_form_of_the_table_are_refused(store, send):
     store.create_table(TableConfig("u", (8,), (0.0,), "sgd", row_dtype="int8"))
     with pytest.raises(UserError, match=r"float32\[1, 8\], expected float32\[1, 3\]"):
@@ -185,15 +185,15 @@ def test_an_unknown_table_and_versions_of_another_kind_are_refused(store):
             store.pull("t", np.array([1]), versions)
 
 
-def test_pushes_from_several_threads_all_arrive(store):
+def test_syncs_from_several_threads_all_arrive(store):
     keys = np.arange(1, 2001)
     start = pulled(store, "t", keys)
 
-    def push(worker):
+    def send(worker):
         for sequence in range(1, 21):
-            store.push("t", keys, _ones(2000), worker, sequence)
+            store.sync("t", keys, _ones(2000), worker, sequence)
 
-    threads = [threading.Thread(target=push, args=(str(i),)) for i in range(4)]
+    threads = [threading.Thread(target=send, args=(str(i),)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -203,7 +203,7 @@ def test_pushes_from_several_threads_all_arrive(store):
 
 def test_blocks_cover_each_row_once(store):
     keys = np.arange(1, local_store._BLOCK_BYTES // 16 + 1001)
-    store.push("t", keys, np.zeros((len(keys), 2), np.float32), "a", 1)
+    store.sync("t", keys, np.zeros((len(keys), 2), np.float32), "a", 1)
     blocks = list(store.read_blocks("t"))
     assert len(blocks) > 1
     np.testing.assert_array_equal(np.concatenate([block for block, _ in blocks]), keys)
@@ -211,8 +211,8 @@ def test_blocks_cover_each_row_once(store):
 
 
 def test_rows_that_come_while_the_blocks_are_read_are_in_a_later_block(store):
-    store.push("t", np.array([1, 2]), _ones(2), "a", 1)
+    store.sync("t", np.array([1, 2]), _ones(2), "a", 1)
     blocks = store.read_blocks("t")
     assert next(blocks)[0].tolist() == [1, 2]
-    store.push("t", np.array([3]), _ones(1), "a", 2)
+    store.sync("t", np.array([3]), _ones(1), "a", 2)
     assert [keys.tolist() for keys, _ in blocks] == [[3]]

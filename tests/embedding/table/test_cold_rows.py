@@ -184,7 +184,7 @@ def test_shards_link_their_own_rows_or_read_those_of_other_shards(tmp_path, shar
 
     two, keys = stores(2), np.arange(1, ROWS + 1)
     for shard, store in enumerate(two):
-        store.push(
+        store.sync(
             CONFIG.name, own := keys[owned(keys, shard, 2)], np.ones((len(own), CONFIG.width), np.float32), "w", 0
         )
     expected = saved(tmp_path / "saved", files := save(two))
@@ -346,7 +346,7 @@ def test_an_epoch_has_the_rows_that_return_from_disk_while_it_is_written(tmp_pat
         for number, store in enumerate(stores):
             for first in range(0, 2000, 100):
                 changes = np.full((100, CONFIG.width), epoch, np.float32)
-                store.push(CONFIG.name, keys[first : first + 100], changes, "w", 2000 * epoch + first)
+                store.sync(CONFIG.name, keys[first : first + 100], changes, "w", 2000 * epoch + first)
             directory = tmp_path / f"{number}-{epoch}"
             found.append(published(directory, store.publish(directory, epoch, "float32", after)))
         assert len(returned) == 100 and len(found[0][0]) == 2000

@@ -54,7 +54,7 @@ def test_new_rows_reuse_the_slots_of_removed_rows_with_new_versions(tmp_path):
     both, ones = np.array([5, 6]), np.ones((2, 2), np.float32)
     known = store.sync("t", both, ones, "w", 1).versions  # One push, so both rows have one version.
     store.tables["t"].remove(both)
-    store.push("t", both[:1], ones[:1], "w", 2)
+    store.sync("t", both[:1], ones[:1], "w", 2)
     answer = store.sync("t", both[1:], ones[:1], "w", 3, known[1:])
     assert answer.positions.tolist() == [0]
     np.testing.assert_array_equal(answer.rows, store.tables["t"].initial_rows(both[1:]) + 1)
@@ -107,7 +107,7 @@ def _counted(directory, times, shards=1):
         store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, min_frequency=3))
         for sequence in range(times):
             keys = np.array([key for key in range(1, 10) if key % shards == shard])
-            store.push("t", keys, np.ones((len(keys), 2), np.float32), "w", sequence)
+            store.sync("t", keys, np.ones((len(keys), 2), np.float32), "w", sequence)
     files = [[*store.saving(directory, 1, None, "first")][-1] for store in stores]
     return stores, [file for part in files for file in part]
 
@@ -118,7 +118,7 @@ def test_counts_survive_a_restart_with_another_number_of_shards(tmp_path, shards
     store, keys, ones = LocalStore(), np.arange(1, 10), np.ones((9, 2), np.float32)
     store.restore(tmp_path, files)
     assert store.tables["t"].limits.admission.counts()[1] == max(2 * len(keys) // shards, 1)
-    store.push("t", np.append(keys, 50), np.ones((10, 2), np.float32), "w", 9)
+    store.sync("t", np.append(keys, 50), np.ones((10, 2), np.float32), "w", 9)
     assert _keys(store.tables["t"]) == keys.tolist()
     np.testing.assert_array_equal(pulled(store, "t", keys), store.tables["t"].initial_rows(keys) + ones)
 
@@ -126,12 +126,12 @@ def test_counts_survive_a_restart_with_another_number_of_shards(tmp_path, shards
 def test_a_delta_has_the_latest_counts_and_altered_counts_are_refused(tmp_path):
     (store,), files = _counted(tmp_path, 1)
     keys, ones = np.arange(1, 10), np.ones((9, 2), np.float32)
-    store.push("t", keys, ones, "w", 7)
+    store.sync("t", keys, ones, "w", 7)
     files += store.save(tmp_path, 2, "first")
     other = LocalStore()
     other.restore(tmp_path, files)
     assert _keys(other.tables["t"]) == []
-    other.push("t", keys, ones, "w", 0)
+    other.sync("t", keys, ones, "w", 0)
     assert _keys(other.tables["t"]) == keys.tolist()
     _, files = _counted(tmp_path / "altered", 2)
     (name,) = [file["file"] for file in files if file["kind"] == "counts"]
@@ -152,7 +152,7 @@ def test_the_shards_of_a_table_share_its_max_rows():
         store = LocalStore()
         store.take_place(shard, 4)
         store.create_table(config)
-        store.push("t", np.arange(1, 100), np.ones((99, 2), np.float32), "w", 1)
+        store.sync("t", np.arange(1, 100), np.ones((99, 2), np.float32), "w", 1)
         assert len(store.tables["t"]) == most
 
 
@@ -289,7 +289,7 @@ def test_two_million_new_keys_stay_under_the_bound(eviction):
     table, hot, files = store.tables["t"], np.arange(1, 1001), 0
     for block in range(100):
         keys = np.concatenate([hot, np.arange(20_000) + 1_000_000 + 20_000 * block])
-        store.push("t", keys, np.ones((len(keys), 17), np.float32), "w", block + 1)
+        store.sync("t", keys, np.ones((len(keys), 17), np.float32), "w", block + 1)
         store.advance(block)
         assert len(table) <= most
         files = max(files, len(table.keys))

@@ -143,7 +143,7 @@ def test_deltas_at_an_odd_byte_are_added_as_others_are():
     store.sync("t", keys, _at_an_odd_byte(deltas), "a", 0, np.zeros(2, np.uint32))
     newer = store.sync("t", keys, _at_an_odd_byte(deltas), "b", 0, np.zeros(2, np.uint32))
     assert newer.rows.tolist() == [[2, 4, 6], [8, 10, 12]]
-    store.push("t", keys, _at_an_odd_byte(deltas), "c", 0)
+    store.sync("t", keys, _at_an_odd_byte(deltas), "c", 0)
     assert pulled(store, "t", keys).tolist() == [[3, 6, 9], [12, 15, 18]]
     store.put("t", keys, _at_an_odd_byte(deltas), "c", 1)
     assert pulled(store, "t", keys).tolist() == deltas.tolist()

@@ -120,7 +120,7 @@ def test_removed_memory_is_given_back_at_once_and_closed_files_are_closed():
     store = LocalStore(memory)
     store.create_table(worker.CONFIG)
     keys = np.arange(1, 200_001)
-    store.push("dim2", keys, np.ones((len(keys), 2), np.float32), "w", 1)
+    store.sync("dim2", keys, np.ones((len(keys), 2), np.float32), "w", 1)
     files = [os.dup(file) for file in memory._files]  # So that they can be looked at when they are closed.
     taken = sum(os.fstat(file).st_blocks * 512 for file in files)
     assert taken > 200_000 * 16

@@ -212,7 +212,7 @@ def test_settings_are_part_of_a_tables_json_and_default_without_it():
 def test_a_snapshot_is_restored_with_other_settings_but_its_own_optimizer(tmp_path):
     store, config = LocalStore(), TableConfig("t", (2,), (0.1,), "adam")
     store.create_table(config)
-    store.push("t", np.array([4]), np.ones((1, config.width), np.float32), "w", 1)
+    store.sync("t", np.array([4]), np.ones((1, config.width), np.float32), "w", 1)
     files = store.save(tmp_path, 1)
     other = LocalStore()
     other.create_table(dataclasses.replace(config, optimizer="ftrl"))

@@ -116,7 +116,7 @@ def test_rows_of_a_service_are_known_also_if_their_weights_are_zeros(kind):
 def test_a_copy_of_a_services_row_is_no_new_key_to_the_training_that_pulls_it():
     store = LocalStore()
     store.create_table(CONFIG)
-    store.push("dim2", np.arange(1, 51), np.ones((50, CONFIG.width), np.float32), "other", 0)
+    store.sync("dim2", np.arange(1, 51), np.ones((50, CONFIG.width), np.float32), "other", 0)
     new_keys = NewKeys(["item"], samples=True)
     _step(new_keys, RowCopies(store, CONFIG, "w"), range(1, 101))
     new_keys.begin_lookup(create=True)
