@@ -147,40 +147,5 @@ def land(
     for i in range(slots.size):
         slot = slots[i]
         versions[slot] = new_versions[i]
-        stamps[slot] = window
+        stamps[slot] = max(stamps[slot], window)
         state[slot] &= ~IN_FLIGHT
-
-
-@kernel(types.void(*_COPIES, _STATE, *_CHECKS, SLOTS, VERSIONS, VERSIONS, SLOTS, MESSAGE_ROWS, types.uint32))
-def accept(
-    rows: np.ndarray,
-    base: np.ndarray,
-    places: np.ndarray,
-    state: np.ndarray,
-    versions: np.ndarray,
-    stamps: np.ndarray,
-    slots: np.ndarray,
-    known: np.ndarray,
-    new_versions: np.ndarray,
-    positions: np.ndarray,
-    newer: np.ndarray,
-    window: int,
-) -> None:
-    """Takes the answer to a pull: newer[k] becomes the base at slots[positions[k]], and later steps are added to it.
-
-    A row does not change if it is in flight or its version is no longer the known[i] of the request, because another
-    answer has overtaken this one.
-    """
-    k = 0
-    for i in range(slots.size):
-        slot = slots[i]
-        answered = k < positions.size and positions[k] == i
-        if slot >= 0 and state[slot] & IN_FLIGHT == 0 and versions[slot] == known[i]:
-            if answered:
-                place = places[i]
-                for d in range(np.uint64(rows.shape[1])):
-                    rows[place, d] = newer[k, d] + (rows[place, d] - base[place, d])
-                    base[place, d] = newer[k, d]
-                versions[slot] = new_versions[i]
-            stamps[slot] = max(stamps[slot], window)
-        k += answered

@@ -12,6 +12,7 @@ from ctr_trainer.embedding.store.versions import ABSENT, ChangedRows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import copied_row_kernels
+from ctr_trainer.embedding.worker.copied_row_kernels import IN_FLIGHT
 from ctr_trainer.embedding.worker.merging import RowFrequency, Shares
 
 # A row that was not checked in this number of windows may be dropped.
@@ -128,19 +129,13 @@ class CopiedRows:
             self._begin(first, window)
         if self._has_base:
             slots = self.table.find(keys)
-            with self._opened(slots) as copies:
-                copied_row_kernels.accept(
-                    *copies,
-                    self._state.array,
-                    self._versions.array,
-                    self._stamps.array,
-                    slots,
-                    known,
-                    newer.versions,
-                    newer.positions,
-                    rows,
-                    window,
-                )
+            own = slots >= 0
+            mine = slots[own]
+            # A row that is in flight, or whose version has changed since the request, has had a later answer.
+            own[own] = (self._state.array[mine] & IN_FLIGHT == 0) & (self._versions.array[mine] == known[own])
+            there = own[newer.positions]
+            positions = (np.cumsum(own) - 1)[newer.positions[there]]
+            self.land(slots[own], newer.versions[own], positions, rows[there], window)
 
     def mark_stepped(self, slots: np.ndarray) -> None:
         """Marks the rows at `slots`, int64[U], as changed by an optimizer step."""
@@ -198,7 +193,7 @@ class CopiedRows:
     ) -> None:
         """Ends the flight of `slots`: `rows` become the base at slots[positions], and later steps are added to them.
 
-        The rows at `slots` then have `versions`, uint32[U], and count as checked in `window`.
+        The rows at `slots` then have `versions`, uint32[U], and count as checked in `window` or later.
         """
         state = self._state.array, self._versions.array, self._stamps.array
         with self._opened(slots) as copies:
