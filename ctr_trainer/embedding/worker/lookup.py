@@ -140,9 +140,9 @@ class Lookup:
         The tensor is float32[B, length, dim], allocated as in `gather`. The j-th value of an example is at index j, and
         zeros follow the last value.
         """
-        positions, splits, length = self._sequences[number]
+        length = self._sequences[number][2]
         out = _aligned_empty(self._examples * length, dim)
-        lookup_kernels.align(distinct, start, positions, splits, length, out)
+        lookup_kernels.spread(distinct, start, _padded(*self._sequences[number]), length, length, out)
         return out.reshape(self._examples, length, dim)
 
     def vectors(self, distinct: np.ndarray, start: int, dim: int) -> np.ndarray:
@@ -158,7 +158,8 @@ class Lookup:
         """Returns int32[N, 2]: for each value of a sequence, its example and the index of its key in `vectors`."""
         positions, splits, _ = self._sequences[number]
         out = _aligned_empty(len(positions), 2).view(np.int32)
-        lookup_kernels.pair(positions, splits, len(self.unique), out)
+        out[:, 0] = np.repeat(np.arange(self._examples), np.diff(splits))
+        out[:, 1] = np.where(positions >= 0, positions, len(self.unique))
         return out
 
     def sum_gradients(
@@ -200,7 +201,7 @@ class Lookup:
         for (positions, splits, length), its_gradient in zip(self._sequences, sequences, strict=True):
             if its_gradient is not None:
                 flat = _flat(its_gradient, (self._examples, length, dim))
-                lookup_kernels.sum_align(flat, positions, splits, length, out)
+                lookup_kernels.sum_spread(flat, _padded(positions, splits, length), length, length, out)
         if vectors is not None:
             out += _flat(vectors, (len(self.unique) + 1, dim))[:-1]
         return out
@@ -212,6 +213,13 @@ class Lookup:
                 f"{self._examples + 1} integers from 0 to {len(values)}"
             )
         return np.ascontiguousarray(splits, np.int32)
+
+
+def _padded(positions: np.ndarray, splits: np.ndarray, length: int) -> np.ndarray:
+    """Returns int32[B * length], the positions of a sequence; -1 follows the last value of each example."""
+    padded = np.full((len(splits) - 1, length), -1, np.int32)
+    padded[np.arange(length) < np.diff(splits)[:, None]] = positions
+    return padded.reshape(-1)
 
 
 def _flat(gradient: np.ndarray, expected: tuple[int, ...]) -> np.ndarray:

@@ -18,8 +18,6 @@ _ZERO = np.float32(0)
 _COLUMN = types.uint64
 _OF_FEATURES = (_POSITIONS, types.int64, types.int64, ROWS_OUT)
 _OF_BAGS = (_POSITIONS, _POSITIONS, _COEFFICIENTS, types.int64, types.int64, ROWS_OUT)
-_PAIRS_OUT = types.Array(types.int32, 2, "C")
-_OF_SEQUENCE = (_POSITIONS, _POSITIONS, types.int64, ROWS_OUT)
 _MARKS = types.Array(types.boolean, 1, "C", readonly=True)
 _COUNTS_OUT = types.Array(types.int64, 2, "C")
 
@@ -81,33 +79,6 @@ def pool(
             if position >= 0:
                 for d in range(np.uint64(out.shape[1])):
                     out[target, d] += coefficients[i] * distinct[position, start + d]
-
-
-@kernel(types.void(ROWS, _COLUMN, *_OF_SEQUENCE))
-def align(
-    distinct: np.ndarray, start: int, positions: np.ndarray, splits: np.ndarray, length: int, out: np.ndarray
-) -> None:
-    """Sets out[b * length + j] = distinct[positions[splits[b] + j], start:start + dim]; zeros after b's last value."""
-    for b in range(splits.size - 1):
-        for j in range(length):
-            i = splits[b] + j
-            position = positions[i] if i < splits[b + 1] else -1
-            target = b * length + j
-            if position < 0:
-                for d in range(np.uint64(out.shape[1])):
-                    out[target, d] = _ZERO
-            else:
-                for d in range(np.uint64(out.shape[1])):
-                    out[target, d] = distinct[position, start + d]
-
-
-@kernel(types.void(_POSITIONS, _POSITIONS, types.int64, _PAIRS_OUT))
-def pair(positions: np.ndarray, splits: np.ndarray, no_value: int, out: np.ndarray) -> None:
-    """Sets out[i] = (b, positions[i]) for each value i of example b; `no_value` replaces the position -1."""
-    for b in range(splits.size - 1):
-        for i in range(splits[b], splits[b + 1]):
-            out[i, 0] = b
-            out[i, 1] = positions[i] if positions[i] >= 0 else no_value
 
 
 @kernel(types.void(ROWS, *_OF_FEATURES))
@@ -187,15 +158,3 @@ def sum_pool(
             if position >= 0:
                 for d in range(np.uint64(out.shape[1])):
                     out[position, d] += coefficients[i] * gradient[source, d]
-
-
-@kernel(types.void(ROWS, *_OF_SEQUENCE))
-def sum_align(gradient: np.ndarray, positions: np.ndarray, splits: np.ndarray, length: int, out: np.ndarray) -> None:
-    """Adds gradient[b * length + j] to out[positions[splits[b] + j]] for each value j of example b; skips padding."""
-    for b in range(splits.size - 1):
-        for i in range(splits[b], splits[b + 1]):
-            position = positions[i]
-            source = b * length + i - splits[b]
-            if position >= 0:
-                for d in range(np.uint64(out.shape[1])):
-                    out[position, d] += gradient[source, d]
