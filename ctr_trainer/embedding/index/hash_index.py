@@ -89,14 +89,25 @@ class Index:
 
         Raises OverflowError if the index is full, and UserError if the memory runs out.
         """
-        if len(self._buckets) > index_kernels.CACHED_BUCKETS:
-            return self._add_all(keys)
-        # Usually all keys are known, and `find` alone is faster than a pass that can add keys.
-        slots, unknown = self.find_and_count(keys)
-        if unknown:
-            places = np.flatnonzero((slots < 0) & (keys != 0))
-            slots[places] = self._add_all(keys[places])
-        return slots
+        slots, done = np.empty(len(keys), np.int64), 0
+        while True:
+            old, before = int(self._numbers[_OLD]), self.slots
+            if old:
+                limit = before + min(_KEYS_A_MOVE, max(old // _MOVED_A_KEY, 1))
+            else:
+                limit = int(self._numbers[_BUCKETS]) * 3 // 4
+            self._keys.reserve(min(limit, before + len(keys) - done))
+            done, free_count, count = index_kernels.find_or_add(
+                *(*self._probed(), self._free.array, self._free_count, before, limit, keys, slots, done)
+            )
+            self._numbers[_FREE_COUNT], self._numbers[_COUNT] = free_count, count
+            if old:
+                at_once = done < len(keys) and count < limit
+                self._move(old if at_once else _MOVED_A_KEY * (count - before))
+            elif done < len(keys):
+                self._grow()
+            if done == len(keys):
+                return slots
 
     def free_slots(self, count: int) -> np.ndarray:
         """Returns int64[n], the free slots that the next `count` new keys get; fewer if there are fewer free slots."""
@@ -142,27 +153,6 @@ class Index:
         self._buckets.fill(0)
         self._old.fill(0)
         self._numbers[[_OLD, _COUNT, _FREE_COUNT]] = 0
-
-    def _add_all(self, keys: np.ndarray) -> np.ndarray:
-        slots, done = np.empty(len(keys), np.int64), 0
-        while True:
-            old, before = int(self._numbers[_OLD]), self.slots
-            if old:
-                limit = before + min(_KEYS_A_MOVE, max(old // _MOVED_A_KEY, 1))
-            else:
-                limit = int(self._numbers[_BUCKETS]) * 3 // 4
-            self._keys.reserve(min(limit, before + len(keys) - done))
-            done, free_count, count = index_kernels.find_or_add(
-                *(*self._probed(), self._free.array, self._free_count, before, limit, keys, slots, done)
-            )
-            self._numbers[_FREE_COUNT], self._numbers[_COUNT] = free_count, count
-            if old:
-                at_once = done < len(keys) and count < limit
-                self._move(old if at_once else _MOVED_A_KEY * (count - before))
-            elif done < len(keys):
-                self._grow()
-            if done == len(keys):
-                return slots
 
     def _grow(self, least: int = 0) -> None:
         before, active = int(self._numbers[_BUCKETS]), int(self._numbers[_ACTIVE])

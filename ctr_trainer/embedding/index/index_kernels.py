@@ -26,8 +26,6 @@ BUCKETS_OUT = types.Array(types.uint32, 1, "C")
 KEYS_OUT = types.Array(types.int64, 1, "C")
 # Keys whose buckets are prefetched together, before the first of them is read.
 BLOCK = 64
-# Up to this many buckets fit into a core's cache, and nothing is prefetched.
-CACHED_BUCKETS = 1 << 17
 
 
 @kernel()
@@ -217,22 +215,20 @@ def find_or_add(
     """
     mask, old_mask = mask_of(buckets), mask_of(old)
     hashes, places = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
-    is_cold = buckets.size > CACHED_BUCKETS  # Then keys are looked up in blocks, as fast as in `find`.
     for i in range(start, wanted.size):
         key, at = wanted[i], (i - start) % BLOCK
-        if is_cold and at == 0:
+        if at == 0:
             _look_ahead(buckets, old, first, moved, keys, wanted[i : i + BLOCK], hashes, places)
         if key == 0:
             slots[i] = -1
             continue
-        hashed = hashes[at] if is_cold else mix(np.uint64(key))
+        hashed = hashes[at]
         stays = is_in_old(hashed, old, first, moved)
         # places[at] is still the first candidate, unless an earlier key of the block was entered there.
         if stays:
-            slot, bucket = probe(old, old_mask, keys, key, hashed, places[at] if is_cold else home_of(hashed, old))
+            slot, bucket = probe(old, old_mask, keys, key, hashed, places[at])
         else:
-            place = places[at] if is_cold else home_of(hashed, buckets)
-            slot, bucket = probe(buckets, mask, keys, key, hashed, place)
+            slot, bucket = probe(buckets, mask, keys, key, hashed, places[at])
         if slot < 0:
             if stays and _is_before(first, bucket, hashed, old):
                 return i, free_count, count
