@@ -23,12 +23,12 @@ from ctr_trainer.embedding.snapshot.snapshot import CONFIG, KEY, FileEntry, conf
 from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file, blocks_of
 from ctr_trainer.embedding.table.changes import Capture
 from ctr_trainer.embedding.table.row_form import INT8
-from ctr_trainer.embedding.table.row_kernels import first_not_finite
+from ctr_trainer.embedding.table.row_kernels import refuse_not_finite
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.settings.training_configs import DTYPES
 from ctr_trainer.system.files.paths import AnyPath, path_of
-from ctr_trainer.system.messages.errors import UserError, diverged
+from ctr_trainer.system.messages.errors import UserError
 
 ROWS, REMOVED = "rows", "removed"
 _CURE = "free some space there; training continues, and retries"
@@ -114,10 +114,7 @@ def write(
     if first is not None:
         with writing(ROWS) as file:
             for keys, rows in itertools.chain([first], blocks):
-                bad = first_not_finite(rows)
-                if bad >= 0:
-                    what = f"table {config.name}, epoch {epoch} of the publication"
-                    raise diverged(f"{what}: the row of key {keys[bad]} is not finite")
+                refuse_not_finite(keys, rows, f"table {config.name}, epoch {epoch} of the publication: the row")
                 file.write([key_array(keys), value_array(pack(rows, config, dtype, epoch))])
     if len(capture.removed):
         with writing(REMOVED) as file:

@@ -10,12 +10,11 @@ import pyarrow as pa
 
 from ctr_trainer.embedding.snapshot.snapshot import FileEntry, key_array, row_array, schema
 from ctr_trainer.embedding.table.changes import Block, Capture
-from ctr_trainer.embedding.table.row_kernels import first_not_finite
+from ctr_trainer.embedding.table.row_kernels import refuse_not_finite
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.local_path import refusing_unwritable
 from ctr_trainer.system.files.paths import AnyPath, Path, path_of
-from ctr_trainer.system.messages.errors import diverged
 
 _CURE = (
     "free some space there, then restart the same command to resume from the last checkpoint. The earlier snapshots "
@@ -117,7 +116,8 @@ def write(
         use_file = begin("use", f"{name}{of_step}.use.arrow") if config.evicts else None
         removed = np.unique(capture.removed)
         gone = np.ones(len(removed), np.bool_)
-        for keys, rows, use in _finite(blocks_of(capture, table), config.name, step):
+        for keys, rows, use in blocks_of(capture, table):
+            refuse_not_finite(keys, rows, f"table {config.name}, step {step}: the row")
             rows_file.write([key_array(keys), row_array(config, rows)])
             if use_file and use is not None:
                 use_file.write([key_array(keys), *map(pa.array, use)])
@@ -155,18 +155,3 @@ def blocks_of(capture: Capture, table: Table) -> Iterator[Block]:
         if block is None:
             return
         yield block
-
-
-def _finite(blocks: Iterable[Block], table: str, step: int) -> Iterator[Block]:
-    """Yields the blocks of a snapshot; from the first row on that is not finite, counts such rows, and raises then."""
-    count, key = 0, None
-    for keys, rows, use in blocks:
-        first = first_not_finite(rows)
-        if first >= 0:
-            key = keys[first] if not count else key
-            count += int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
-        elif not count:
-            yield keys, rows, use
-    if count:
-        which = "row is" if count == 1 else "rows are"
-        raise diverged(f"table {table}, step {step}: {count} {which} not finite, such as the row of key {key}")

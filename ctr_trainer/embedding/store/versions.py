@@ -11,10 +11,10 @@ from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_kernels import AHEAD, kernel, prefetch, prefetch_row
 from ctr_trainer.embedding.memory.growable_array import GrowableArray
 from ctr_trainer.embedding.table.row_form import RowForm
-from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT, first_not_finite
+from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT, refuse_not_finite
 from ctr_trainer.embedding.table.row_space import RowWatcher, WatchedTable
 from ctr_trainer.embedding.table.table import Table
-from ctr_trainer.system.messages.errors import UserError, diverged
+from ctr_trainer.system.messages.errors import UserError
 
 VERSIONS = types.Array(types.uint32, 1, "C", readonly=True)
 VERSIONS_OUT = types.Array(types.uint32, 1, "C")
@@ -108,9 +108,7 @@ def checked_rows(table: Table, keys: np.ndarray, stored: np.ndarray) -> np.ndarr
     rows = form.decode(stored)
     if len(keys) and not keys.all():
         raise UserError(f"table {name}: a change of the key 0, which stands for no value and has no row; leave it out")
-    bad = first_not_finite(rows)
-    if bad >= 0:
-        raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")
+    refuse_not_finite(keys, rows, f"table {name}: the change")
     return rows
 
 

@@ -11,6 +11,7 @@ from numba import types
 
 from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_kernels import AHEAD, KEYS, kernel, mix, prefetch_row
+from ctr_trainer.system.messages.errors import diverged
 
 ROWS = types.Array(types.float32, 2, "C", readonly=True)
 # Rows in a message, not aligned. Copying them to aligned memory would cost as much as adding them.
@@ -118,3 +119,10 @@ def first_not_finite(rows: np.ndarray) -> int:
     """Returns the index of the first row of float32[n, width] with an infinity or a NaN; -1 if there is none."""
     first = _first_not_finite(rows.reshape(-1).view(np.int32))
     return first // rows.shape[1] if first >= 0 else -1
+
+
+def refuse_not_finite(keys: np.ndarray, rows: np.ndarray, what: str) -> None:
+    """Raises UserError, which begins with `what` and names a key, if a value of float32[n, width] is not finite."""
+    bad = first_not_finite(rows)
+    if bad >= 0:
+        raise diverged(f"{what} of key {keys[bad]} is not finite")
