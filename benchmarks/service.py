@@ -54,7 +54,7 @@ def in_process(rows: int, seconds: float) -> tuple[float, dict[str, dict[str, fl
     gradient = np.full((BATCH_KEYS, CONFIG.dims[0]), 1e-3, np.float32)
 
     def gather(slots: np.ndarray) -> None:
-        take(table.rows, slots, 0, gathered)
+        take(table.stored, slots, 0, gathered)
 
     def update(slots: np.ndarray) -> None:
         table.apply_gradients(slots, [gradient[: len(slots)]], 0.01)

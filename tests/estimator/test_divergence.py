@@ -59,7 +59,7 @@ class _PoisonRows(tf1.train.SessionRunHook):
             table = next(iter(self._store.tables.values()))
             slots = np.array([3, 7])
             table.before_change(slots)
-            table.rows[slots, -1] = np.inf
+            table.stored[slots, -1] = np.inf
 
 
 def _whole(model_dir):
@@ -107,7 +107,7 @@ def test_a_store_names_a_row_that_it_refuses_and_leaves_no_file(tmp_path, full):
     table = store.tables["t"]
     bad = table.find(keys[[5, 300_000, 399_999]])
     table.before_change(bad)
-    table.rows[bad, 1] = [np.nan, np.inf, -np.inf]
+    table.stored[bad, 1] = [np.nan, np.inf, -np.inf]
     with pytest.raises(UserError, match="table t, step 2: the row of key 6 is not finite"):
         store.save(tmp_path / "after", 2, since)
     assert os.listdir(tmp_path / "after") == []

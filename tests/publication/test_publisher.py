@@ -133,7 +133,7 @@ def test_each_record_names_its_tower_and_is_the_table(store, publish):
     assert (first.kind, second.kind, epochs, record.files) == ("base", "epoch", 1, second.files)
     assert (first.rows, second.rows) == (3, 3)
     table = store.tables["t"]
-    assert rows == _of(dict(zip(table.keys.tolist(), table.rows.tolist(), strict=True)))
+    assert rows == _of(dict(zip(table.keys.tolist(), table.stored.tolist(), strict=True)))
     towers = [records.generation_path(spool.path, 1) / each.dense / "tower" for each in (first, second)]
     assert [tower.read_text() for tower in towers] == ["5", "7"]
     _until(lambda: publisher.results()["publication"]["waiting"] == 0)

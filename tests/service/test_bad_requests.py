@@ -41,9 +41,9 @@ def server(tmp_path_factory):
 def unharmed(server):
     """Makes sure, after the test, that the table is as it was and that the service answers."""
     _, client, store = server
-    rows, keys = store.tables["t"].rows.copy(), store.tables["t"].keys.copy()
+    rows, keys = store.tables["t"].stored.copy(), store.tables["t"].keys.copy()
     yield
-    np.testing.assert_array_equal(store.tables["t"].rows, rows)
+    np.testing.assert_array_equal(store.tables["t"].stored, rows)
     np.testing.assert_array_equal(store.tables["t"].keys, keys)
     (answer,) = client.do_action(flight.Action("stats", b"{}"), _OPTIONS)
     assert json.loads(answer.body.to_pybytes())["tables"]["t"]["rows"] == 1

@@ -85,12 +85,12 @@ _KEY, _VERSION = np.array([5]), np.array([0], np.uint32)
 )
 def test_a_bad_request_is_an_invalid_argument_and_harmless(server, op, columns, changes, message):
     client, store = server
-    before = store.tables["t"].rows.copy()
+    before = store.tables["t"].stored.copy()
     with pytest.raises(pa.ArrowInvalid, match=message):
         _request(client, op, columns, **changes)
-    np.testing.assert_array_equal(store.tables["t"].rows, before)
+    np.testing.assert_array_equal(store.tables["t"].stored, before)
     assert _request(client) == {"count": 1}
-    np.testing.assert_array_equal(store.tables["t"].rows, np.ones_like(before))
+    np.testing.assert_array_equal(store.tables["t"].stored, np.ones_like(before))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_any_flight_client_can_list_and_read_the_tables(server):
     assert (info.descriptor.path, info.total_records) == ([b"t"], 1)
     table = client.do_get(info.endpoints[0].ticket).read_all()
     assert table.column("key").to_pylist() == [5]
-    np.testing.assert_array_equal(table.column("row").to_pylist(), store.tables["t"].rows)
+    np.testing.assert_array_equal(table.column("row").to_pylist(), store.tables["t"].stored)
     assert snapshot.config_from_json(table.schema.metadata[b"ctr_trainer.table"]) == CONFIG
     with pytest.raises(pa.ArrowInvalid, match="no table 'x'; there are: t"):
         client.do_get(flight.Ticket(b"x"))

@@ -122,11 +122,7 @@ def sample(
 
 @kernel()
 def _remove(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: Int) -> Int:
-    """Removes a key and returns the slot that it had, or -1.
-
-    An entry after the gap moves into the gap if a probe for its key would otherwise end there, so removal needs no
-    tombstones.
-    """
+    """Removes a key and returns the slot that it had, or -1."""
     size = np.uint64(buckets.size)
     slot, gap = probe(buckets, mask, keys, key, hashed, home_of(hashed, buckets))
     if slot < 0:
@@ -136,7 +132,7 @@ def _remove(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: 
     while buckets[bucket] != 0:
         other = (np.uint64(buckets[bucket]) & mask) - np.uint64(1)
         home = home_of(mix(np.uint64(keys[other])), buckets)
-        if distance(home, bucket, size) >= distance(gap, bucket, size):
+        if distance(home, bucket, size) >= distance(gap, bucket, size):  # A probe would end at the gap.
             buckets[gap] = buckets[bucket]
             gap = bucket
         bucket = after(bucket, size)

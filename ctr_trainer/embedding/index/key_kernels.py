@@ -141,11 +141,8 @@ def positions_of(unique: np.ndarray, keys: np.ndarray) -> np.ndarray:
 def _number(
     wanted: np.ndarray, heads: np.ndarray, shift: Int, keys: np.ndarray, count: int, numbers: np.ndarray
 ) -> int:
-    """Sets numbers[i] = the position of wanted[i] in keys[:count], and appends new keys; returns the new count.
-
-    Open addressing with linear probing: heads[h] is the number of a key whose hash begins with h, or of a key that was
-    displaced; -1 if the bucket is empty.
-    """
+    """Sets numbers[i] = the position of wanted[i] in keys[:count], and appends new keys; returns the new count."""
+    # Linear probing: heads[h] is the number of a key whose hash begins with h, or of a displaced key; -1 if empty.
     mask = np.uint64(heads.size - 1)
     for i in range(wanted.size):
         key = wanted[i]

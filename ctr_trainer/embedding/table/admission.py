@@ -35,12 +35,11 @@ class Admission:
     def admit(self, keys: np.ndarray) -> np.ndarray:
         """Counts distinct keys without rows, int64[U]; returns bool[U], whether each came `min_frequency` times."""
         admitted = np.ones(len(keys), np.bool_)
-        if self._min_frequency > 1:
-            _count(self._counters, keys, self._min_frequency, admitted)
-            self._numbers[0] += len(keys)
-            if self._numbers[0] >= self._counters.shape[1]:
-                self._counters >>= 1
-                self._numbers[0] = 0
+        _count(self._counters, keys, self._min_frequency, admitted)
+        self._numbers[0] += len(keys)
+        if self._numbers[0] >= self._counters.shape[1]:
+            self._counters >>= 1
+            self._numbers[0] = 0
         return admitted
 
     def counts(self) -> tuple[np.ndarray, int]:

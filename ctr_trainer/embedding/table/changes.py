@@ -16,31 +16,28 @@ Block = tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None]  # K
 
 
 class RemovedKeys:
-    """A list of removed keys that is taken without a copy: one array grows while a reader uses the other."""
+    """A list of removed keys."""
 
     def __init__(self, memory: TableMemory) -> None:
-        self._arrays, self._memory = [memory.array(f"removed{turn}", np.int64) for turn in range(2)], memory
-        self._numbers = memory.counts("removed", 3)  # The length of each array; which array grows.
+        self._array, self._free = memory.array("removed", np.int64), memory.free
+        self._count = memory.counts("removed", 1)
 
     def add(self, keys: np.ndarray) -> None:
         """Appends keys, int64[n]."""
-        turn = self._numbers[2]
-        count = self._numbers[turn]
-        array = self._arrays[turn]
-        array.reserve(count + len(keys))
-        array.array[count : count + len(keys)] = keys
-        self._numbers[turn] += len(keys)
+        count, after = self._count[0], self._count[0] + len(keys)
+        self._array.reserve(after)
+        self._array.array[count:after] = keys
+        self._count[0] = after
 
     def take(self) -> np.ndarray:
-        """Returns int64[n], the keys removed since the last `take`, in order; valid until the next `take`."""
-        turn = self._numbers[2]
-        other = 1 - turn
-        self._arrays[other].release(0, self._numbers[other], self._memory.free)
-        self._numbers[[other, 2]] = 0, other
-        return self._arrays[turn].array[: self._numbers[turn]]
+        """Returns int64[n], the keys removed since the last `take`, in order."""
+        keys = self._array.array[: self._count[0]].copy()
+        self._array.release(0, len(keys), self._free)
+        self._count[0] = 0
+        return keys
 
     def clear(self) -> None:
-        self._numbers[self._numbers[2]] = 0
+        self._count[0] = 0
 
 
 class Changes(RowWatcher):
@@ -86,7 +83,6 @@ class Changes(RowWatcher):
         self._reserve(table)
         for each in self._sets:
             each.clear()
-        self._reserve(table)
         self._removed.clear()
         self._capture = None
 
@@ -113,7 +109,6 @@ class Changes(RowWatcher):
         self._taken.become(self._changed)
         self._known.update(self._changed)
         self._changed.clear()
-        self._reserve(table)
 
     def _reserve(self, table: WatchedTable) -> None:
         """Makes room for all slots of the table, because another process may have created some of them."""
@@ -195,8 +190,8 @@ class Capture:
     Attributes:
       config: the TableConfig.
       counts: the result of `Admission.counts`; None if the table has no counting filter.
-      removed: int64[n], the keys removed since the last snapshot or epoch; valid until the next one begins. The keys of
-        an epoch are ascending, and no key is both in a block and in them.
+      removed: int64[n], the keys removed since the last snapshot or epoch. The keys of an epoch are ascending, and no
+        key is both in a block and in them.
       left: int64[n], keys of an epoch whose rows went to disk before it; None for all rows on disk.
     """
 

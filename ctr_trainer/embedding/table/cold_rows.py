@@ -326,10 +326,8 @@ class ColdRows:
             self._writing.result()
 
     def _wait_for_files(self) -> None:
-        """Waits while many rows are not yet in files, or many files not yet merged.
-
-        RocksDB itself would wait for ever, and with Python's lock, if it cannot write a file.
-        """
+        """Waits while many rows are not yet in files, or many files not yet merged."""
+        # RocksDB itself would wait for ever, and with Python's lock, if it cannot write a file.
         names = [f"rocksdb.{name}" for name in ("num-immutable-mem-table", "num-files-at-level0", "background-errors")]
         while True:
             buffers, files, failures = (int(self._db.property_value(name)) for name in names)

@@ -159,10 +159,7 @@ _INT = types.int64
 def _colder(
     keys: np.ndarray, last: np.ndarray, frequency: np.ndarray, now: int, bound: float, start: int, slots: np.ndarray
 ) -> tuple[int, int]:
-    """Fills `slots` with those of rows that are at most as often trained as `bound`, from `start` on, once around.
-
-    Returns (the number of slots found, the slot from which the next call continues).
-    """
+    """Returns (how many `slots` it has set to rows with at most the rate `bound`, where the next call continues)."""
     count, slot = 0, start if start < keys.size else 0
     for _ in range(keys.size):
         if count == slots.size:
@@ -179,14 +176,10 @@ def _colder(
 def _expired(
     keys: np.ndarray, last: np.ndarray, now: int, before: int, start: int, stop: int, slots: np.ndarray
 ) -> tuple[int, int]:
-    """Fills `slots` with the slots of [start, stop) whose row was last trained before `before`.
-
-    A row of which that is not known counts as trained `now`. Returns (the number of slots found, the slot from which
-    the next call continues).
-    """
+    """Returns (how many `slots` it has set to rows last trained before `before`, where the next call continues)."""
     count = 0
     for slot in range(start, stop):
-        if last[slot] == 0:
+        if last[slot] == 0:  # It is not known when the row was trained.
             last[slot] = now
         elif last[slot] < before and keys[slot] != 0:
             if count == slots.size:

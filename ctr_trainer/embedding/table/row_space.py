@@ -58,7 +58,6 @@ class Bits:
 
     def clear(self) -> None:
         self._bits.array[: _bytes(self._size)] = 0
-        self._size = 0
 
     def become(self, other: "Bits") -> None:
         """Makes this set equal to `other`, which must have at least the room of this set."""

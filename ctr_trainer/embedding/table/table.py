@@ -114,11 +114,6 @@ class Table:
         return self._rows.array[: self._index.slots]
 
     @property
-    def rows(self) -> np.ndarray:
-        """The rows, float32[n, width], in slot order: `stored` itself if it is exact, else a copy."""
-        return self._form.decode(self.stored)
-
-    @property
     def nbytes(self) -> int:
         return self._index.nbytes + self._index.slots * (self._form.nbytes + 8 * self.config.evicts)
 

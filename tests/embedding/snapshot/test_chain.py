@@ -35,7 +35,7 @@ def _rows(store):
     return {
         (name, key): row.tolist()
         for name, table in store.tables.items()
-        for key, row in zip(table.keys.tolist(), table.rows, strict=False)
+        for key, row in zip(table.keys.tolist(), table.config.form.decode(table.stored), strict=False)
         if key
     }
 

@@ -31,7 +31,7 @@ def test_restore_brings_back_every_row_and_table(store, tmp_path):
     other.sync("t", np.array([99]), np.ones((1, 6), np.float32), "w", 1)
     other.restore(tmp_path / "made", files)
     assert other.tables["t"].keys.tolist() == [3, -4, 5]
-    np.testing.assert_array_equal(other.tables["t"].rows, store.tables["t"].rows)
+    np.testing.assert_array_equal(other.tables["t"].stored, store.tables["t"].stored)
     assert other.tables["empty"].config.name == "empty"
     assert len(other.tables["empty"]) == 0
 
@@ -88,7 +88,7 @@ def test_iterate_gives_the_rows_in_bounded_blocks(tmp_path, monkeypatch):
     blocks = list(snapshot.iterate(tmp_path, store.save(tmp_path, 1)))
     assert [len(keys) for _, keys, _ in blocks] == [0, 20, 20, 10]
     assert all(config == CONFIG for config, _, _ in blocks)
-    np.testing.assert_array_equal(np.concatenate([rows for _, _, rows in blocks]), store.tables["t"].rows)
+    np.testing.assert_array_equal(np.concatenate([rows for _, _, rows in blocks]), store.tables["t"].stored)
 
 
 def _altered(path):
@@ -108,10 +108,10 @@ def _altered(path):
 def test_a_damaged_file_is_refused_by_name_and_no_row_changes(store, tmp_path, damage, message):
     files = store.save(tmp_path, 7)
     damage(tmp_path / "t-00000-of-00001.arrow")
-    before = store.tables["t"].rows.copy()
+    before = store.tables["t"].stored.copy()
     with pytest.raises(UserError, match=f"t-00000-of-00001.arrow.*{message}"):
         store.restore(tmp_path, files)
-    np.testing.assert_array_equal(store.tables["t"].rows, before)
+    np.testing.assert_array_equal(store.tables["t"].stored, before)
     with pytest.raises(UserError, match="t-00000-of-00001.arrow"):
         list(snapshot.iterate(tmp_path, files))
 

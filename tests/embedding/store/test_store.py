@@ -87,7 +87,7 @@ def test_pull_leaves_out_what_is_known_and_what_is_not_there(store):
     keys = np.array([1, 2, 3])
     newer = store.pull("t", keys, _known(0, 0, 0))
     assert newer.positions.tolist() == [0, 1]
-    np.testing.assert_array_equal(newer.rows, store.tables["t"].rows)
+    np.testing.assert_array_equal(newer.rows, store.tables["t"].stored)
     assert newer.versions[2] == 0
     assert store.pull("t", keys, newer.versions).positions.tolist() == []
 
@@ -207,7 +207,7 @@ def test_blocks_cover_each_row_once(store):
     blocks = list(store.read_blocks("t"))
     assert len(blocks) > 1
     np.testing.assert_array_equal(np.concatenate([block for block, _ in blocks]), keys)
-    np.testing.assert_array_equal(np.concatenate([rows for _, rows in blocks]), store.tables["t"].rows)
+    np.testing.assert_array_equal(np.concatenate([rows for _, rows in blocks]), store.tables["t"].stored)
 
 
 def test_rows_that_come_while_the_blocks_are_read_are_in_a_later_block(store):

@@ -129,8 +129,8 @@ def test_more_missed_steps_than_are_made_up_for_leave_the_row_near_zero(monkeypa
     rows.follow_steps(history)
     slots = rows.find_or_create(KEYS)
     assert np.abs(rows.take(slots)).max() < 0.01
-    assert rows._table.rows[slots, -1].tolist() == [history.steps] * len(KEYS)
-    np.testing.assert_allclose(rows._table.rows[slots, -2], 1 - 0.999**history.steps, rtol=1e-4)
+    assert rows._table.stored[slots, -1].tolist() == [history.steps] * len(KEYS)
+    np.testing.assert_allclose(rows._table.stored[slots, -2], 1 - 0.999**history.steps, rtol=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", DENSE)

@@ -48,7 +48,7 @@ def test_new_rows_reuse_the_slots_of_removed_rows_with_new_versions(tmp_path):
     assert _keys(table) == [2]
     slots = table.find_or_create(np.array([4, 5, 6]))
     assert sorted(slots.tolist()) == [0, 2, 3]
-    np.testing.assert_array_equal(table.rows[slots], table.initial_rows(np.array([4, 5, 6])))
+    np.testing.assert_array_equal(table.stored[slots], table.initial_rows(np.array([4, 5, 6])))
     store = LocalStore()
     store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3))
     both, ones = np.array([5, 6]), np.ones((2, 2), np.float32)
@@ -67,7 +67,7 @@ def test_a_key_gets_a_row_when_it_comes_for_the_nth_time():
         assert (len(table), table.counters.refused) == (0, 2 * time)
     _train(table, [7, 13])
     assert (_keys(table), table.counters.created, table.counters.admitted) == ([7], 1, 1)
-    np.testing.assert_array_equal(table.rows[:1], table.initial_rows(np.array([7])) - 1)
+    np.testing.assert_array_equal(table.stored[:1], table.initial_rows(np.array([7])) - 1)
 
 
 def test_a_push_of_a_key_that_is_not_admitted_is_dropped():

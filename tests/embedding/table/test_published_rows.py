@@ -74,9 +74,8 @@ def _once(change):
 
 
 def _all(table):
-    return {
-        key: row for key, row in zip(table.keys.tolist(), table.rows[:, : CONFIG.weights].tolist(), strict=False) if key
-    }
+    weights = table.stored[:, : CONFIG.weights].tolist()
+    return {key: row for key, row in zip(table.keys.tolist(), weights, strict=False) if key}
 
 
 def test_an_epoch_has_the_changed_rows_and_the_removed_keys():

@@ -42,21 +42,21 @@ def test_segments_are_stepped_by_their_own_gradients_across_blocks():
     keys = np.arange(1, 5001)
     _step(table, keys, [np.full((5000, 3), np.sqrt(3)), np.full((5000, 1), np.sqrt(8))], 1.0)
     expected = [-np.sqrt(3) / 2] * 3 + [-np.sqrt(8) / 3] + [4] * 3 + [9]
-    np.testing.assert_allclose(table.rows, np.tile(np.float32(expected), (5000, 1)), rtol=1e-6)
+    np.testing.assert_allclose(table.stored, np.tile(np.float32(expected), (5000, 1)), rtol=1e-6)
 
 
 def test_gradients_of_another_shape_are_refused_before_any_row_changes():
     table = _table(dims=(2, 1), optimizer="sgd")
     with pytest.raises(ValueError, match=r"\(1, 2\), expected \(1, 1\)"):
         _step(table, _keys(7), [[[1.0, 1.0]], [[1.0, 1.0]]], 1.0)
-    assert not table.rows.any()
+    assert not table.stored.any()
 
 
 def test_key_0_has_no_row_and_find_creates_none():
     table = _table(optimizer="sgd")
     assert table.find_or_create(_keys(0, 5, 0)).tolist() == [-1, 0, -1]
     _step(table, _keys(0, 5), [[[9.0, 9.0], [1.0, 1.0]]], 1.0)
-    np.testing.assert_array_equal(table.rows, [[-1, -1]])
+    np.testing.assert_array_equal(table.stored, [[-1, -1]])
     np.testing.assert_array_equal(table.initial_rows(_keys(0)), [[0, 0]])
     table = _table()
     assert table.find(_keys(1, 2)).tolist() == [-1, -1]
@@ -91,12 +91,12 @@ def test_growth_keeps_rows_in_place_or_copies_without_a_reservation(monkeypatch)
     table = _table(dims=(4,), scales=(1.0,))
     first = np.arange(1, 1001)
     table.find_or_create(first)
-    before = table.rows.copy()
-    address = table.rows.ctypes.data
+    before = table.stored.copy()
+    address = table.stored.ctypes.data
     table.find_or_create(np.arange(1001, 200_001))
     assert len(table) == 200_000
-    assert table.rows.ctypes.data == address
-    np.testing.assert_array_equal(table.rows[:1000], before)
+    assert table.stored.ctypes.data == address
+    np.testing.assert_array_equal(table.stored[:1000], before)
 
     def refuse(*_):
         raise OSError("no address space")
@@ -106,7 +106,7 @@ def test_growth_keeps_rows_in_place_or_copies_without_a_reservation(monkeypatch)
     for first in range(1, 50_001, 1000):
         table.find_or_create(np.arange(first, first + 1000))
     assert len(table) == 50_000
-    np.testing.assert_array_equal(table.rows, table.initial_rows(table.keys))
+    np.testing.assert_array_equal(table.stored, table.initial_rows(table.keys))
 
 
 def test_arrays_of_many_tables_on_a_large_machine_grow_without_a_copy(monkeypatch):
@@ -140,10 +140,10 @@ def test_new_rows_are_uniform_by_segment_and_depend_on_seed_and_key_only():
     a.find_or_create(keys)
     b.find_or_create(np.arange(100, 1000))
     slots = b.find_or_create(keys[::-1].copy())
-    np.testing.assert_array_equal(a.rows, b.rows[slots][::-1])
-    np.testing.assert_array_equal(a.initial_rows(keys), a.rows)
+    np.testing.assert_array_equal(a.stored, b.stored[slots][::-1])
+    np.testing.assert_array_equal(a.initial_rows(keys), a.stored)
     other = _table(dims=(3, 2), scales=(0.5, 0.25), seed=4).initial_rows(keys)
-    assert (other[:, :5] != a.rows[:, :5]).all()
+    assert (other[:, :5] != a.stored[:, :5]).all()
     rows = _table(dims=(4, 1), scales=(0.5, 0.0), optimizer="sgd").initial_rows(np.arange(1, 50_001))
     weights = rows[:, :4]
     assert np.abs(weights).max() < 0.5
@@ -164,4 +164,4 @@ def test_insert_overwrites_and_clear_forgets():
     assert table.find(_keys(3)).tolist() == [-1]
     # A row made after a clear is a new row, not what the memory still holds.
     table.find_or_create(_keys(9))
-    np.testing.assert_array_equal(table.rows, [[0, 0]])
+    np.testing.assert_array_equal(table.stored, [[0, 0]])

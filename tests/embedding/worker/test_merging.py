@@ -25,7 +25,7 @@ def _step(cache, gradient, learning_rate=1.0):
 
 
 def _row(cache):
-    return cache._copies.table.rows[cache.find(KEY)][0]
+    return cache._copies.table.stored[cache.find(KEY)][0]
 
 
 def _bounds(optimizer, workers):
@@ -189,4 +189,4 @@ def test_a_row_that_one_of_four_workers_meets_steps_as_with_all_four_batches(opt
     _step(worker, factor * of_own_batch)
     alone.apply_gradients(alone.find_or_create(KEY), [of_own_batch[None] / 4], 1.0)
     worker.sync()
-    np.testing.assert_allclose(pulled(store, "t", KEY)[:, :2], alone.rows[:, :2], rtol=1e-5)
+    np.testing.assert_allclose(pulled(store, "t", KEY)[:, :2], alone.stored[:, :2], rtol=1e-5)

@@ -287,12 +287,12 @@ def test_optimizer_state_is_merged_and_a_restarted_worker_is_heard(store):
     for worker in (a, b):
         worker.sync()
     # Accumulators 1 + 4 and 1 + 9 merge to 1 + 4 + 9; each worker stepped by its own.
-    np.testing.assert_allclose(b._copies.table.rows, [[-2 / np.sqrt(5) - 3 / np.sqrt(10), 14]], rtol=1e-6)
+    np.testing.assert_allclose(b._copies.table.stored, [[-2 / np.sqrt(5) - 3 / np.sqrt(10), 14]], rtol=1e-6)
     for _ in range(2):
         cache = _copies(store, "rank0")
         _step(cache, _keys(1), 1.0)
         cache.sync()
-    assert store.tables["t"].rows[0, 0] == pytest.approx(store.tables["t"].initial_rows(_keys(1))[0, 0] - 2, rel=1e-5)
+    assert store.tables["t"].stored[0, 0] == pytest.approx(store.tables["t"].initial_rows(_keys(1))[0, 0] - 2, rel=1e-5)
 
 
 def test_a_sync_of_several_requests_equals_one(store, monkeypatch):
