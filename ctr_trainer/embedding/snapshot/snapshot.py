@@ -112,7 +112,7 @@ def check(path: AnyPath, entry: FileEntry) -> None:
         raise UserError(f"{file}: {error.strerror}; the snapshot needs this file") from None
     if crc32 != entry["crc32"]:
         raise UserError(f"{file}: checksum {crc32:08x}, expected {entry['crc32']:08x}: altered; use another snapshot")
-    if entry.get("kind") == COLD:
+    if entry["kind"] == COLD:
         return
     with _open(path, entry) as (_, reader):
         rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
@@ -133,7 +133,7 @@ def read(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, np.ndar
 
 def rows_files(files: Sequence[FileEntry]) -> list[FileEntry]:
     """Returns the entries of the Arrow files."""
-    return [entry for entry in files if entry.get("kind") != COLD]
+    return [entry for entry in files if entry["kind"] != COLD]
 
 
 def read_config(path: AnyPath, entry: FileEntry) -> TableConfig:
@@ -155,7 +155,7 @@ def _open(path: AnyPath, entry: FileEntry) -> Iterator[tuple[TableConfig, pa.Rec
     try:
         with file.open_input() as source, pa.ipc.open_file(source) as reader:
             config = config_from_json((reader.schema.metadata or {}).get(CONFIG, b"null"))
-            expected = schema(config, entry.get("kind", "full"))
+            expected = schema(config, entry["kind"])
             if not reader.schema.equals(expected):
                 raise UserError(f"{file}: columns {reader.schema}, expected {expected}")
             yield config, reader
@@ -202,7 +202,7 @@ def write_cold(path: Path, linked: LinkedRows, of_table: FileEntry, shard: int, 
 def check_chain(files: Sequence[FileEntry]) -> None:
     """Raises UserError unless `files` are one full snapshot and the deltas after it, in order."""
     before = None
-    for snapshot, since in dict.fromkeys((entry.get("snapshot"), entry.get("since")) for entry in files):
+    for snapshot, since in dict.fromkeys((entry["snapshot"], entry["since"]) for entry in files):
         if since != before:
             raise UserError(
                 f"the snapshot {snapshot} is a delta of {since}, not of {before}: list a full snapshot and all deltas "
@@ -234,7 +234,7 @@ def cold_files(files: Sequence[FileEntry]) -> dict[str, dict[str, FileEntry]]:
     """Returns the entries of rows on disk in a chain, by table and shard, then by their names in the database."""
     groups: dict[str, dict[str, FileEntry]] = {}
     for entry in files:
-        if entry.get("kind") == COLD and entry.get("snapshot") == files[-1].get("snapshot"):
+        if entry["kind"] == COLD and entry["snapshot"] == files[-1]["snapshot"]:
             place, _, name = entry["file"].rpartition(COLD_NAME)
             groups.setdefault(place, {})[name] = entry
     return groups
@@ -244,9 +244,9 @@ def rows_of_snapshots(files: Sequence[FileEntry]) -> dict[str, list[int]]:
     """Returns how many rows of each table are in the files of each snapshot of a chain, the full one first."""
     found: dict[str, dict[Any, int]] = {}
     for entry in files:
-        if entry.get("kind", "full") in ("full", "delta"):
+        if entry["kind"] in ("full", "delta"):
             rows = found.setdefault(entry["table"], {})
-            rows[entry.get("snapshot")] = rows.get(entry.get("snapshot"), 0) + entry["rows"]
+            rows[entry["snapshot"]] = rows.get(entry["snapshot"], 0) + entry["rows"]
     return {name: [*rows.values()] for name, rows in found.items()}
 
 
@@ -265,9 +265,9 @@ def merged(
         newer[name].reserve(sum(deltas))
     cold = list(cold_tables(path, files)) if with_cold else []
     held, configs = {table: Index() for table, *_ in cold}, dict[str, TableConfig]()
-    base = files[0].get("snapshot") if files else None
+    base = files[0]["snapshot"] if files else None
     for entry in reversed(rows_files(files)):
-        kind, seen = entry.get("kind", "full"), newer.setdefault(entry["table"], Index())
+        kind, seen = entry["kind"], newer.setdefault(entry["table"], Index())
         if kind == "removed":
             for batch in batches(path, entry):
                 seen.find_or_add(batch.column("key").to_numpy())
@@ -277,7 +277,7 @@ def merged(
                     new = seen.find(np.require(keys, requirements=("C", "A"))) < 0
                     keys, rows = keys[new], rows[new]
                 yield config, keys, rows
-                if entry.get("snapshot") != base:
+                if entry["snapshot"] != base:
                     seen.find_or_add(np.require(keys, requirements=("C", "A")))
                 if config.name in held:
                     configs.setdefault(config.name, config)  # That of the newest snapshot, which has the rows on disk.

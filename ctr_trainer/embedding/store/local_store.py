@@ -240,7 +240,7 @@ class LocalStore(Store):
                 self._fill(path, files, is_linked)
             # Rows that were on disk there, and are in memory now, are in no file that a delta could follow. The rows of
             # a chain have one form.
-            self._last = files[-1].get("snapshot") if files and is_linked else None
+            self._last = files[-1]["snapshot"] if files and is_linked else None
 
     def stats(self) -> dict[str, Any]:
         nbytes = {name: table.nbytes + self._versions[name].nbytes for name, table in list(self.tables.items())}
@@ -327,11 +327,11 @@ class LocalStore(Store):
                     self._versions[config.name].mark(table, table.restore(keys[own], stored[own], config.form))
                 bar.update(len(keys))
         for entry in files:
-            if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
+            if entry["kind"] == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
                 with self._locked(entry["table"]) as table:
                     if table.limits.admission is not None:
                         table.limits.admission.merge_counts(*snapshot.read_counts(path, entry))
-            if entry.get("kind") == "use":
+            if entry["kind"] == "use":
                 for keys, *use in snapshot.read_use(path, entry):
                     with self._locked(entry["table"]) as table:
                         table.set_use(keys, *use)

@@ -82,15 +82,11 @@ class TableConfig:
         """Returns the TableConfig of a dictionary that `to_dict` wrote.
 
         Raises:
-          ValueError, TypeError, UserError: the values are not those of a TableConfig.
+          KeyError, ValueError, TypeError, UserError: the values are not those of a TableConfig.
         """
         values = dict(values)
         kind = type(_named(values.pop("optimizer"), "optimizer"))
-        settings = dict(values.pop("settings", {}))
-        unknown = settings.keys() - {field.name for field in dataclasses.fields(kind)}
-        if unknown:
-            raise ValueError(f"there is no setting {', '.join(sorted(unknown))}")
-        optimizer = kind(**settings)
+        optimizer = kind(**values.pop("settings"))
         return cls(**values, optimizer=optimizer)
 
     def to_dict(self) -> dict[str, Any]:

@@ -111,27 +111,6 @@ def test_a_chain_of_snapshots_has_the_rows_on_disk_and_is_restored(tmp_path):
         again.close()
 
 
-def test_a_chain_of_two_forms_as_earlier_versions_wrote_is_read(tmp_path):
-    exact, small = (dataclasses.replace(CONFIG, dims=(16, 1), row_dtype=dtype) for dtype in ("float32", "int8"))
-    store, other = make(None, exact), make(tmp_path / "disk", small)
-    rng = np.random.default_rng(1)
-    for _ in range(40):
-        step(store, rng)
-    files = store.save(tmp_path / "saved", 1)
-    other.restore(tmp_path / "saved", files)
-    other._last = files[-1]["snapshot"]  # Now, the next snapshot would be a full one.
-    for _ in range(40):
-        step(other, rng)
-    files += other.save(tmp_path / "saved", 2, since=other._last)
-    assert other.stats()["tables"][CONFIG.name]["disk_rows"] > 100
-    for directory in (tmp_path / "again", None):
-        again = make(directory, small)
-        again.restore(tmp_path / "saved", files)
-        np.testing.assert_array_equal(rows_of(again), rows_of(other))
-        again.close()
-    other.close()
-
-
 def test_a_restored_database_has_the_options_of_a_new_one(tmp_path):
     store = make(tmp_path / "disk")
     files = store.save(tmp_path / "saved", 1)
@@ -152,7 +131,7 @@ def test_a_restore_may_be_watched(tmp_path, monkeypatch):
     store.restore(tmp_path / "saved", files)
     assert {each["tables"][CONFIG.name]["disk_bytes"] for each in seen} == {0}
     after = store.stats()["tables"][CONFIG.name]
-    assert [after[name] for name in ("rows", "disk_bytes")] == [before[name] for name in ("rows", "disk_bytes")]
+    assert after["rows"] == before["rows"] and after["disk_bytes"] > 0  # RocksDB may have merged files since.
 
 
 def test_a_snapshot_reads_no_row_on_disk_and_tells_its_files_apart(tmp_path, monkeypatch):
