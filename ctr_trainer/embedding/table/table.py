@@ -262,7 +262,8 @@ class Table:
     def expire_on_disk(self) -> None:
         """Evicts rows on disk as `expire` does; looks once at all of them in `ttl_steps` steps. Takes the lock itself.
 
-        A row of which it is not known when it was last trained counts as trained now.
+        A call looks at `_MOST_SWEPT` rows at most, so very many rows take longer. A row of which it is not known when
+        it was last trained counts as trained now.
         """
         ttl, usage = self.config.ttl_steps, self.limits.usage
         if self.cold is None or not ttl or usage is None:
