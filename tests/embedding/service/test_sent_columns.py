@@ -8,7 +8,7 @@ import pytest
 
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.row_requests import ReceivedColumns, SentColumns
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import ServiceLost, UserError
 
 MANY = 20_000
 LAYOUT = [("<i8", None), ("<f4", 3)]
@@ -61,10 +61,17 @@ def test_a_request_beside_another_goes_inline_and_changes_nothing_of_it(shared):
         with shared.sending({"op": "sync"}, other) as second:
             assert_equal(arrived(second, received), other)
         assert_equal(arrived(first, received), columns(MANY))
-    with pytest.raises(RuntimeError), shared.sending({"op": "sync"}, columns(MANY)):
-        raise RuntimeError
-    with shared.sending({"op": "sync"}, columns(MANY)) as third:  # The memory is free again, also after an error.
-        assert "memory" in wire.unpack_header(third)[0]
+
+
+def test_a_failed_request_keeps_its_memory_which_a_service_may_yet_read(shared):
+    with shared.sending({"op": "sync"}, columns(MANY)) as done:
+        assert "memory" in wire.unpack_header(done)[0]
+    with pytest.raises(ServiceLost), shared.sending({"op": "sync"}, columns(MANY)) as failed:
+        raise ServiceLost
+    other = [-column for column in columns(MANY)]
+    with shared.sending({"op": "sync"}, other) as later:
+        assert_equal(arrived(later, ReceivedColumns()), other)
+    assert_equal(arrived(failed, ReceivedColumns()), columns(MANY))
 
 
 def test_a_wrong_size_or_address_of_shared_columns_is_refused(shared):
