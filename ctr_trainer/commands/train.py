@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ctr_trainer import __version__
@@ -140,7 +140,7 @@ def run(
         )
         result = estimator.last_training
         if result is None:
-            _complete_summary(estimator, eval_spec)
+            _complete_summary(estimator)
         if distributed.is_chief():
             for line in format_phases(result) if result and result.phases else ():
                 _log.info("%s", line)
@@ -160,34 +160,19 @@ def run(
                 _log.info("exported step %d to %s", checkpoint.step, path)
 
 
-def _complete_summary(estimator: Any, eval_spec: Any) -> None:
-    """Completes a training that was killed after its last checkpoint: its evaluation, the best checkpoint, the summary.
-
-    A collective.
-    """
+def _complete_summary(estimator: Any) -> None:
+    """Writes what is known of a training that was killed before it wrote its summary. A collective."""
     from ctr_trainer.checkpoint.evaluations import EvaluationHistory, without_nan
-    from ctr_trainer.estimator.evaluated_training import keep_if_best, recorded
     from ctr_trainer.ranks import distributed
 
     checkpoint, path = estimator.latest_checkpoint(), path_of(estimator.model_dir) / SUMMARY_FILE
-
-    def is_missing(advanced: Callable[[str], None]) -> bool:
-        known = path.read_json("`train` writes it again; remove it") if path.exists() else {}
-        return known.get("global_step", 0) < checkpoint.step
-
-    if checkpoint is None or not distributed.from_chief(is_missing, "summary_is_missing"):
+    if checkpoint is None or not distributed.is_chief():
         return
-    summary = {"workers": distributed.size(), "global_step": checkpoint.step}
-    if eval_spec:
-        steps, group_by = eval_spec.steps or None, eval_spec.group_by
-        found = estimator.evaluate(eval_spec.input_fn, steps, checkpoint_path=checkpoint, group_by=group_by)
-        summary["evaluation"] = found
-        if distributed.is_chief():
-            history = EvaluationHistory.load(estimator.model_dir)
-            history.begin = checkpoint.data_begin
-            history.add(checkpoint.step, recorded(found))
-            history.save(estimator.model_dir)
-            keep_if_best(history, eval_spec, estimator.model_dir, checkpoint)
-    if distributed.is_chief():
+    known = path.read_json("`train` writes it again; remove it") if path.exists() else {}
+    if known.get("global_step", 0) < checkpoint.step:
+        summary: dict[str, Any] = {"workers": distributed.size(), "global_step": checkpoint.step}
+        for each in EvaluationHistory.load(estimator.model_dir).current:
+            if each.pop("step") == checkpoint.step:
+                summary["evaluation"] = {"global_step": checkpoint.step, **each}
         path.write_json(without_nan(summary))
         _log.info("the training ended at step %d without a summary; wrote what is known: %s", checkpoint.step, path)

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.checkpoint.model_directory import one_job, resume_text
 from ctr_trainer.data.row_order import is_of
 from ctr_trainer.estimator.built_model import TrainingJob
-from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, is_over
+from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, is_missing, is_over
 from ctr_trainer.estimator.evaluation import no_examples
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.estimator.run_summary import measured
@@ -70,8 +70,8 @@ class Estimator(TrainedModel):
             `RunConfig.equal_inputs` determines what happens if they get the same batches.
           hooks: additional session hooks.
           steps: number of additional steps; cannot be combined with `max_steps`.
-          max_steps: the global step to stop at, counted from the beginning of the current data (see `next_data`); a
-            checkpoint of that step ends the call on all ranks.
+          max_steps: the global step to stop at, counted from the beginning of the current data (see `next_data`); if
+            there is a checkpoint of that step, the call only makes its evaluation if that is missing.
           saving_listeners: must be empty.
           evaluation: `EvalSpec` for evaluations during training, see `train_and_evaluate`; None to not evaluate.
           resume_from: step of the checkpoint to resume from; later checkpoints are set aside. None for the newest.
@@ -150,16 +150,17 @@ class Estimator(TrainedModel):
         self, job: TrainingJob, hooks: Sequence[tf1.train.SessionRunHook], evaluation: EvalSpec | None
     ) -> TrainResult | None:
         """Opens the training, restores its checkpoint, trains its steps (see `TrainingSteps`), saves and closes."""
-        if job.last_step is not None and job.start >= job.last_step:
+        is_evaluated = evaluation is None or not is_missing(job)
+        if job.last_step is not None and job.start >= job.last_step and is_evaluated:
             self._log_nothing_to_do(job, f"it was to stop at step {job.last_step}")
             return None
         if evaluation and is_over(job, evaluation):
             self._log_nothing_to_do(job, "early stopping has ended it there; a higher patience continues it")
             return None
         with open_training(job) as training:
-            if training.model.inputs.batches == 0:
-                if not job.start:
-                    raise no_examples("train on")
+            if training.model.inputs.batches == 0 and not job.start:
+                raise no_examples("train on")
+            if training.model.inputs.batches == 0 and is_evaluated:
                 self._log_nothing_to_do(job, "its data has been read to the end of the last epoch")
                 return None
             if training.model.step.plateau:

@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint import retention
-from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.estimator import exporters
 from ctr_trainer.estimator.advice import about_quality
@@ -44,7 +43,8 @@ class EvaluatedTraining:
 
     def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopRequest) -> None:
         self._estimator, self._spec, self._save = estimator, eval_spec, training.save
-        self._model_dir, self._clock, self._evaluated = estimator.model_dir, training.clock, training.job.start
+        self._model_dir, self._clock = estimator.model_dir, training.clock
+        self._evaluated = -1 if is_missing(training.job) else training.job.start  # The last step that was evaluated.
         self._plateau = training.model.step.plateau  # Lowers the learning rates if evaluations do not improve.
         self._period = EvaluationPeriod(eval_spec, training.model.step.run_length)
         self._in_loop = InLoopEvaluation(estimator, eval_spec, training, stop)
@@ -60,8 +60,6 @@ class EvaluatedTraining:
         self._writer: tf1.summary.FileWriter | None = None
         if distributed.is_chief():
             self._history = _history(training.job)
-            if training.job.checkpoint:
-                keep_if_best(self._history, eval_spec, self._model_dir, training.job.checkpoint)
         falls = self._count_falls(_waits(self._history, eval_spec))
         self._falls = distributed.broadcast_object(falls, "learning_rate_falls") if self._plateau else 0
 
@@ -77,9 +75,7 @@ class EvaluatedTraining:
 
         Returns whether to stop training.
         """
-        is_known = step <= self._history.begin or any(each["step"] == step for each in self._history.current)
-        missing = distributed.broadcast_object(not is_known, "evaluation_is_missing")
-        return missing and self.evaluate_if_due(session, step, saves=False)
+        return self._evaluated != step and self.evaluate_if_due(session, step, saves=False)
 
     def evaluate_if_due(self, session: tf1.Session, step: int, saves: bool) -> bool:
         """Evaluates after `step`, at which a checkpoint was saved if `saves`, if it is due. A collective.
@@ -89,7 +85,7 @@ class EvaluatedTraining:
         return self._period.is_due(step, saves) and self._evaluate(session, step)
 
     def finish(self, session: tf1.Session, step: int) -> bool:
-        """Evaluates after the last step, unless that was done already. A collective.
+        """Evaluates after the last step, unless this or an interrupted run has done so already. A collective.
 
         Returns False if a signal has cancelled the evaluation.
         """
@@ -130,8 +126,13 @@ class EvaluatedTraining:
             if improves:
                 path = self._save(session, step)
                 if distributed.is_chief():
-                    _keep(self._history, self._spec, self._model_dir, path, step)
+                    self._keep(path, step)
             if distributed.is_chief():
+                # This write records the evaluation, and makes a new best checkpoint the best one. After a kill before
+                # it, the previous one is still the best, and a restart evaluates this step again.
+                self._history.save(self._model_dir)
+                if improves:
+                    retention.remove_other_bests(self._model_dir, step)
                 _log.info("evaluation at step %d: %s", step, self._described(step, metrics))
                 if stop:
                     waited, name = _waits(self._history, self._spec)[-1], self._spec.best_metric
@@ -146,6 +147,13 @@ class EvaluatedTraining:
         self._stopped = self._stopped or stop
         return stop
 
+    def _keep(self, path: str, step: int) -> None:
+        """Keeps the checkpoint of the last evaluation as the best one, once the history is saved."""
+        name = self._spec.best_metric
+        retention.keep_best(self._model_dir, path)
+        value = self._history.evaluations[-1][name]
+        self._history.best = {"metric": name, "direction": self._spec.direction, "step": step, "value": value}
+
     def _export(self, is_final: bool) -> None:
         """Calls each exporter with the last checkpoint that was evaluated, on rank 0."""
         for exporter in (self._spec.exporters or ()) if distributed.is_chief() and self._exported_from else ():
@@ -153,10 +161,9 @@ class EvaluatedTraining:
             exporter.export(self._estimator, parent, self._exported_from, self._metrics, is_final)
 
     def _decide(self, step: int, metrics: Mapping[str, float]) -> tuple[bool, bool, int]:
-        """Records an evaluation. Returns whether it is the best so far, whether to stop training, and the falls."""
+        """Adds an evaluation. Returns whether it is the best so far, whether to stop training, and the falls."""
         self._summarize(step, metrics)
         self._history.add(step, metrics)
-        self._history.save(self._model_dir)
         name, patience = self._spec.best_metric, self._spec.early_stopping_patience
         if not name:
             return False, False, 0
@@ -201,28 +208,6 @@ def recorded(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in metrics.items() if not k.startswith(("reliability", "new_keys", "global_step"))}
 
 
-def keep_if_best(history: EvaluationHistory, spec: EvalSpec, model_dir: str, checkpoint: Checkpoint) -> None:
-    """Keeps a checkpoint as the best if its evaluation is: the training was killed after it was recorded."""
-    name, last = spec.best_metric, history.current[-1] if history.current else {}
-    if (
-        name
-        and last.get("step") == checkpoint.step
-        and history.improves(name, spec.direction, last.get(name, math.nan))
-    ):
-        _keep(history, spec, model_dir, checkpoint.path, checkpoint.step)
-
-
-def _keep(history: EvaluationHistory, spec: EvalSpec, model_dir: str, path: str, step: int) -> None:
-    """Keeps the checkpoint of the last evaluation as the best one."""
-    retention.keep_best(model_dir, path)
-    name = spec.best_metric or ""
-    value = history.evaluations[-1][name]
-    history.best = {"metric": name, "direction": spec.direction, "step": step, "value": value}
-    # This write makes the new checkpoint the best one. Before it, the previous one is still the best.
-    history.save(model_dir)
-    retention.remove_other_bests(model_dir, step)
-
-
 def _text(metric: str, value: float) -> str:
     """Returns a metric's value as the log shows it."""
     return format(value, ".8f" if metric.split("/")[0] in _LOSSES else ".6g")
@@ -239,6 +224,14 @@ def _history(job: TrainingJob) -> EvaluationHistory:
     history.go_back(job.start)
     history.begin = job.data_begin
     return history
+
+
+def is_missing(job: TrainingJob) -> bool:
+    """Returns whether the step at which a training starts was trained but not evaluated. A collective."""
+    missing = False
+    if distributed.is_chief() and job.start > job.data_begin:
+        missing = all(each["step"] != job.start for each in _history(job).current)
+    return distributed.broadcast_object(missing, "evaluation_is_missing")
 
 
 def is_over(job: TrainingJob, eval_spec: EvalSpec) -> bool:

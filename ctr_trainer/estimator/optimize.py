@@ -128,7 +128,7 @@ class TrainOp(TrainSettings):
 def rate_lines(schedule: Schedule, rows: Schedule, run: RunLength) -> Iterator[str]:
     """Yields the log lines about the rates of the dense variables and the rows, and about an end that has changed."""
     start, end = run.start, run.end()
-    if end == start:
+    if end is not None and end <= start:
         return
     if schedule.depends_on_end or rows.depends_on_end:
         if end is not None and run.earlier_end not in (None, end) and start > run.begin:

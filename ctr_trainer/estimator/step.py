@@ -92,7 +92,10 @@ class TrainingSteps:
         ending = report.running()
         ending.explain = distributed.watchdog().explanation
         ending.signals.hand_to(self._stop, training.job.config.grace_secs)
-        self.is_over = bool(self._evaluation and self._evaluation.resume(session, self.step))
+        last = training.job.last_step
+        self.is_over = last is not None and self.step >= last  # Then `finish` makes the missing evaluation.
+        if self._evaluation and not self.is_over:
+            self.is_over = self._evaluation.resume(session, self.step)
 
     def train_step(self, session: tf1.train.MonitoredSession, unhooked: tf1.Session) -> None:
         """Trains one step: reads, looks up, runs the graph, trains the rows, then does whatever is due.

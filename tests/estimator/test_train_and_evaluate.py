@@ -8,12 +8,14 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.checkpoint import checkpoint as checkpoints
+from ctr_trainer.checkpoint import retention
 from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import (
     Estimator,
     EstimatorSpec,
     EvalSpec,
+    FinalExporter,
     RunConfig,
 )
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
@@ -121,6 +123,26 @@ def test_an_evaluation_that_ends_a_training_does_so_after_a_restart_too(tmp_path
     result = estimator.train(endless, evaluation=spec).last_training
     assert (result["steps"], result["global_step"], result["stopped_early"]) == (0, 4, True)
     assert estimator.train(endless, evaluation=spec).last_training is None  # There is nothing more to do.
+
+
+@pytest.mark.parametrize("length", [dict(max_steps=10), dict(max_steps=None, epochs=1)])
+@pytest.mark.parametrize(("owner", "name"), [(InLoopEvaluation, "evaluate"), (retention, "keep_best")])
+def test_a_restart_makes_up_the_last_evaluation_and_what_follows(data, tmp_path, monkeypatch, owner, name, length):
+    def end(*given, **more):
+        raise UserError("killed")
+
+    spec = _eval_spec(data, every_n_steps=0, best_metric="auc", exporters=[FinalExporter("final")])
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, end)
+        with pytest.raises(UserError, match="killed"):
+            _train(data, tmp_path, eval_spec=spec, **length)
+    estimator, result = _train(data, tmp_path, eval_spec=spec, **length)
+    assert (result.steps, result.global_step, result.evaluation["global_step"]) == (0, 10, 10)
+    history = EvaluationHistory.load(tmp_path)
+    assert ([each["step"] for each in history.evaluations], history.best["step"]) == ([10], 10)
+    estimator.find_checkpoint("best").verify()
+    assert len(os.listdir(tmp_path / "export" / "final")) == 1
+    assert _train(data, tmp_path, eval_spec=spec, **length)[1] is None  # There is nothing more to do.
 
 
 def test_the_best_checkpoint_outlives_the_others_and_is_found_by_its_name(data, tmp_path):

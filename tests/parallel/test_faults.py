@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.checkpoint.checkpoint import latest_checkpoint, list_checkpoints
+from ctr_trainer.checkpoint.evaluations import EvaluationHistory
 from tests import small
 from tests.parallel import launch
 from tests.parallel.test_job import NEXT
@@ -136,13 +137,17 @@ def gone_on(data, full, stopped, tmp_path_factory):
     return found
 
 
-def test_a_signal_to_one_worker_ends_an_evaluation_on_all(data, tmp_path):
-    with _Job(data, tmp_path, "--endless_evaluation") as job:
+def test_a_signal_ends_the_last_evaluation_and_a_restart_makes_it_up(data, tmp_path):
+    with _Job(data, tmp_path, "--max_steps=10", "--evaluation_steps=0") as job:
         job.service_at(10)
         os.kill(int((tmp_path / "out" / "pid-1").read_text()), signal.SIGTERM)
         status, output = job.finish()
     assert status != 0
     assert _stopped_after(output, "SIGTERM to rank 1", job.model_dir) == 10
+    launch.run(2, *_arguments(data, tmp_path, more=("--max_steps=10", "--evaluation_steps=3")))
+    history = EvaluationHistory.load(job.model_dir)
+    assert ([each["step"] for each in history.evaluations], history.best["step"]) == ([10], 10)
+    assert len(os.listdir(job.model_dir / "export" / "final")) == 1
 
 
 def test_training_waits_for_a_stalled_service_and_survives_a_full_disk(full):

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.data.source import ConvertedData
-from ctr_trainer.estimator import EmbeddingConfig, Estimator, EvalSpec, RunConfig
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, EvalSpec, FinalExporter, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.program import run_program
 from ctr_trainer.features.columns import TableLimits
@@ -44,7 +44,7 @@ parser.add_argument("--fail_at_step", type=int, default=0)
 parser.add_argument("--service", default="auto")
 parser.add_argument("--service_timeout", type=float, default=30.0)
 parser.add_argument("--evaluate", action="store_true")
-parser.add_argument("--endless_evaluation", action="store_true", help="after step 10")
+parser.add_argument("--evaluation_steps", type=int, help="batches after each 10 steps; 0 for no end of them")
 parser.add_argument("--loose", action="store_true", help="sync beside the training, with lookups ahead")
 parser.add_argument("--row_dtype", default="float32")
 parser.add_argument("--row_copies", default="host")
@@ -131,8 +131,11 @@ def run(flags):
         return Recording(reader, witness, tuple(limits))
 
     next_data = ConvertedData(flags.data).files if flags.next_data else ""
-    endless = EvalSpec(lambda: BatchReader(flags.data, 16, rank, size), every_n_steps=10)
-    evaluation = endless if flags.endless_evaluation else None
+    evaluation = None
+    if flags.evaluation_steps is not None:
+        exported = dict(best_metric="auc", exporters=[FinalExporter("final")])
+        period = dict(every_n_steps=10, steps=flags.evaluation_steps)
+        evaluation = EvalSpec(lambda: BatchReader(flags.data, 16, rank, size), **period, **exported)
     estimator.train(input_fn, hooks=[witness], max_steps=flags.max_steps, evaluation=evaluation, next_data=next_data)
     result = estimator.last_training
     (out / f"seen-{rank}.json").write_text(json.dumps(witness.seen))
