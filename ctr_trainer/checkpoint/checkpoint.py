@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.embedding.snapshot import snapshot
@@ -92,23 +92,25 @@ class Checkpoint(str):
         configs = [snapshot.read_config(self.path, entry) for entry in snapshot.rows_files(self.tables)]
         return {config.name: config for config in configs}
 
-    def verify(self) -> None:
-        """Reads and checks every file.
+    def verify(self, advanced: Callable[[str], object] = lambda text: None) -> None:
+        """Reads and checks every file. Calls `advanced` with a text after each block.
 
         Raises UserError: a file is missing or altered. The message names the file.
         """
         snapshot.check_chain(self.tables)
         for entry in self.tables:
-            snapshot.check(self.path, entry)
+            snapshot.check(self.path, entry, advanced)
         for entry in self.dense:
             path = path_of(self.path) / entry["file"]
-            if not path.exists() or describe_file(self.path, entry["file"]) != entry:
+            if not path.exists() or describe_file(self.path, entry["file"], advanced) != entry:
                 raise UserError(f"{path} is missing, truncated or altered since the checkpoint was written")
 
 
-def describe_file(directory: str | os.PathLike[str] | Path, name: str) -> Entry:
+def describe_file(
+    directory: str | os.PathLike[str] | Path, name: str, advanced: Callable[[str], object] = lambda text: None
+) -> Entry:
     """Returns {`file`, `bytes`, `crc32`} of a file."""
-    size, crc32 = bytes_and_crc32(path_of(directory) / name)
+    size, crc32 = bytes_and_crc32(path_of(directory) / name, advanced)
     return {"file": name, "bytes": size, "crc32": crc32}
 
 
@@ -140,14 +142,14 @@ def latest_checkpoint(model_dir: str) -> Checkpoint | None:
     return next(reversed(list_checkpoints(model_dir)), None)
 
 
-def newest_whole(model_dir: str) -> Checkpoint | None:
+def newest_whole(model_dir: str, advanced: Callable[[str], object] = lambda text: None) -> Checkpoint | None:
     """Returns the newest `Checkpoint` whose files are all intact; None if there is no checkpoint.
 
-    Logs each damaged checkpoint that it skips, with the reason.
+    Logs each damaged checkpoint that it skips, with the reason. For `advanced` see `Checkpoint.verify`.
 
     Raises UserError: there are checkpoints, but all are damaged.
     """
-    checkpoint, refused = _first_whole(reversed(directories(model_dir)))
+    checkpoint, refused = _first_whole(reversed(directories(model_dir)), advanced)
     if checkpoint and refused:
         _log.error("resuming from the previous checkpoint: %s, of step %d", checkpoint.path, checkpoint.step)
     elif refused:
@@ -159,14 +161,21 @@ def newest_whole(model_dir: str) -> Checkpoint | None:
     return checkpoint
 
 
-def whole(model_dir: str, step: int, places: Sequence[str] = (RECENT, BEST)) -> Checkpoint:
+def whole(
+    model_dir: str,
+    step: int,
+    places: Sequence[str] = (RECENT, BEST),
+    advanced: Callable[[str], object] = lambda text: None,
+) -> Checkpoint:
     """Returns the `Checkpoint` of a step from the first of `places` that has an intact copy.
+
+    For `advanced` see `Checkpoint.verify`.
 
     Raises UserError: there is no checkpoint of this step, or all its copies are damaged.
     """
     name = path_of(checkpoint_path(model_dir, step)).name
     paths = (path_of(model_dir) / place / name for place in places)
-    checkpoint, refused = _first_whole(str(path) for path in paths if (path / MANIFEST).exists())
+    checkpoint, refused = _first_whole((str(path) for path in paths if (path / MANIFEST).exists()), advanced)
     if checkpoint:
         return checkpoint
     if refused:
@@ -175,12 +184,12 @@ def whole(model_dir: str, step: int, places: Sequence[str] = (RECENT, BEST)) -> 
     raise UserError(f"there is no checkpoint of step {step} in {model_dir}; there are: {there}")
 
 
-def _first_whole(paths: Iterable[str]) -> tuple[Checkpoint | None, list[UserError]]:
+def _first_whole(paths: Iterable[str], advanced: Callable[[str], object]) -> tuple[Checkpoint | None, list[UserError]]:
     """Returns the first intact checkpoint, or None, and the errors of the damaged checkpoints before it."""
     refused: list[UserError] = []
     for path in paths:
         try:
-            return load_whole(path), refused
+            return load_whole(path, advanced), refused
         except UserError as error:
             if is_loss(error):
                 raise  # The storage does not answer; the checkpoint may be intact.
@@ -209,10 +218,10 @@ def load(path: str) -> Checkpoint:
         raise UserError(f"{manifest} is truncated or altered: {error}") from None
 
 
-def load_whole(path: str) -> Checkpoint:
-    """Returns the Checkpoint in a directory. Raises UserError if any of its files is damaged."""
+def load_whole(path: str, advanced: Callable[[str], object] = lambda text: None) -> Checkpoint:
+    """Returns the Checkpoint in a directory. Raises UserError if any of its files is damaged, see `verify`."""
     checkpoint = load(path)
-    checkpoint.verify()
+    checkpoint.verify(advanced)
     return checkpoint
 
 

@@ -38,10 +38,12 @@ def find_checkpoint(model_dir: str, which: str) -> Checkpoint:
     """Returns the result of `Estimator.find_checkpoint` on every rank; logs its step and why it was chosen."""
     if which not in (AUTO, LATEST, BEST) and not which.isdecimal():
         raise UserError(f"checkpoint={which}: expected auto, latest, best or a step")
-    return on_every_rank(lambda: _chosen(model_dir, which))
+    return on_every_rank(lambda advanced: _chosen(model_dir, which, advanced))
 
 
-def chosen_checkpoint(model_dir: str, path: str | None = None) -> Checkpoint:
+def chosen_checkpoint(
+    model_dir: str, path: str | None = None, advanced: Callable[[str], object] = lambda text: None
+) -> Checkpoint:
     """Returns the `Checkpoint` at a path, or the newest one of a model directory. Not a collective.
 
     `path`: a `Checkpoint`, which is not read again; its directory; its name for TensorFlow's Saver, as
@@ -52,12 +54,12 @@ def chosen_checkpoint(model_dir: str, path: str | None = None) -> Checkpoint:
     if isinstance(path, Checkpoint):
         return path
     if path is None:
-        if newest := checkpoints.newest_whole(model_dir):
+        if newest := checkpoints.newest_whole(model_dir, advanced):
             return newest
         raise UserError(f"there is no checkpoint in {model_dir}; train first, with this model_dir")
     for place in (path_of(path), path_of(path).parent):
         if (place / checkpoints.MANIFEST).exists():
-            return checkpoints.load_whole(str(place))
+            return checkpoints.load_whole(str(place), advanced)
     raise UserError(
         f"checkpoint_path={path}: there is no checkpoint of this package; give the path of one, "
         "MODEL_DIR/checkpoints/step-0000001000, or leave it out for the newest"
@@ -81,7 +83,7 @@ def newest_model_record(model_dir: str) -> dict[str, Any] | None:
     return None
 
 
-def _chosen(model_dir: str, which: str) -> Checkpoint:
+def _chosen(model_dir: str, which: str, advanced: Callable[[str], object]) -> Checkpoint:
     """Returns the checkpoint that `which` names, and logs its step and why it was chosen. Not a collective."""
     best = EvaluationHistory.load(model_dir).best
     newest = checkpoints.latest_checkpoint(model_dir)
@@ -89,14 +91,17 @@ def _chosen(model_dir: str, which: str) -> Checkpoint:
     kept = {checkpoints.step_of(path) for place in (RECENT, BEST) for path in checkpoints.directories(model_dir, place)}
     said = f"the best by {best['metric']} ({best['value']:.6g})" if best else ""
     if which.isdecimal():
-        found, why = checkpoints.whole(model_dir, int(which)), f"as asked; the newest is of step {max(kept)}"
+        found, why = (
+            checkpoints.whole(model_dir, int(which), advanced=advanced),
+            f"as asked; the newest is of step {max(kept)}",
+        )
     elif best and (which == BEST or (which == AUTO and is_current and best["step"] in kept)):
-        found = checkpoints.whole(model_dir, best["step"], (BEST, RECENT))
+        found = checkpoints.whole(model_dir, best["step"], (BEST, RECENT), advanced)
         why = f"{said}; the newest is of step {max(kept)}"
     elif which == BEST:
         raise UserError(f"no best checkpoint was kept in {model_dir}: train with evaluations and best_metric")
     else:
-        found, why = chosen_checkpoint(model_dir), "the newest"
+        found, why = chosen_checkpoint(model_dir, advanced=advanced), "the newest"
         why += f"; {said} was of step {best['step']}" if best else ""
         if best and not (is_current and best["step"] in kept):
             why += ", which is no longer there" if is_current else ", before the current data"
@@ -104,10 +109,14 @@ def _chosen(model_dir: str, which: str) -> Checkpoint:
     return found
 
 
-def on_every_rank(look: Callable[[], Found]) -> Found:
-    """Returns on every rank what `look()` finds on rank 0. A collective."""
-    found: Checkpoint | None = look() if distributed.is_chief() else None
-    values = distributed.broadcast_object(dataclasses.asdict(found) if found else None, "checkpoint")
+def on_every_rank(look: Callable[[Callable[[str], object]], Found]) -> Found:
+    """Returns on every rank what `look(advanced)` finds on rank 0, see `distributed.from_chief`. A collective."""
+
+    def work(advanced: Callable[[str], object]) -> dict[str, Any] | None:
+        found: Checkpoint | None = look(advanced)
+        return dataclasses.asdict(found) if found else None
+
+    values = distributed.from_chief(work, "checkpoint")
     return cast(Found, Checkpoint(**values) if values else None)  # The checkpoint that rank 0 found.
 
 

@@ -10,6 +10,7 @@ checkpoint has its own files: whichever file is damaged, one checkpoint does not
 import contextlib
 import logging
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from ctr_trainer.checkpoint import checkpoint as checkpoints
@@ -97,11 +98,12 @@ def set_aside(model_dir: str, after: int, why: str) -> None:
             _log.error("the %s checkpoint %s is now %s; remove it when you have looked at it", why, path, free)
 
 
-def keep_best(model_dir: str, path: str) -> None:
+def keep_best(model_dir: str, path: str, advanced: Callable[[str], object] = lambda text: None) -> None:
     """Copies the checkpoint in `path` to `MODEL_DIR/best`, so that it survives the removal of the original.
 
     The copy becomes the best checkpoint when `EvaluationHistory.best` names its step. After that, `remove_other_bests`
     may remove the previous one. Files that the previous best checkpoint also has are shared with it, not copied.
+    Calls `advanced` with a text after each block.
 
     Raises UserError: a file is damaged or cannot be copied. The message names the file.
     """
@@ -118,17 +120,17 @@ def keep_best(model_dir: str, path: str) -> None:
     for entry in (*checkpoint.tables, *checkpoint.dense):
         own = before.get(_identity(entry))
         if entry.get("kind") == snapshot.COLD:
-            (draft / entry["file"]).share(source / entry["file"])  # They are too large for a copy.
-        elif own and checkpoints.describe_file(own, entry["file"]).items() <= entry.items():
-            (draft / entry["file"]).share(own / entry["file"])
+            (draft / entry["file"]).share(source / entry["file"], advanced)  # They are too large for a copy.
+        elif own and checkpoints.describe_file(own, entry["file"], advanced).items() <= entry.items():
+            (draft / entry["file"]).share(own / entry["file"], advanced)
         else:
-            (draft / entry["file"]).copy_from(source / entry["file"])
-            if not checkpoints.describe_file(draft, entry["file"]).items() <= entry.items():
+            (draft / entry["file"]).copy_from(source / entry["file"], advanced)
+            if not checkpoints.describe_file(draft, entry["file"], advanced).items() <= entry.items():
                 raise UserError(f"{source / entry['file']}: altered since the checkpoint was written")
     (draft / checkpoints.MANIFEST).copy_from(source / checkpoints.MANIFEST)
     draft.sync()
     kept.remove_all()  # It exists if training resumed from an earlier step and reached this step again.
-    draft.move_to(kept, checkpoints.MANIFEST)
+    draft.move_to(kept, checkpoints.MANIFEST, advanced)
     kept.parent.sync()
 
 

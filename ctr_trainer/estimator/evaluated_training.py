@@ -1,9 +1,10 @@
 """Evaluations while training, and what follows: the best checkpoint, early stopping, learning rates, exports."""
 
+import copy
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,8 +126,7 @@ class EvaluatedTraining:
             improves, stop, self._falls = distributed.broadcast_object(decision, "model_selection")
             if improves:
                 path = self._save(session, step)
-                if distributed.is_chief():
-                    self._keep(path, step)
+                distributed.from_chief(lambda advanced: self._keep(path, step, advanced), "best_checkpoint")
             if distributed.is_chief():
                 # This write records the evaluation, and makes a new best checkpoint the best one. After a kill before
                 # it, the previous one is still the best, and a restart evaluates this step again.
@@ -147,18 +147,26 @@ class EvaluatedTraining:
         self._stopped = self._stopped or stop
         return stop
 
-    def _keep(self, path: str, step: int) -> None:
+    def _keep(self, path: str, step: int, advanced: Callable[[str], object]) -> None:
         """Keeps the checkpoint of the last evaluation as the best one, once the history is saved."""
-        name = self._spec.best_metric
-        retention.keep_best(self._model_dir, path)
+        name = self._spec.best_metric or ""
+        retention.keep_best(self._model_dir, path, advanced)
         value = self._history.evaluations[-1][name]
         self._history.best = {"metric": name, "direction": self._spec.direction, "step": step, "value": value}
 
     def _export(self, is_final: bool) -> None:
-        """Calls each exporter with the last checkpoint that was evaluated, on rank 0."""
-        for exporter in (self._spec.exporters or ()) if distributed.is_chief() and self._exported_from else ():
-            parent = str(path_of(self._model_dir) / exporters.DIRECTORY / exporter.name)
-            exporter.export(self._estimator, parent, self._exported_from, self._metrics, is_final)
+        """Calls each exporter with the last checkpoint that was evaluated, on rank 0. A collective."""
+
+        def export(advanced: Callable[[str], object]) -> None:
+            estimator = copy.copy(self._estimator)
+            estimator.advanced = advanced
+            for exporter in self._spec.exporters or ():
+                parent = str(path_of(self._model_dir) / exporters.DIRECTORY / exporter.name)
+                exporter.export(estimator, parent, self._exported_from, self._metrics, is_final)
+                advanced(f"exported {exporter.name}")
+
+        if self._exported_from:
+            distributed.from_chief(export, "exports")
 
     def _decide(self, step: int, metrics: Mapping[str, float]) -> tuple[bool, bool, int]:
         """Adds an evaluation. Returns whether it is the best so far, whether to stop training, and the falls."""

@@ -44,6 +44,8 @@ class TrainedModel(NamedArguments):
 
     Attributes:
       new_keys: the `NewKeys` of this rank's last evaluation or prediction.
+      advanced: f(text), which an export calls as it progresses; within a training, the other ranks then keep waiting.
+        An `Exporter` whose own work is long calls it, too.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class TrainedModel(NamedArguments):
         self.params = {} if params is None else params
         self._name, self._may_change, self._services = name, may_change, services
         self._warm_start, self.new_keys = warm_start_from, NewKeys()
+        self.advanced: Callable[[str], object] = lambda text: None
 
     def __repr__(self) -> str:
         steps = [each.step for each in list_checkpoints(self.model_dir)] if self.model_dir else []
@@ -246,11 +249,19 @@ class TrainedModel(NamedArguments):
         Raises:
           UserError: there is no checkpoint, another model wrote it, or `path` holds files of another kind.
         """
-        checkpoint = model_directory.chosen_checkpoint(self.model_dir, checkpoint_path)
+        checkpoint = model_directory.chosen_checkpoint(self.model_dir, checkpoint_path, self.advanced)
         self._model.check(checkpoint, self.model_dir)
         features = load_features(self.model_dir)
         return export_saved_model(
-            path, self.model_fn, self.params, checkpoint, features, serving_input_receiver_fn, rows, assets_extra
+            path,
+            self.model_fn,
+            self.params,
+            checkpoint,
+            features,
+            serving_input_receiver_fn,
+            rows=rows,
+            assets_extra=assets_extra,
+            advanced=self.advanced,
         )
 
     def get_variable_names(self) -> list[str]:
@@ -264,7 +275,7 @@ class TrainedModel(NamedArguments):
     def latest_checkpoint(self) -> Checkpoint | None:
         """Returns the newest intact `Checkpoint`, a path; None if there is no checkpoint. A collective."""
         self._take_directory()
-        return model_directory.on_every_rank(lambda: newest_whole(self.model_dir))
+        return model_directory.on_every_rank(lambda advanced: newest_whole(self.model_dir, advanced))
 
     def find_checkpoint(self, which: str) -> Checkpoint:
         """Returns a `Checkpoint`, a path. A collective.
@@ -291,7 +302,9 @@ class TrainedModel(NamedArguments):
     def _chosen(self, path: str | None = None) -> Checkpoint:
         """Returns the checkpoint at a path, or the newest one; refuses that of another model. A collective."""
         self._take_directory()
-        checkpoint = model_directory.on_every_rank(lambda: model_directory.chosen_checkpoint(self.model_dir, path))
+        checkpoint = model_directory.on_every_rank(
+            lambda advanced: model_directory.chosen_checkpoint(self.model_dir, path, advanced)
+        )
         self._model.check(checkpoint, self.model_dir)
         return checkpoint
 

@@ -5,7 +5,7 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.outputs import FileList, unfinished
@@ -21,18 +21,20 @@ _LAST = "saved_model.pb"  # Its presence makes a directory a SavedModel.
 _VERSION = re.compile(r"\.?(\d{1,18})(?:\.unfinished)?", re.ASCII)
 
 
-def replacing(path: str) -> contextlib.AbstractContextManager[str]:
+def replacing(
+    path: str, advanced: Callable[[str], object] = lambda text: None
+) -> contextlib.AbstractContextManager[str]:
     """Returns a context manager that yields a local directory, whose files become the export when the block ends.
 
     On a local disk, the directory is in `.NAME.unfinished` next to `path`, and is renamed to `path` at the end. Files
     that a killed export left there are removed. For a store, the directory is temporary. At the end of the block, an
     earlier export is removed from the store and the new files are uploaded, `saved_model.pb` last, so that no reader
-    finds an incomplete model.
+    finds an incomplete model. `advanced` is called with a text as files are uploaded.
 
     At `path`, which may be a URL, there must be nothing, an empty directory, or an earlier export without added files.
     Raises UserError if it holds other files, one of which the message names, or if another process writes this export.
     """
-    return _on_disk(str(path_of(path))) if is_local(path) else _in_store(path_of(path))
+    return _on_disk(str(path_of(path))) if is_local(path) else _in_store(path_of(path), advanced)
 
 
 @contextlib.contextmanager
@@ -63,7 +65,7 @@ def _on_disk(path: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _in_store(path: Path) -> Iterator[str]:
+def _in_store(path: Path, advanced: Callable[[str], object]) -> Iterator[str]:
     refuse_others(path)
     with temporary_directory() as place:
         new = LocalPath(place, _NEW)
@@ -74,7 +76,7 @@ def _in_store(path: Path) -> Iterator[str]:
         earlier.remove()
         earlier.add(*names)
         for name in names:
-            (path / name).copy_from(new / name)
+            (path / name).copy_from(new / name, advanced)
 
 
 def is_export(path: str | os.PathLike[str] | Path) -> bool:

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numba
@@ -209,12 +209,18 @@ class TableSaver(tf1.train.Saver):
     """A Saver that restores the graph's variables as usual, and saves without holding a table in memory.
 
     For the rows, `path` and `files`, see `snapshot.merged`. The session need not initialize the variables of the
-    tables.
+    tables. `advanced` is called with a text after each block of rows.
     """
 
-    def __init__(self, path: str, files: Sequence[dict[str, Any]], tables: Mapping[str, ExportedTable]) -> None:
+    def __init__(
+        self,
+        path: str,
+        files: Sequence[dict[str, Any]],
+        tables: Mapping[str, ExportedTable],
+        advanced: Callable[[str], object] = lambda text: None,
+    ) -> None:
         super().__init__()
-        self._path, self._files = path, files
+        self._path, self._files, self._advanced = path, files, advanced
         self._tables = {name: table for name, table in tables.items() if table.variables}
         of_tables = {variable.name for table in tables.values() for variable in table.variables.values()}
         self.dense_variables = [v for v in tf1.global_variables() if v.name not in of_tables]
@@ -242,3 +248,4 @@ class TableSaver(tf1.train.Saver):
                     yield np.zeros((1, config.form.weight_lanes), np.float32)
                 yield stored[:, : config.form.weight_lanes].copy()
                 bar.update(len(keys))
+                self._advanced(f"writing {name}")

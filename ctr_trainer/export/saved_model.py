@@ -53,6 +53,7 @@ def export_saved_model(
     serving_input_receiver_fn: Callable[[], Any] | None = None,
     rows: str = "all",
     assets_extra: Mapping[str, str] | None = None,
+    advanced: Callable[[str], object] = lambda text: None,
 ) -> str:
     """Writes the SavedModel. An earlier export at `path` is replaced once the new one is complete.
 
@@ -65,18 +66,22 @@ def export_saved_model(
 
     `path` may be a URL; the absolute path is returned. `trained_features` may be None with a
     `serving_input_receiver_fn`, see `Estimator.export_saved_model`. `assets_extra` are files to copy, by their path in
-    `assets.extra`. Raises UserError if `path` holds files that no export wrote, or if the model was trained with
-    another setting than one in `params`.
+    `assets.extra`. `advanced` is called with a text after each block of rows. Raises UserError if `path` holds files
+    that no export wrote, or if the model was trained with another setting than one in `params`.
     """
     path = str(path_of(path).absolute())
     params = params_as_trained(params, checkpoint)
     own_inputs = trained_features is not None and serving_input_receiver_fn is None
 
     def write(ranks: bool) -> None:
-        with checkpoint.with_local_dense() as local, directory.replacing(path) as draft, tf.Graph().as_default():
-            features, receivers, tables = _receive(local, trained_features, serving_input_receiver_fn, rows)
+        with (
+            checkpoint.with_local_dense() as local,
+            directory.replacing(path, advanced) as draft,
+            tf.Graph().as_default(),
+        ):
+            features, receivers, tables = _receive(local, trained_features, serving_input_receiver_fn, rows, advanced)
             signatures = signatures_of(model_fn, params, features, receivers, tables, ranks and own_inputs)
-            saver = TableSaver(local.path, local.tables, tables)
+            saver = TableSaver(local.path, local.tables, tables, advanced)
             with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
                 with refusing_other_variables(local, saver.dense_variables):
                     saver.dense.restore(session, local.dense_prefix)
@@ -160,6 +165,7 @@ def _receive(
     trained_features: TrainedFeatures | None,
     serving_input_receiver_fn: Callable[[], Any] | None,
     rows: str,
+    advanced: Callable[[str], object],
 ) -> tuple[Any, dict[str, tf.Tensor], dict[str, ExportedTable]]:
     """Returns (features, receiver tensors by name, exported tables by name); reading features adds to both dicts."""
     if serving_input_receiver_fn is not None:
@@ -174,7 +180,7 @@ def _receive(
     if rows == "none":
         inputs = RowInputs(*trained_features)
         return inputs, inputs.receivers, {}
-    tables = _tables(checkpoint)
+    tables = _tables(checkpoint, advanced)
     features = ExportedFeatures(*trained_features, tables)
     return features, features.receivers, tables
 
@@ -213,15 +219,16 @@ def _build(path: str, session: tf1.Session, signatures: Mapping[str, Any], saver
     builder.save()
 
 
-def _tables(checkpoint: Checkpoint) -> dict[str, ExportedTable]:
+def _tables(checkpoint: Checkpoint, advanced: Callable[[str], object]) -> dict[str, ExportedTable]:
     """Returns an `ExportedTable` of each table by name, with the checkpoint's keys; the rows are not read yet."""
     keys: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     configs: dict[str, TableConfig] = {}
     with tqdm.tqdm(desc="reading keys", unit=" rows", disable=not sys.stderr.isatty()) as bar:
-        for config, some, _ in snapshot.iterate(checkpoint.path, checkpoint.tables):
+        for config, some, _ in snapshot.iterate(checkpoint.path, checkpoint.tables, advanced):
             configs[config.name] = config
             keys[config.name].append(some.copy())  # A view would keep the rows in memory.
             bar.update(len(some))
+            advanced(f"reading the keys of {config.name}")
     return {
         name: ExportedTable(config, KeyIndex.of(np.concatenate(keys.pop(name)))) for name, config in configs.items()
     }

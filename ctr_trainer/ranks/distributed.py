@@ -285,7 +285,7 @@ def from_chief(work: Callable[[Callable[[str], None]], Any], name: str) -> Any:
     """
     if _hvd.rank() != 0:
         while "result" not in (said := broadcast_object(None, name)):
-            pass  # Rank 0 has reported progress.
+            watchdog().progress()  # Rank 0 has reported its own.
         return said["result"]
     told = time.monotonic()
 

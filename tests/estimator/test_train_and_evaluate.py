@@ -1,5 +1,6 @@
 """Evaluations on the way: what they find, what they leave alone, and what comes of them."""
 
+import collections
 import json
 import os
 
@@ -16,10 +17,12 @@ from ctr_trainer.estimator import (
     EstimatorSpec,
     EvalSpec,
     FinalExporter,
+    LatestExporter,
     RunConfig,
 )
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.ranks import distributed
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.checkpoints import values
@@ -96,6 +99,28 @@ def test_evaluations_come_at_the_ends_of_epochs(data, tmp_path):
     _train(data, tmp_path / "accumulated", None, spec, epochs=4, accumulation_steps=3)
     # Steps of three batches: 10, 20, 30 and 40 batches are over with these.
     assert steps(tmp_path / "accumulated") == [4, 7, 10, 14]
+
+
+def test_the_long_work_of_rank_0_reports_its_progress(data, tmp_path, monkeypatch):
+    said, from_chief = collections.defaultdict(list), distributed.from_chief
+
+    def recording(work, name):
+        return from_chief(lambda _: work(said[name].append), name)
+
+    monkeypatch.setattr(distributed, "from_chief", recording)
+    exporters = [LatestExporter("latest"), FinalExporter("final")]
+    spec = _eval_spec(data, every_n_steps=0, best_metric="auc", exporters=exporters)
+    estimator, _ = _train(data, tmp_path, 4, spec)
+    assert not said["checkpoint"]  # There was none to read.
+    checkpoint = estimator.latest_checkpoint()
+    for entry in (*checkpoint.tables, *checkpoint.dense):
+        assert f"reading {checkpoint}/{entry['file']}" in said["checkpoint"]
+        assert f"copying {checkpoint}/{entry['file']}" in said["best_checkpoint"]
+    exports = [text.partition(" the keys")[0] for text in said["exports"]]
+    assert exports.count("exported latest") == exports.count("exported final") == 2
+    assert exports.count("reading") >= 2  # The keys of both exports.
+    assert f"reading {checkpoint}/{checkpoint.tables[0]['file']}" in exports
+    assert "writing dim4" in exports
 
 
 def _constant_model_fn(features, labels, mode, params):

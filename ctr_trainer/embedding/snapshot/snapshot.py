@@ -23,7 +23,7 @@ import contextlib
 import json
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,8 +95,10 @@ def key_array(keys: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(keys), [None, pa.py_buffer(keys)])
 
 
-def check(path: AnyPath, entry: FileEntry) -> None:
+def check(path: AnyPath, entry: FileEntry, advanced: Callable[[str], object] = lambda text: None) -> None:
     """Checks the size, the checksum and the number of rows of a file that `write` wrote.
+
+    Calls `advanced` with a text after each block of the file.
 
     Raises UserError, which names the file, if the file is missing, truncated or altered.
     """
@@ -107,7 +109,7 @@ def check(path: AnyPath, entry: FileEntry) -> None:
             raise UserError(f"{file}: {size} bytes, not {entry['bytes']}: truncated or replaced; use another snapshot")
         if entry["file"].endswith(rocks.ROWS_FILE):
             return  # RocksDB checks each block when it reads it.
-        _, crc32 = bytes_and_crc32(file)
+        _, crc32 = bytes_and_crc32(file, advanced)
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}; the snapshot needs this file") from None
     if crc32 != entry["crc32"]:
@@ -115,7 +117,10 @@ def check(path: AnyPath, entry: FileEntry) -> None:
     if entry["kind"] == COLD:
         return
     with _open(path, entry) as (_, reader):
-        rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
+        rows = 0
+        for number in range(reader.num_record_batches):
+            rows += reader.get_batch(number).num_rows
+            advanced(f"counting the rows of {file}")
     if rows != entry["rows"]:
         raise UserError(f"{file}: {rows} rows, expected {entry['rows']}; use another snapshot")
 
@@ -211,11 +216,13 @@ def check_chain(files: Sequence[FileEntry]) -> None:
         before = snapshot
 
 
-def iterate(path: AnyPath, files: Sequence[FileEntry]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
-    """Checks each file, then yields what `merged` does, with rows float32[n, width]."""
+def iterate(
+    path: AnyPath, files: Sequence[FileEntry], advanced: Callable[[str], object] = lambda text: None
+) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
+    """Checks each file, see `check`, then yields what `merged` does, with rows float32[n, width]."""
     check_chain(files)
     for entry in files:
-        check(path, entry)
+        check(path, entry, advanced)
     for config, keys, stored in merged(path, files):
         yield config, keys, config.form.decode(stored)
 

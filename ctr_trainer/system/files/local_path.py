@@ -172,17 +172,19 @@ class LocalPath(JsonFile, pathlib.PosixPath):
         """
         return FileLease(self, refusal)
 
-    def copy_from(self, source: Any) -> None:  # Any `Path`.
-        """Copies the file `source`, a path of any kind, to this path."""
+    def copy_from(self, source: Any, advanced: Callable[[str], object] = lambda text: None) -> None:
+        """Copies the file `source`, a `Path` of any kind, here. Calls `advanced` with a text after each block."""
         try:
             with open(self, "wb") as copy:
-                copy.writelines(source.blocks(_COPY_BYTES))
+                for block in source.blocks(_COPY_BYTES):
+                    copy.write(block)
+                    advanced(f"copying {source}")
                 copy.flush()
                 os.fsync(copy.fileno())
         except OSError as error:
             raise UserError(f"{self}: cannot be made from {source}: {error.strerror}") from None
 
-    def share(self, source: Any) -> None:
+    def share(self, source: Any, advanced: Callable[[str], object] = lambda text: None) -> None:
         """Like `copy_from`, but creates a hard link instead of a copy if the file system supports it."""
         if isinstance(source, LocalPath) and self.exists() and self.samefile(source):
             return
@@ -190,7 +192,7 @@ class LocalPath(JsonFile, pathlib.PosixPath):
         try:
             os.link(str(source), self)
         except OSError:
-            self.copy_from(source)  # The file system does not support hard links.
+            self.copy_from(source, advanced)  # The file system does not support hard links.
 
     def sync(self) -> None:
         """Waits until the bytes of a file, or the entries of a directory, are on the disk."""
@@ -200,10 +202,11 @@ class LocalPath(JsonFile, pathlib.PosixPath):
         finally:
             os.close(handle)
 
-    def move_to(self, target: Any, seal: str) -> None:
+    def move_to(self, target: Any, seal: str, advanced: Callable[[str], object] = lambda text: None) -> None:
         """Renames this directory to `target`, a path of the same kind that does not exist.
 
         `seal`: name of the file that marks the directory as complete. It is copied last and removed first.
+        `advanced` is called as in `copy_from`.
         """
         os.rename(self, target)
 

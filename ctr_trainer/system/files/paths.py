@@ -161,7 +161,7 @@ class StorePath(JsonFile, PureStorePath):
     def hold(self, refusal: Callable[[str], str]) -> Lease:
         return Lease(StorePlace(self, refusal))
 
-    def copy_from(self, source: Path) -> None:
+    def copy_from(self, source: Path, advanced: Callable[[str], object] = lambda text: None) -> None:
         filesystem, path = self._opened()
         with self._asking(f"made from {source}"):
             if isinstance(source, StorePath) and source._root == self._root and source.size() <= MOST_COPIED:
@@ -171,16 +171,18 @@ class StorePath(JsonFile, PureStorePath):
             for block in source.blocks(_STREAM_BYTES):
                 with self._asking("written"):
                     file.write(block)
+                advanced(f"copying {source}")
 
     share = copy_from
 
     def sync(self) -> None:
         """Does nothing, because all written bytes are already in the store."""
 
-    def move_to(self, target: Any, seal: str) -> None:
+    def move_to(self, target: Any, seal: str, advanced: Callable[[str], object] = lambda text: None) -> None:
         names = sorted(self.files(), key=lambda name: name == seal)
         for name in names:
-            (target / name).copy_from(self / name)
+            (target / name).copy_from(self / name, advanced)
+            advanced(f"moving {self}")
         for name in reversed(names):
             (self / name).unlink(missing_ok=True)
 
@@ -246,11 +248,12 @@ PathLease: TypeAlias = FileLease | Lease  # A lease of a path, until `close` or 
 AnyPath: TypeAlias = str | os.PathLike | Path  # A path or URL that a user may specify; see `path_of`.
 
 
-def bytes_and_crc32(path: Path) -> tuple[int, int]:
-    """Returns (number of bytes, CRC-32) of a file, in one pass."""
+def bytes_and_crc32(path: Path, advanced: Callable[[str], object] = lambda text: None) -> tuple[int, int]:
+    """Returns (number of bytes, CRC-32) of a file, in one pass. Calls `advanced` with a text after each block."""
     size = crc32 = 0
     for block in path.blocks(_STREAM_BYTES):
         crc32, size = zlib.crc32(block, crc32), size + len(block)
+        advanced(f"reading {path}")
     return size, crc32
 
 

@@ -1,4 +1,4 @@
-"""Rank 0 works for longer than the stall timeout, and says that it goes on; then rank 1 waits for it in vain."""
+"""Rank 0 works in a step for longer than the stall timeout, and says so; then rank 1 waits for it in vain."""
 
 import sys
 import time
@@ -15,7 +15,9 @@ def work(advanced):
     return {"found": 15}
 
 
-print(f"rank {distributed.rank()} got {distributed.from_chief(work, 'long_work')['found']}", flush=True)
+with distributed.watchdog().waiting("a step"):
+    found = distributed.from_chief(work, "long_work")["found"]
+print(f"rank {distributed.rank()} got {found}", flush=True)
 distributed.barrier("all_are_here")
 if distributed.rank() == 1:
     distributed.barrier("never_met")
