@@ -30,3 +30,18 @@ def test_rank_0_may_work_for_as_long_as_it_advances_and_no_longer(monkeypatch, c
     assert ended == [75]
     assert "rank 0 has waited 110 s for its own work in standstill, longer than" in caplog.text
     assert "a part" in caplog.text  # Of each 25 s.
+
+
+def test_a_lone_worker_may_stand_in_a_debugger(monkeypatch, caplog):
+    now, ended = [0.0], []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr(logging, "shutdown", lambda: None)
+    monkeypatch.setattr(watchdogs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(distributed, "_watchdog", None)
+    distributed.init(stall_timeout=100.0, stall_warning=60.0)
+    with distributed.watchdog().waiting("step 8"):
+        now[0] = 101.0
+        distributed.watchdog()._look()
+    distributed.watchdog().close()
+    assert not ended
+    assert set(caplog.messages) == {"rank 0 has waited 101 s for step 8"}  # Of the thread, too.
