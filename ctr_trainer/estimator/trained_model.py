@@ -2,10 +2,11 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.checkpoint import model_directory
@@ -25,7 +26,7 @@ from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.session import session_of
 from ctr_trainer.estimator.slices import Slices
 from ctr_trainer.estimator.train_and_evaluate import EvaluationResult, refuse_unless_positive
-from ctr_trainer.estimator.training import begin_feed, begin_graph
+from ctr_trainer.estimator.training import begin_feed, default_graph
 from ctr_trainer.export import directory
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys, session_hooks
@@ -143,7 +144,8 @@ class TrainedModel(NamedArguments):
         """
         refuse_unless_positive(steps=steps)
         checkpoint = self._chosen(checkpoint_path)
-        with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
+        graph = default_graph(tf.Graph(), self.config)
+        with graph, self._model_of(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
             evaluation = Evaluation(feed, spec, group_by, slices)
             progress = ProgressHook("evaluating", steps or feed.inputs.batches_per_epoch)
             own = [*(spec.evaluation_hooks or ()), *session_hooks(hooks), progress]
@@ -176,20 +178,40 @@ class TrainedModel(NamedArguments):
         Raises:
           UserError: there is no such checkpoint or prediction, or another model wrote the checkpoint.
         """
-        checkpoint = self._chosen(checkpoint_path)
-        with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
+        checkpoint, graph = self._chosen(checkpoint_path), tf.Graph()
+        batches = self._predicted(input_fn, predict_keys, session_hooks(hooks), checkpoint)
+        try:
+            while True:
+                # The code between two predictions has its own default graph, and may train a model.
+                with default_graph(graph, self.config):
+                    values = next(batches, None)
+                if values is None:
+                    return
+                if yield_single_examples:
+                    for index in range(len(next(iter(values.values())))):
+                        yield {name: value[index] for name, value in values.items()}
+                else:
+                    yield values
+        finally:
+            with default_graph(graph, self.config):
+                batches.close()
+
+    def _predicted(
+        self,
+        input_fn: Callable[..., Any],
+        predict_keys: str | Sequence[str] | None,
+        hooks: Sequence[tf1.train.SessionRunHook],
+        checkpoint: Checkpoint,
+    ) -> Generator[dict[str, np.ndarray], None, None]:
+        """Yields the predictions of each batch. The default graph is the same at each step of the generator."""
+        with self._model_of(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
             predictions = program.chosen_predictions(spec.predictions, predict_keys)
             progress = ProgressHook("predicting", feed.inputs.batches_per_epoch)
-            own = [*(spec.prediction_hooks or ()), *session_hooks(hooks), progress]
+            own = [*(spec.prediction_hooks or ()), *hooks, progress]
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop():
                     fed = feed.next()
-                    values = feed.with_columns(fed, session.run(predictions, fed.feed))
-                    if not yield_single_examples:
-                        yield values
-                        continue
-                    for index in range(len(next(iter(values.values())))):
-                        yield {name: value[index] for name, value in values.items()}
+                    yield feed.with_columns(fed, session.run(predictions, fed.feed))
             if distributed.size() == 1:  # Of several ranks, some may stop early, so the caller adds up their counts.
                 self.new_keys.report(distributed.all_sum)
 
@@ -309,10 +331,9 @@ class TrainedModel(NamedArguments):
         return checkpoint
 
     @contextlib.contextmanager
-    def _graph(self, mode: str, input_fn: Callable, checkpoint: Checkpoint) -> Iterator[tuple[Feed, EstimatorSpec]]:
-        """Builds the graph of a mode, and restores the rows of a checkpoint into a separate store. A collective."""
+    def _model_of(self, mode: str, input_fn: Callable, checkpoint: Checkpoint) -> Iterator[tuple[Feed, EstimatorSpec]]:
+        """Builds the model of a mode, and restores the rows of a checkpoint into a separate store. A collective."""
         with contextlib.ExitStack() as stack:
-            begin_graph(stack, self.config)
             params = params_as_trained(self.params, checkpoint)
             inputs = make_input(call_input_fn(input_fn, mode, params, self.config), self.model_dir)
             labels = inputs.labels if mode == ModeKeys.EVAL else None

@@ -161,7 +161,7 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
     input_ends = InputEnds(clock)
     with observed_phases(clock, job.staging.path, input_ends), contextlib.ExitStack() as stack:
         config = job.config
-        begin_graph(stack, config)
+        stack.enter_context(default_graph(tf.Graph(), config))
         model = build_model(job, input_ends)
         stack.enter_context(warm.variables(getattr(params_of_training(job.params), "negative_sampling", None)))
         store: Store = LocalStore()
@@ -215,18 +215,21 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         )
 
 
-def begin_graph(stack: contextlib.ExitStack, config: RunConfig) -> None:
-    """Makes a new graph, with the seed and the global step, the default graph until the stack is closed.
+@contextlib.contextmanager
+def default_graph(graph: tf.Graph, config: RunConfig) -> Iterator[None]:
+    """Makes a graph, with the seed and the global step, the default graph in the block.
 
-    With `deterministic`, the process's operations are deterministic until then.
+    With `deterministic`, the process's operations are deterministic there.
     """
-    if config.deterministic and not determinism.is_op_determinism_enabled():
-        tf.config.experimental.enable_op_determinism()
-        # Without it, a notebook's other random operations would need a seed. TensorFlow has no public name for it.
-        stack.callback(determinism.disable_op_determinism)
-    stack.enter_context(tf.Graph().as_default())
-    tf1.set_random_seed(config.seed)
-    tf1.train.get_or_create_global_step()
+    with contextlib.ExitStack() as stack:
+        if config.deterministic and not determinism.is_op_determinism_enabled():
+            tf.config.experimental.enable_op_determinism()
+            # Without it, a notebook's other random operations would need a seed. TensorFlow has no public name for it.
+            stack.callback(determinism.disable_op_determinism)
+        stack.enter_context(graph.as_default())
+        tf1.set_random_seed(config.seed)
+        tf1.train.get_or_create_global_step()
+        yield
 
 
 def begin_feed(stack: contextlib.ExitStack, feed: Feed) -> None:

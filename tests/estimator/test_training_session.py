@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import config as determinism
 
 from ctr_trainer.checkpoint import retention
 from ctr_trainer.data.reader import BatchReader
@@ -42,6 +43,36 @@ def _input_fn():
 def _train(model_dir, steps):
     config = RunConfig(threads=1, log_steps=2, summary_steps=2)
     Estimator(_model_fn, model_dir, config=config).train(_input_fn, steps=steps)
+
+
+def test_between_two_predictions_a_program_is_outside_of_their_graph(tmp_path):
+    data, graphs = small.make(tmp_path, rows=64), []
+
+    class Graphs(tf1.train.SessionRunHook):
+        def before_run(self, run_context):
+            graphs.append(tf1.get_default_graph())
+
+        def end(self, session):
+            graphs.append(tf1.get_default_graph())
+
+    estimator = deepfm.estimator(tmp_path / "model", deterministic=True)
+    estimator.train(deepfm.batches(data), max_steps=1)
+    outside = tf1.get_default_graph()
+    batches = deepfm.batches(data, 16, epochs=1, shuffle=False)
+    expected = [each["logits"] for each in estimator.predict(lambda: batches(None))]
+    predicted = estimator.predict(lambda: batches(None), hooks=[Graphs()])
+    found = [next(predicted)["logits"]]
+    assert tf1.get_default_graph() is outside and not determinism.is_op_determinism_enabled()
+
+    class IsDeterministic(tf1.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            assert determinism.is_op_determinism_enabled()
+            found.append(next(predicted)["logits"])
+
+    estimator.train(deepfm.batches(data), [IsDeterministic()], max_steps=3)
+    found += [each["logits"] for each in predicted]
+    np.testing.assert_array_equal(found, expected)
+    assert len(graphs) == 5 and len(set(graphs)) == 1 and outside not in graphs
 
 
 def test_it_is_tensorflows_own_and_logs_rates_and_writes_summaries(tmp_path, monkeypatch, caplog):
