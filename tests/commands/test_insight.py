@@ -3,6 +3,7 @@
 import itertools
 import json
 import runpy
+import types
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,8 @@ from ctr_trainer.data import moved
 from ctr_trainer.data.bins import Bins
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.source import ConvertedData
+from ctr_trainer.estimator import slices
+from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.train_settings import Schedule
 from tests import small
 from tests.docs.page import ROOT
@@ -147,6 +150,29 @@ def test_metrics_by_the_value_of_a_column_are_those_of_its_rows(run, trained, tm
             },
             abs=2e-4,
         )
+
+
+def test_the_auc_of_a_slice_is_exact_for_any_range_of_scores(tmp_path, monkeypatch):
+    distributed.init()
+    monkeypatch.setattr(slices, "_WAITING", 150)
+    random, found = np.random.default_rng(0), slices.Slices(ConvertedData(small.make(tmp_path, rows=64)), "device")
+    ranges = [(-20.0, -14.0), (0.3, 0.306), (-3.0, 3.0)]
+    examples = []
+    for _ in range(4):
+        number = random.integers(3, size=100)
+        low, high = np.array(ranges)[number].T
+        logits = random.uniform(low, high).astype(np.float32)
+        labels = (random.uniform(low, high) < logits).astype(np.float32)
+        examples.append((number, logits, labels, random.integers(3, size=100).astype(np.float32)))
+        found.update(types.SimpleNamespace(ids={"(slice)": number}), "", *examples[-1][1:])
+    (by,) = found.results().values()
+    number, logits, labels, weights = map(np.concatenate, zip(*examples, strict=True))
+    expected = [
+        roc_auc_score(*(each[number == at] for each in (labels, logits)), sample_weight=weights[number == at])
+        for at in range(3)
+    ]
+    aucs = {row["value"]: row["auc"] for row in by["largest"]}
+    assert sorted(aucs.values()) == pytest.approx(sorted(expected)) and min(expected) > 0.6
 
 
 @pytest.mark.parametrize(
