@@ -106,7 +106,7 @@ class Estimator(TrainedModel):
                 self.last_training = self._train(job, hooks, evaluation)
                 return self
             except ServiceLost as error:
-                raise ServiceLost(followed(str(error), ending.resume_text())) from None
+                raise ServiceLost(followed(str(error), resume_text(self.model_dir))) from None
             finally:
                 tf1.summary.FileWriterCache.clear()  # Closes the event files.
 

@@ -45,6 +45,28 @@ def _train(model_dir, steps):
     Estimator(_model_fn, model_dir, config=config).train(_input_fn, steps=steps)
 
 
+def test_an_error_is_recorded_in_the_directory_of_its_own_training_only(tmp_path):
+    """In a program without `run`, such as a notebook."""
+    data = small.make(tmp_path, rows=64)
+
+    class Fails(tf1.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            raise KeyError(name)
+
+    def recorded(model):
+        return (tmp_path / model / "error-rank0.json").read_text()
+
+    for name in ("first", "second"):
+        with pytest.raises(KeyError):
+            deepfm.estimator(tmp_path / name).train(deepfm.batches(data), [Fails()])
+        assert f"KeyError: '{name}'" in recorded(name)
+    deepfm.estimator(tmp_path / "second").train(deepfm.batches(data), max_steps=1)
+    name = "third"
+    with pytest.raises(KeyError):
+        next(deepfm.estimator(tmp_path / "second").predict(lambda: BatchReader(data, 16), hooks=[Fails()]))
+    assert name not in recorded("second")
+
+
 def test_between_two_predictions_a_program_is_outside_of_their_graph(tmp_path):
     data, graphs = small.make(tmp_path, rows=64), []
 

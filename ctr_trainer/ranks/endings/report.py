@@ -90,7 +90,10 @@ class EndReport:
 
     @contextlib.contextmanager
     def recording_errors(self) -> Iterator[None]:
-        """Records an error as soon as the block raises it, while the connections to other ranks are still open."""
+        """Records an error as soon as the block raises it, while the connections to other ranks are still open.
+
+        Without `run`, the process may continue, so `directory` and the error are forgotten at the end of the block.
+        """
         try:
             yield
         except Exception as error:
@@ -98,6 +101,9 @@ class EndReport:
             if self._is_in_order and self._rank == 0:
                 self._say_in_order()  # This process still has files to close, and horovodrun may end it before that.
             raise
+        finally:
+            if self not in _running:
+                self.directory, self.resume_text, self._own = "", None, None
 
     def stops_in_order(self, error: StoppedInOrder) -> None:
         """Makes signals report this error, which the process will raise after closing its files.
