@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.index.key_kernels import distinct
-from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.worker_rows import TableRows, WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
@@ -304,8 +303,3 @@ class Embeddings:
         return self.syncs.on_all(
             lambda name, copies: copies.pull_ahead(distinct([lookups[name].unique for lookups in group]))
         )
-
-    def lock_times(self) -> LockTimes:
-        """The cost of the locks of rows that several workers train; 0 with one worker."""
-        shared = self.rows.values() if distributed.size() > 1 else ()
-        return sum((rows.lock_times for rows in shared), LockTimes())

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.estimator.advice import advise
 from ctr_trainer.estimator.step import TrainingSteps
 from ctr_trainer.estimator.train_and_evaluate import TrainResult
@@ -49,10 +48,6 @@ def measured(training: Training, steps: TrainingSteps, hooks: TrainingHooks) -> 
     )
 
     busy, used = (figures[name][~np.isnan(figures["gpu_busy"])] for name in ("gpu_busy", "gpu_bytes"))
-
-    def lock_percent(name: str) -> float | None:
-        return round(100 * figures[name].mean() / in_training, 3) if figures["lock_held"].any() else None
-
     return {
         "workers": distributed.size(),
         "steps": steps.steps,
@@ -70,8 +65,6 @@ def measured(training: Training, steps: TrainingSteps, hooks: TrainingHooks) -> 
         "cache_hit_rate": round(hits / asked, 4) if asked else None,
         "bytes_per_sync": round(figures["bytes_synced"].sum() / syncs) if syncs else None,
         "copies_of": feed.embeddings and feed.embeddings.syncs.owner,
-        "row_lock_wait_percent": lock_percent("lock_waited"),
-        "row_lock_held_percent": lock_percent("lock_held"),
         "service_silent_seconds": round(figures["silent"].mean(), 3),
         "resident_bytes": {
             **_over_ranks(figures["resident_bytes"], 0),
@@ -86,7 +79,6 @@ def measured(training: Training, steps: TrainingSteps, hooks: TrainingHooks) -> 
 def _own_figures(training: Training, hooks: TrainingHooks) -> dict[str, float]:
     """Returns a dict of this rank's figures: the seconds of each phase, and the other values that the summary needs."""
     clock, embeddings, machine = training.clock, training.feed.embeddings, hooks.machine
-    lock = embeddings.lock_times() if embeddings else LockTimes()
     services = training.store.stats().get("services", {})
     ran, waited = machine.core_seconds()
     return {
@@ -96,8 +88,6 @@ def _own_figures(training: Training, hooks: TrainingHooks) -> dict[str, float]:
         **{name: embeddings.total(name) if embeddings else 0 for name in ("hits", "misses", "bytes_synced")},
         # If a host has one copy of the rows, only one of its ranks counts.
         "syncs": embeddings.syncs.latency.total_count if embeddings else 0,
-        "lock_waited": lock.waited,
-        "lock_held": lock.held,
         "silent": training.store.silent_seconds,
         "resident_bytes": machine.resident_bytes,
         "gpu_busy": machine.gpu_busy,
@@ -154,11 +144,6 @@ def lines(result: TrainResult) -> list[str]:
         said.append(f"cache hit rate {result['cache_hit_rate']:.1%}{synced}, of a {result['copies_of']}")
     if result["service_silent_seconds"]:
         said.append(f"the embedding service did not answer for {result['service_silent_seconds']:.1f} s of it")
-    if result["row_lock_held_percent"] is not None:
-        said.append(
-            "the lock of the embedding rows: a worker waits for it {row_lock_wait_percent:.2f}% and holds it "
-            "{row_lock_held_percent:.2f}% of the training time".format(**result)
-        )
     said.append(_memory(result))
     said.append(f"slowest phase: {result['slowest_phase']}, {result['slowest_phase_share']:.0%} of the training time")
     advice = result["advice"]

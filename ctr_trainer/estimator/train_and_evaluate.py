@@ -42,8 +42,6 @@ class TrainResult(Mapping[str, Any]):
         None without a service.
       copies_of: the owner of each copy of the rows, `host` (for all workers of a host) or `worker`; None without a
         service.
-      row_lock_wait_percent, row_lock_held_percent: percentage of the training time for which a worker's threads waited
-        for the lock of the rows and held it, mean over the ranks; None without a lock.
       service_silent_seconds: seconds for which the embedding service did not answer, mean over the ranks.
       resident_bytes: peak memory of the ranks: `mean`, `max`, and a list of all as `ranks`.
       service_resident_bytes: memory of all shards at the end; None without a service.
@@ -73,8 +71,6 @@ class TrainResult(Mapping[str, Any]):
     cache_hit_rate: float | None
     bytes_per_sync: int | None
     copies_of: str | None
-    row_lock_wait_percent: float | None
-    row_lock_held_percent: float | None
     service_silent_seconds: float
     resident_bytes: dict[str, Any]
     service_resident_bytes: int | None

@@ -56,7 +56,6 @@ def test_two_workers_leave_profiles_of_both_and_one_summary(data, tmp_path):
     assert summary["bytes_per_sync"] > 0
     assert 0 < summary["cache_hit_rate"] <= 1
     assert summary["copies_of"] == "host"
-    assert 0 < summary["row_lock_wait_percent"] and 0 < summary["row_lock_held_percent"] < 100
     assert times[summary["slowest_phase"]] == max(times[phase] for phase in PHASES if phase != "start")
     output = done.stdout + done.stderr
     logged = {match[1] for match in re.finditer(r"\[RunStatus\]: (\w+) statistics", output)}

@@ -102,9 +102,8 @@ PHASES = {
     "seconds": {"read_sample": 0.001, "forward": 0.008},
     "accounted": 0.9,
 }
-NO_LOCK = {"row_lock_wait_percent": None, "row_lock_held_percent": None}
 MEMORY = {"resident_bytes": {"mean": 1.2e9}, "service_resident_bytes": 4e8, "gpu": None}
-RESULT = {"phases": PHASES, **NO_LOCK, **MEMORY}
+RESULT = {"phases": PHASES, **MEMORY}
 
 
 @pytest.mark.parametrize(
@@ -115,13 +114,9 @@ RESULT = {"phases": PHASES, **NO_LOCK, **MEMORY}
             {"service_resident_bytes": None, "gpu": {"busy": {"mean": 0.5}, "bytes": {"mean": 3e9}}},
             ["worker's memory 1,200 MB", "GPU's memory 3,000 MB"],
         ),
-        (
-            {"row_lock_wait_percent": 0.25, "row_lock_held_percent": 12.5, "service_resident_bytes": None},
-            ["row lock waited for 0.25%", "row lock held 12.50%", "worker's memory 1,200 MB"],
-        ),
     ],
 )
-def test_each_phase_has_its_time_and_share_and_memory_and_locks_follow(changes, rest):
+def test_each_phase_has_its_time_and_share_and_memory_follows(changes, rest):
     lines = [" ".join(line.split()) for line in format_phases({**RESULT, **changes})]
     assert lines[1:] == ["read sample 1.00 ms 10.0%", "forward 8.00 ms 80.0%", "accounted 90.0%", *rest]
 

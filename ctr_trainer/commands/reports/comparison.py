@@ -48,10 +48,9 @@ def format_value(value: Any) -> str:
 
 
 def format_phases(result: Mapping[str, Any]) -> list[str]:
-    """Returns lines with the phases of a step, and the locks and memory of the run, from an `Estimator.train` result.
+    """Returns lines with the phases of a step, and the memory of the run, from an `Estimator.train` result.
 
-    The phases are those of rank 0. The shares of time spent at the rows' lock, over the whole run, and the memory of a
-    worker, the service and a GPU are means over all ranks.
+    The phases are those of rank 0. The memory of a worker, the service and a GPU are means over all ranks.
     """
     phases = result["phases"]
     if phases is None:
@@ -62,9 +61,6 @@ def format_phases(result: Mapping[str, Any]) -> list[str]:
     for name, seconds in phases["seconds"].items():
         lines.append(f"  {STEP_TITLES[name]:<20}{1000 * seconds:>9.2f} ms{seconds / step:>8.1%}")
     lines.append(f"  {'accounted':<20}{'':>12}{phases['accounted']:>8.1%}")
-    for title, key in (("row lock waited for", "row_lock_wait_percent"), ("row lock held", "row_lock_held_percent")):
-        if result[key] is not None:
-            lines.append(f"  {title:<20}{'':>12}{result[key] / 100:>8.2%}")
     gpu = result["gpu"] or {"bytes": {"mean": None}}
     memory = {
         "worker's memory": result["resident_bytes"]["mean"],

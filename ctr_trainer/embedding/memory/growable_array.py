@@ -2,11 +2,9 @@
 
 import contextlib
 import ctypes
-import dataclasses
 import fcntl
 import mmap
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -25,18 +23,6 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_ON_HEAP = 32 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class LockTimes:
-    """The cost of row locks in this process: seconds waited, seconds held, and how often a lock was taken."""
-
-    waited: float = 0.0
-    held: float = 0.0
-    taken: int = 0
-
-    def __add__(self, other: "LockTimes") -> "LockTimes":
-        return LockTimes(self.waited + other.waited, self.held + other.held, self.taken + other.taken)
-
-
 class RowLock:
     """A lock between the threads of a process and, with the open file `file`, between the processes that have it open.
 
@@ -46,11 +32,6 @@ class RowLock:
     def __init__(self, file: int | None = None) -> None:
         self._shared, self._alone = _Hold(self, fcntl.LOCK_SH), _Hold(self, fcntl.LOCK_EX)
         self._file, self._threads = file, threading.Lock()
-        self._waited = self._held = self._taken = self._since = 0  # Nanoseconds; only the holder changes them.
-
-    @property
-    def times(self) -> LockTimes:
-        return LockTimes(self._waited / 1e9, self._held / 1e9, self._taken)
 
     def shared(self) -> AbstractContextManager[None]:
         """Returns a context manager that other processes may hold at the same time, but no other thread of this one."""
@@ -61,7 +42,6 @@ class RowLock:
         return self._alone
 
     def _take(self, how: int) -> None:
-        asked = time.perf_counter_ns()
         self._threads.acquire()
         if self._file is not None:
             try:
@@ -70,12 +50,8 @@ class RowLock:
             except BaseException:
                 self._threads.release()
                 raise
-        self._since = time.perf_counter_ns()
-        self._waited += self._since - asked
-        self._taken += 1
 
     def _give_back(self) -> None:
-        self._held += time.perf_counter_ns() - self._since
         try:
             if self._file is not None:
                 fcntl.flock(self._file, fcntl.LOCK_UN)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import LockTimes
 from ctr_trainer.embedding.table.row_space import InitialRows
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table import Table
@@ -87,7 +86,6 @@ class WorkerRows(abc.ABC):
 
     Attributes:
       config: the TableConfig.
-      lock_times: the time that this worker's threads waited for and held the rows' lock; 0 if there is no lock.
       hits: distinct keys, since the start, whose rows a lookup found up to date in the worker.
       misses: distinct keys whose rows a lookup requested from the store.
       bytes_synced: bytes of keys, versions and rows sent to and received from the store.
@@ -95,10 +93,6 @@ class WorkerRows(abc.ABC):
 
     config: TableConfig
     hits = misses = bytes_synced = 0
-
-    @property
-    def lock_times(self) -> LockTimes:
-        return LockTimes()
 
     @abc.abstractmethod
     def take(self, slots: np.ndarray) -> np.ndarray:
@@ -182,10 +176,6 @@ class TableRows(WorkerRows):
 
     def take(self, slots: np.ndarray) -> np.ndarray:
         return take_weights(self._table, slots)
-
-    @property
-    def lock_times(self) -> LockTimes:
-        return self._table.lock.times
 
     def fetch(self, keys: np.ndarray) -> None:
         self._table.fetch(keys)

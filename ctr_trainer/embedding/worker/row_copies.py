@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import LockTimes, TableMemory
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.store.store import Store
@@ -117,10 +117,6 @@ class RowCopies(WorkerRows):
 
     def take(self, slots: np.ndarray) -> np.ndarray:
         return take_weights(self._copies.table, slots)
-
-    @property
-    def lock_times(self) -> LockTimes:
-        return self._lock.times
 
     def begin(self) -> None:
         if self.is_synced_here and not self._has_others:
