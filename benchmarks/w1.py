@@ -80,7 +80,7 @@ def tower(steps: int, hidden_units: Sequence[int]) -> float:
         feed = {row: w1.STDDEV * rng.standard_normal(row.shape, dtype=np.float32) for row in features.placeholders}
         feed |= {features.labels: batch.labels, features.weights: batch.weights, features.dense: batch.dense}
         step = spec.train_op()
-        fetches = [step.train_op, step.rows.gradients]
+        fetches = [step.train_op, step.row_gradients]
         with tf1.Session(config=distributed.session_config(1, "none")) as session:
             session.run(tf1.global_variables_initializer())
             return examples_per_sec(lambda: session.run(fetches, feed), steps)

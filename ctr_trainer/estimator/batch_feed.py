@@ -126,19 +126,19 @@ class BatchFeed(Feed):
     ) -> None:
         super().__init__(inputs, trains=False)
         self._features, self._reader, self.embeddings = inputs.features, inputs.reader, embeddings
-        self._training, self._prefetch_batches = step.rows if step is not None else None, prefetch_batches
+        self._step, self._prefetch_batches = step, prefetch_batches
         self._clock = clock or Clock()
         reader, self._per_step = inputs.reader, step.run_length.accumulation_steps if step is not None else 1
         self._read_latency = Latency(PHASES["read"].operation)
         self._count: int | None = None  # Of the reader's own batches, once it has ended.
         self._ahead: OrderedMap[Any, tuple[Batch, Lookups]] = OrderedMap((), ())
         self._rows_of: list[str] = []
-        if (training := self._training) is not None and training.gradients:
+        if step is not None and step.row_gradients:
             # The rate and the share belong to the whole step. Fetching them with an earlier micro-batch would exchange
             # the gradients of an incomplete step.
-            self._rows_of, self.fetches = list(training.gradients), list(training.gradients.values())
-            self.last_fetches = [*self.fetches, training.learning_rate]
-            self.last_fetches += [training.share] if training.share is not None else []
+            self._rows_of, self.fetches = list(step.row_gradients), list(step.row_gradients.values())
+            self.last_fetches = [*self.fetches, step.row_learning_rate]
+            self.last_fetches += [step.share] if step.share is not None else []
         self.is_live, self.stream_state = getattr(reader, "is_live", False), getattr(reader, "stream_state", None)
         self.status_lines = reader.status_lines(embeddings.new_keys) if hasattr(reader, "status_lines") else ()
         self.latencies = [self._read_latency, *embeddings.latencies]
@@ -159,8 +159,8 @@ class BatchFeed(Feed):
         self.examples = 0
 
     def begin_training(self, session: tf1.Session, step: int) -> None:
-        assert self._training is not None
-        rate = self._training.learning_rate
+        assert self._step is not None
+        rate = self._step.row_learning_rate
         self.embeddings.begin_training(step, lambda: float(session.run(rate)))
 
     def next(self) -> Fed:
@@ -168,7 +168,7 @@ class BatchFeed(Feed):
             with self._clock.within("read"):
                 batch, lookups = next(self._ahead)  # Read ahead by a thread.
             with self._clock.within("lookup"):
-                rows, tables = self.embeddings.look_up(lookups, create=self._training is not None)
+                rows, tables = self.embeddings.look_up(lookups, create=self._step is not None)
             self.examples += batch.size
             return Fed(rows | self._features.feed(batch), batch, tables)
 
@@ -185,8 +185,8 @@ class BatchFeed(Feed):
                 self.embeddings.apply_gradients(rate, shares[0] if shares else float(fed.batch.weights.any()))
 
     def _add_gradients(self, fed: Fed, fetched: list[np.ndarray]) -> None:
-        assert fed.batch is not None and self._training is not None
-        weight = 1.0 if self._training.share is None else float(np.sum(fed.batch.weights))
+        assert fed.batch is not None and self._step is not None
+        weight = 1.0 if self._step.share is None else float(np.sum(fed.batch.weights))
         self.embeddings.add_gradients(fed.tables, dict(zip(self._rows_of, fetched, strict=False)), weight)
 
     def sync_if_due(self, step: int) -> None:

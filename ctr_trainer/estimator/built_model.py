@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf1
 from ctr_trainer.checkpoint.checkpoint import Checkpoint
 from ctr_trainer.checkpoint.model_record import ModelRecord
 from ctr_trainer.embedding.service.local_service import LocalServices
-from ctr_trainer.estimator.built_step import BuiltStep, RowTraining, optimizer_step
+from ctr_trainer.estimator.built_step import BuiltStep, optimizer_step
 from ctr_trainer.estimator.inputs import GraphInput, padded_input
 from ctr_trainer.estimator.observation import InputEnds
 from ctr_trainer.estimator.program import call_input_fn, make_input
@@ -156,7 +156,7 @@ def build_step(
         gradients = zip(fed, tf.gradients(spec.loss, fed) if fed else [], strict=True)
         by_name = {row.name: gradient for row, gradient in gradients if gradient is not None}
         updates = [each.update(each.value, inputs.weight, length.steps_per_epoch) for each in batch_statistics()]
-        return BuiltStep(tf.group(spec.train_op, *updates), length, RowTraining(by_name, rate))
+        return BuiltStep(tf.group(spec.train_op, *updates), length, by_name, rate)
     if not isinstance(optimizer, tf1.train.Optimizer):
         raise UserError(
             f"EstimatorSpec(optimizer=...) is of {type(optimizer).__module__}.{type(optimizer).__name__}: give one of "

@@ -14,29 +14,17 @@ from ctr_trainer.ranks.dense_exchange import Exchange, fused_means, mean_over_ra
 
 
 @dataclasses.dataclass(frozen=True)
-class RowTraining:
-    """The tensors that a session fetches to train the rows of a batch, see `worker_rows.weighed`.
-
-    Attributes:
-      gradients: dict of placeholder name -> gradient of this worker's loss with respect to the rows that are fed there.
-      learning_rate: scalar tensor.
-      learning_rate_scale: factor that scales the learning rates of the job; None for the number of workers.
-      share: scalar tensor, the batch's share of all examples in the step, divided by the sum of the batch's weights;
-        None if the batch is the whole step.
-    """
-
-    gradients: dict[str, tf.Tensor]
-    learning_rate: tf.Tensor
-    learning_rate_scale: float | None = None
-    share: tf.Tensor | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class BuiltStep:
     """The runs of an optimizer step: `accumulate` on all its batches but the last, then `train_op`.
 
     Attributes:
       run_length: the length of the run in these steps, and the number of batches of a step.
+      row_gradients: dict of placeholder name -> gradient of this worker's loss with respect to the rows that are fed
+        there, see `worker_rows.weighed`.
+      row_learning_rate: scalar tensor.
+      learning_rate_scale: factor that scales the learning rates of the job; None for the number of workers.
+      share: scalar tensor, the batch's share of all examples in the step, divided by the sum of the batch's weights;
+        None if the batch is the whole step.
       accumulate: operation that adds the gradients of a micro-batch to the sum; None if a step has one batch.
       begin: operation that keeps the gradients of a step; None if each step applies its own gradients. It replaces
         `train_op` in the first step, and in the first step after each `drain`. In all other steps, `train_op` applies
@@ -50,7 +38,10 @@ class BuiltStep:
 
     train_op: tf.Operation
     run_length: RunLength
-    rows: RowTraining
+    row_gradients: dict[str, tf.Tensor]
+    row_learning_rate: tf.Tensor
+    learning_rate_scale: float | None = None
+    share: tf.Tensor | None = None
     accumulate: tf.Operation | None = None
     begin: tf.Operation | None = None
     drain: tf.Operation | None = None
@@ -110,7 +101,7 @@ def optimizer_step(
       loss: scalar, averaged over the examples of this worker's batch.
       weight: scalar float32, the sum of the weights of this batch's examples.
       rows: placeholders of embedding rows, whose gradients are not averaged.
-      row_learning_rate, learning_rate_scale: see `RowTraining`.
+      row_learning_rate, learning_rate_scale: see `BuiltStep`.
       run_length: determines the number of micro-batches, and how fast the batch statistics of layers forget.
       overlap: requires an exchange by Horovod.
       sparse: whether `tf.IndexedSlices` stay sparse. If any gradient is sparse, Horovod exchanges all gradients.
@@ -165,7 +156,10 @@ def optimizer_step(
     return BuiltStep(
         train_op=train_op,
         run_length=run_length,
-        rows=RowTraining(of_rows, row_learning_rate, learning_rate_scale, share),
+        row_gradients=of_rows,
+        row_learning_rate=row_learning_rate,
+        learning_rate_scale=learning_rate_scale,
+        share=share,
         accumulate=accumulate,
         begin=begin,
         drain=drain,

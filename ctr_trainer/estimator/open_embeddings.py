@@ -91,7 +91,7 @@ def open_embeddings(
     in_order = config.deterministic and step is not None
     syncs = RowSync(copies, group, in_order, config)
     host = HostGradients() if in_order and size > 1 and syncs.owner != "worker" else None
-    scale = step.rows.learning_rate_scale if step is not None else None
+    scale = step.learning_rate_scale if step is not None else None
     factor = merging.gradient_factor(embedding.row_optimizer.name, size, scale or size, group.groups)
     found = lookups.pretrained_of(features.spec) if step is not None else {}
     frozen = {

@@ -11,7 +11,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.worker.row_copies import Group
 from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator import open_embeddings as opening
-from ctr_trainer.estimator.built_step import BuiltStep, RowTraining
+from ctr_trainer.estimator.built_step import BuiltStep
 from ctr_trainer.estimator.open_embeddings import open_embeddings
 from ctr_trainer.estimator.row_gradients import RowSync
 from ctr_trainer.estimator.run_length import RunLength
@@ -24,7 +24,7 @@ from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import UserError
 from tests.rows import pulled
 
-STEP = BuiltStep(None, RunLength(), RowTraining({}, None))
+STEP = BuiltStep(None, RunLength(), {}, None)
 
 
 class Remote:

@@ -31,7 +31,7 @@ def _train(feeds, scaled, optimizer="adagrad"):
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             for value in feeds:
                 feed = {features.row: [0.1, 0.2], times: value}
-                row = session.run([step.rows.gradients, step.train_op], feed)[0]["row:0"]
+                row = session.run([step.row_gradients, step.train_op], feed)[0]["row:0"]
                 found.append((session.run(w), row))
             steps = session.run(tf1.train.get_global_step())
             return found, session.run(scale)[0] if scale else None, steps

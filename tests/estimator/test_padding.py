@@ -10,7 +10,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import RunConfig
 from ctr_trainer.estimator.batch_feed import BatchInput, connect
 from ctr_trainer.estimator.built_model import build_step, refuse_unweighed
-from ctr_trainer.estimator.built_step import BuiltStep, RowTraining
+from ctr_trainer.estimator.built_step import BuiltStep
 from ctr_trainer.estimator.inputs import padded, padded_input
 from ctr_trainer.estimator.run_length import Epochs, RunLength
 from ctr_trainer.features.columns import Label, SparseFeature
@@ -86,7 +86,7 @@ def test_the_training_ends_with_its_last_batch_and_metrics_count_no_padding():
     inputs, reads = padded_input(_dataset(20)), []
     inputs.count_reads(lambda: reads.append(len(reads)))
     weights, seen = inputs.weights(inputs.labels), []
-    feed = connect(inputs, LocalStore(), RunConfig(), BuiltStep(tf.no_op(), RunLength(), RowTraining({}, None)))
+    feed = connect(inputs, LocalStore(), RunConfig(), BuiltStep(tf.no_op(), RunLength(), {}, None))
     with tf1.train.MonitoredSession() as session:
         while not feed.has_ended:
             values, fetched = session.run([[inputs.labels, weights], feed.last_fetches])
