@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -22,7 +23,7 @@ from ctr_trainer.system.messages.errors import UserError, diverged, reason
 from ctr_trainer.system.processes.waiting import Background
 
 _log = logging.getLogger(__name__)
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS, _POLL_SECONDS = 5.0, 0.02
 
 
 class Saving:
@@ -62,7 +63,8 @@ class Saving:
             text = "training continues with negative_sampling=%g; until %s it was %g. Predictions are calibrated for %g"
             _log.warning(f"{text} from the next checkpoint on", share, self.path, before, share)
         self._begun_step, self._begun_path = restored.step if restored else None, self.path
-        self._writing = Background("the writing of a checkpoint", max(1800.0, distributed.watchdog().timeout))
+        self._longest = max(1800.0, distributed.watchdog().timeout)
+        self._writing = Background("the writing of a checkpoint", self._longest)
 
     def __call__(self, session: tf1.Session, step: int) -> str:
         """Writes the checkpoint of `step` unless it was already written. Returns its path. A collective.
@@ -107,8 +109,17 @@ class Saving:
             self._writing.close(_CLOSE_SECONDS)
 
     def _wait(self) -> None:
-        with distributed.watchdog().waiting("the files of the last checkpoint"):
+        """Waits until rank 0 has written the files of the last checkpoint. A collective."""
+
+        def work(advanced: Callable[[str], object]) -> None:
+            deadline = time.monotonic() + self._longest
+            while self._writing.is_busy and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+                advanced(f"the files of the checkpoint {self._begun_path} are being written")
+            self._writing.close(0)  # Raises an error if they are still not written.
             self._writing.wait()
+
+        distributed.from_chief(work, "files_of_the_last_checkpoint")
 
     def _begin_writing(self, session: tf1.Session, path: str, step: int, examples: int) -> None:
         """Captures a checkpoint on rank 0, and starts the thread that writes it."""

@@ -28,6 +28,7 @@ from tests import small
 from tests.checkpoints import values
 from tests.constant import CONSTANT
 from tests.estimator import deepfm
+from tests.parallel import launch
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +108,16 @@ def test_the_long_work_of_rank_0_reports_its_progress(data, tmp_path, monkeypatc
     def recording(work, name):
         return from_chief(lambda _: work(said[name].append), name)
 
+    def commit_slowly(checkpoint, commit=checkpoints.commit):
+        launch.wait_until(lambda: said["files_of_the_last_checkpoint"], "the steps to wait for it")
+        return commit(checkpoint)
+
     monkeypatch.setattr(distributed, "from_chief", recording)
+    monkeypatch.setattr(checkpoints, "commit", commit_slowly)
     exporters = [LatestExporter("latest"), FinalExporter("final")]
     spec = _eval_spec(data, every_n_steps=0, best_metric="auc", exporters=exporters)
     estimator, _ = _train(data, tmp_path, 4, spec)
+    assert said["files_of_the_last_checkpoint"]
     assert not said["checkpoint"]  # There was none to read.
     checkpoint = estimator.latest_checkpoint()
     for entry in (*checkpoint.tables, *checkpoint.dense):
