@@ -35,6 +35,7 @@ from ctr_trainer.checkpoint.checkpoint import Checkpoint, latest_checkpoint, lis
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.features import hashing
 from ctr_trainer.live.stream.plan import StreamPosition
+from tests import ports
 from tests.launch import processes
 from tests.scoring.conftest import Client
 from tests.scoring.process import Server, serving
@@ -262,7 +263,7 @@ def saved(model_dir: pathlib.Path) -> tuple[int, dict[int, int]]:
 def measure(kills: int, kill_secs: float, records: int, held_out: int = HELD_OUT) -> dict[str, Any]:
     """Returns the figures of the part `kills` by key; the records are appended during the kills, at a constant rate."""
     with tempfile.TemporaryDirectory(prefix="kills-") as directory, contextlib.ExitStack() as stack:
-        work, port = pathlib.Path(directory), brokers.free_port()
+        work, port = pathlib.Path(directory), ports.free_port()
         proxy = stack.enter_context(contextlib.closing(CuttingProxy(f"127.0.0.1:{port}")))
         stack.enter_context(brokers.tansu(port, proxy.address))
         brokers.make_topic(proxy.address, TOPIC, PARTITIONS)

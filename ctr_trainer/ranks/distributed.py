@@ -51,7 +51,7 @@ def init(
     """Connects the ranks; without `horovodrun`, this process is rank 0 of 1. A collective.
 
     Args:
-      stall_timeout: seconds after which a job of several ranks ends if a rank does not reach a collective.
+      stall_timeout: seconds after which the job ends if a rank does not reach a collective, or a command's step hangs.
       pin_cores: whether to pin each worker to its own share of the machine's cores, see `hardware.pin_cores`.
       stall_warning: seconds after which the log reports a wait; 0 for never.
       core_shares: number of shares that the cores are divided into, at least one per worker of the machine.
@@ -97,8 +97,9 @@ def init(
 
     if _watchdog is not None:
         _watchdog.close()
-    # A lone worker waits for no rank: its user may have stopped it in a debugger.
-    _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, speak, ends=size() > 1)
+    # A lone worker in a notebook waits for no rank: its user may have stopped it in a debugger.
+    ends = size() > 1 or report.has_run()
+    _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, speak, ends=ends)
 
 
 def watchdog() -> Watchdog:

@@ -1,7 +1,10 @@
 import logging
 import os
 
+import pytest
+
 from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.endings import report
 from ctr_trainer.system.processes import waiting as watchdogs
 from ctr_trainer.system.processes.waiting import Watchdog
 
@@ -32,8 +35,10 @@ def test_rank_0_may_work_for_as_long_as_it_advances_and_no_longer(monkeypatch, c
     assert "a part" in caplog.text  # Of each 25 s.
 
 
-def test_a_lone_worker_may_stand_in_a_debugger(monkeypatch, caplog):
+@pytest.mark.parametrize("is_command", [False, True])
+def test_a_lone_worker_may_stand_in_a_debugger_unless_it_is_a_command(monkeypatch, caplog, is_command):
     now, ended = [0.0], []
+    monkeypatch.setattr(report, "has_run", lambda: is_command)
     monkeypatch.setattr(os, "_exit", ended.append)
     monkeypatch.setattr(logging, "shutdown", lambda: None)
     monkeypatch.setattr(watchdogs.time, "monotonic", lambda: now[0])
@@ -43,5 +48,8 @@ def test_a_lone_worker_may_stand_in_a_debugger(monkeypatch, caplog):
         now[0] = 101.0
         distributed.watchdog()._look()
     distributed.watchdog().close()
-    assert not ended
-    assert set(caplog.messages) == {"rank 0 has waited 101 s for step 8"}  # Of the thread, too.
+    if is_command:
+        assert set(ended) == {75}
+    else:
+        assert not ended
+        assert set(caplog.messages) == {"rank 0 has waited 101 s for step 8"}  # Of the thread, too.

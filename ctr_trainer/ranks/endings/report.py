@@ -259,6 +259,11 @@ def running() -> EndReport:
 _of_this_process = functools.cache(EndReport)
 
 
+def has_run() -> bool:
+    """Returns whether a `run` is active, as in each command. Otherwise the process continues after a training."""
+    return bool(_running)
+
+
 def _place(error: BaseException) -> str:
     """Returns ` (FILE:LINE)` for the last line of the traceback outside libraries; "" if there is none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
