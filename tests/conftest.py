@@ -115,8 +115,7 @@ def _same_process():
     assert not changed, f"left {', '.join(changed)} changed"
 
 
-# Pytest sets the first, and a training the others, once for its process.
-_OWN = {"PYTEST_CURRENT_TEST", "HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD", "HOROVOD_LOG_LEVEL"}
+_OWN = {"PYTEST_CURRENT_TEST", "HOROVOD_FUSION_THRESHOLD"}  # Of pytest, and of `distributed.init`.
 
 
 def _state():

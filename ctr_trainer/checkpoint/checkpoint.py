@@ -75,17 +75,17 @@ class Checkpoint(str):
     @property
     def snapshot(self) -> str | None:
         """The `since` with which `Store.save` writes only the changes after this checkpoint; None without rows."""
-        return self.tables[-1].get("snapshot") if self.tables else None
+        return self.tables[-1]["snapshot"] if self.tables else None
 
     @property
     def base(self) -> str | None:
         """The full snapshot at the start of the chain of rows; the checkpoint's path if it has no rows."""
-        return self.tables[0].get("snapshot") if self.tables else self.path
+        return self.tables[0]["snapshot"] if self.tables else self.path
 
     @property
     def chain_length(self) -> int:
         """The number of snapshots in the chain of rows: 1 for a full snapshot without deltas."""
-        return len({entry.get("snapshot") for entry in self.tables})
+        return len({entry["snapshot"] for entry in self.tables})
 
     def table_configs(self) -> dict[str, TableConfig]:
         """Returns a dict of table name -> the `TableConfig` with which the table was trained."""

@@ -50,7 +50,7 @@ def extend(path: str, files: list[Entry], before: Checkpoint | None) -> list[Ent
                 f"{file}: a shard wrote {entry['bytes']} bytes there, and {socket.gethostname()} finds {size}: the "
                 "model_dir must be the same directory, under the same path, for rank 0 and all shards"
             )
-    if before is None or not files or files[0].get("since") is None:
+    if before is None or not files or files[0]["since"] is None:
         return files
     chain = snapshot.rows_files(before.tables)  # The snapshot has all rows on disk.
     for entry in chain:

@@ -68,7 +68,7 @@ def rows_of(checkpoint: Checkpoint, keys: Sequence[int]) -> dict[tuple[str, int]
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     configs: dict[str, TableConfig] = {}
     for entry in snapshot.rows_files(checkpoint.tables):  # A later file has newer rows.
-        table, kind = entry["table"], entry.get("kind", "full")
+        table, kind = entry["table"], entry["kind"]
         config = configs[table] = snapshot.read_config(checkpoint.path, entry)
         for batch in snapshot.batches(checkpoint.path, entry) if kind != "counts" else ():
             own = batch.column("key").to_numpy()
@@ -124,7 +124,7 @@ class Erasure:
                 raise
             self.not_reached.append(f"a damaged checkpoint, which you can remove: {error}")
             return
-        on_disk = [entry for entry in found.tables if entry.get("kind") == snapshot.COLD]
+        on_disk = [entry for entry in found.tables if entry["kind"] == snapshot.COLD]
         rows_files, model = snapshot.rows_files(found.tables), self.without_texts(found.model)
         tables = [*(self._without_keys(path, entry) for entry in rows_files), *self._rows_on_disk(path, found)]
         if (tables, model) != ([*rows_files, *on_disk], found.model):
@@ -166,7 +166,7 @@ class Erasure:
 
     def _without_keys(self, path: Path, entry: Entry) -> Entry:
         """Returns the entry of a file without the keys; checkpoints that share a file also share the new one."""
-        identity = path.parent.name, entry["file"], entry["crc32"], entry.get("snapshot")
+        identity = path.parent.name, entry["file"], entry["crc32"], entry["snapshot"]
         return next(iter(self._shared(path, identity, functools.partial(self._written, path, entry))), entry)
 
     def _shared(self, path: Path, identity: tuple[Any, ...], write: Callable[[], list[Entry]]) -> list[Entry]:
@@ -204,7 +204,7 @@ class Erasure:
 
     def _written(self, path: Path, entry: Entry) -> list[Entry]:
         """Writes a file without the keys, and returns [its entry]; returns [] if the file does not have them."""
-        kind = entry.get("kind", "full")
+        kind = entry["kind"]
         if kind == "counts":  # Each of its numbers is of many keys.
             return []
         gone = sum(int(np.isin(batch.column("key"), self.keys).sum()) for batch in snapshot.batches(path, entry))

@@ -147,7 +147,11 @@ def run(
             if result:
                 for line in run_summary.lines(result):
                     _log.info(line)
-                (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result.to_json()))
+                summary, file = result.to_json(), path_of(model.model_dir) / SUMMARY_FILE
+                known = file.read_json("`train` writes it again; remove it") if file.exists() else {}
+                if not result.steps and result.evaluation and known.get("global_step") == result.global_step:
+                    summary = {**known, "evaluation": summary["evaluation"]}  # Only the last evaluation was missing.
+                file.write_json(without_nan(summary))
                 if tracker:
                     tracker.describe(result, run_summary.lines(result))
         if export.export_dir:

@@ -36,6 +36,9 @@ class SourceFile:
     path: str
     partitions: dict[str, str | None]
 
+    def __fspath__(self) -> str:
+        return self.path
+
     def complete(self, table: pa.Table, wanted: Iterable[str]) -> pa.Table:
         """Adds the wanted partition columns that the table lacks."""
         for name, value in self.partitions.items():
@@ -48,15 +51,16 @@ def list_files(source: Input) -> list[SourceFile]:
     """Lists the files of a source. Files of a directory or pattern are sorted by name.
 
     A source is a file; a directory, for all files below it, except files and directories whose names begin with `_` or
-    `.`; a pattern of files or directories; or a list of them. Each is a path or a URL. Raises UserError without a file,
-    or if a file is there twice.
+    `.`; a pattern of files or directories; or a list of them. Each is a path or a URL, or a `SourceFile`, which stays
+    as it is. Raises UserError without a file, or if a file is there twice.
     """
     found, taken = [], set[str]()
     for name in named(source):
         if not str(name):
             raise UserError("input: an empty path, as of an empty list or after a comma; expected a file or directory")
         path = path_of(name)
-        below = [file for match in ([path] if path.exists() else path.matches()) for file in _below(match)]
+        matches = [path] if path.exists() else path.matches()
+        below = [name] if isinstance(name, SourceFile) else [file for match in matches for file in _below(match)]
         if not below:
             what = "the directory has no file" if path.is_dir() else "no such file or directory, and none matches it"
             raise UserError(f"input {name}: {what}; expected a file, a directory or a pattern")

@@ -109,6 +109,8 @@ class Estimator(TrainedModel):
                 raise ServiceLost(followed(str(error), resume_text(self.model_dir))) from None
             finally:
                 tf1.summary.FileWriterCache.clear()  # Closes the event files.
+                if not report.has_run():  # What fails later in this process is not of this training.
+                    ending.directory, ending.resume_text = "", None
 
     @contextlib.contextmanager
     def open_job(

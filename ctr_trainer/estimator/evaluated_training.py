@@ -74,9 +74,10 @@ class EvaluatedTraining:
     def resume(self, session: tf1.Session, step: int) -> bool:
         """Evaluates before the first step if a signal or a kill interrupted the evaluation due there. A collective.
 
-        Returns whether to stop training.
+        By the clock, an evaluation may have been due after each checkpoint. Returns whether to stop training.
         """
-        return self._evaluated != step and self.evaluate_if_due(session, step, saves=False)
+        is_due = self._period.is_by_clock or self._period.is_due(step, saves=False)
+        return self._evaluated != step and is_due and self._evaluate(session, step)
 
     def evaluate_if_due(self, session: tf1.Session, step: int, saves: bool) -> bool:
         """Evaluates after `step`, at which a checkpoint was saved if `saves`, if it is due. A collective.
@@ -128,12 +129,16 @@ class EvaluatedTraining:
                 path = self._save(session, step)
                 distributed.from_chief(lambda advanced: self._keep(path, step, advanced), "best_checkpoint")
             if distributed.is_chief():
+                _log.info("evaluation at step %d: %s", step, self._described(step, metrics))
+            if self._spec.exporters:
+                self._exported_from = self._save(session, step)
+                self._export(is_final=False)
+            if distributed.is_chief():
                 # This write records the evaluation, and makes a new best checkpoint the best one. After a kill before
                 # it, the previous one is still the best, and a restart evaluates this step again.
                 self._history.save(self._model_dir)
                 if improves:
                     retention.remove_other_bests(self._model_dir, step)
-                _log.info("evaluation at step %d: %s", step, self._described(step, metrics))
                 if stop:
                     waited, name = _waits(self._history, self._spec)[-1], self._spec.best_metric
                     _log.info("stopping at step %d: %d evaluations without an improvement of %s", step, waited, name)
@@ -141,9 +146,6 @@ class EvaluatedTraining:
                 factor = self._plateau.set(session, self._falls)
                 text = "evaluation at step %d: no improvement; learning rates fall to %g of their full value"
                 _log.info(text, step, factor)
-            if self._spec.exporters:
-                self._exported_from = self._save(session, step)
-                self._export(is_final=False)
         self._stopped = self._stopped or stop
         return stop
 
@@ -262,6 +264,11 @@ class EvaluationPeriod:
         elif spec.every_n_steps is not None:
             self._steps = EverySteps(spec.every_n_steps)
         self._wait, self._throttle_secs = EverySeconds(spec.start_delay_secs or 0), spec.throttle_secs or 0
+
+    @property
+    def is_by_clock(self) -> bool:
+        """Whether to evaluate after checkpoints that are some time apart."""
+        return self._steps is None
 
     def begin(self) -> None:
         """Starts the period when training begins."""

@@ -69,7 +69,7 @@ def restore_evaluated(store: LocalStore, checkpoint: Checkpoint) -> None:
         files = [entry for entry in checkpoint.tables if entry["table"] in store.tables]
         # With several ranks, rows that were on disk are read into shared memory.
         kinds = {"full"} if any(table.cold for table in store.tables.values()) else {"full", COLD}
-        full, limit = [entry for entry in files if entry.get("kind", "full") in kinds], tightest()
+        full, limit = [entry for entry in files if entry["kind"] in kinds], tightest()
         widths = {name: 4 * table.config.form.lanes + _MORE_BYTES_OF_A_ROW for name, table in store.tables.items()}
         needed = sum(entry["rows"] * widths[entry["table"]] for entry in full)
         if needed > limit.free:

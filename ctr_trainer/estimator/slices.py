@@ -23,7 +23,8 @@ _SLICE = "(slice)"  # The id column of the number of each row's slice.
 _SAMPLE = 200_000  # Rows in which the most frequent values, or the quantiles, are found.
 _VALUES, _RANGES = 500, 10
 _SHOWN, _LEAST = 10, 100  # Fewer examples say little about which values are the worst.
-# The AUC of a slice is exact up to 2,048 distinct scores, otherwise within 6.5e-4, see `ScoreSums`.
+# The AUC of a slice is exact up to 2,048 distinct scores, otherwise within 6.5e-4, see `ScoreSums`. More than four
+# ranks send fewer scores each, since each slice of each rank is sent to all.
 _SCORES = 2048
 _WAITING = 1 << 16  # Examples that are sorted by slice together.
 

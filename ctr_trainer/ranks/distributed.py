@@ -97,9 +97,11 @@ def init(
 
     if _watchdog is not None:
         _watchdog.close()
-    # A lone worker in a notebook waits for no rank: its user may have stopped it in a debugger.
-    ends = size() > 1 or report.has_run()
-    _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, speak, ends=ends)
+
+    def ends() -> bool:  # A lone worker in a notebook waits for no rank: its user may have stopped it in a debugger.
+        return size() > 1 or report.has_run()
+
+    _watchdog = Watchdog(f"rank {rank()}", stall_timeout, period, stall_warning, speak, ends)
 
 
 def watchdog() -> Watchdog:

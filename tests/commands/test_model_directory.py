@@ -267,6 +267,17 @@ def test_a_finished_run_that_is_started_again_writes_a_missing_summary_only(data
     assert checkpoints.list_checkpoints(str(model)) == saved
 
 
+def test_an_evaluation_that_is_made_up_is_added_to_the_summary(data, tmp_path):
+    flags = [f"--train_data={data}", f"--model_dir={tmp_path}", "--batch_size=32", "--threads=1", "--max_steps=4"]
+    assert cli.main(["train", *flags, "--hidden_units=8"]) == 0
+    path = tmp_path / "train_summary.json"
+    before = json.loads(path.read_text())
+    assert cli.main(["train", *flags, "--hidden_units=8", f"--eval_data={data}"]) == 0
+    after = json.loads(path.read_text())
+    assert "evaluation" not in before and after.pop("evaluation")["auc"] > 0
+    assert after == before and after["steps"] == 4
+
+
 @pytest.mark.parametrize(("every", "steps"), [(10, [10, 20, 30]), (20, [20, 30])])
 def test_a_training_stopped_in_its_second_evaluation_makes_it_up(data, tmp_path, monkeypatch, every, steps):
     flags = [f"--train_data={data}", f"--eval_data={data}", "--batch_size=32", "--threads=1", "--hidden_units=8"]

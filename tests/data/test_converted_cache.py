@@ -7,6 +7,7 @@ import pytest
 
 from ctr_trainer.data import parquet
 from ctr_trainer.data.conversion import converted_cache
+from ctr_trainer.system.files.lease import InUse
 from ctr_trainer.system.files.outputs import unfinished
 from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
@@ -52,6 +53,23 @@ def test_one_that_stands_still_is_named(source, tmp_path):
     with unfinished(path, "conversion"):
         with pytest.raises(UserError, match=f"process {os.getpid()} on .* has written nothing for 1 s"):
             convert(source, tmp_path / "cache", timeout=1.0)
+
+
+def test_files_that_arrive_during_a_wait_are_not_of_the_conversion(source, tmp_path, monkeypatch):
+    real, calls = converted_cache.convert, []
+
+    def convert_after_another(*given, **options):
+        calls.append(given)
+        if len(calls) == 1:  # Another process is killed in the conversion, while a file arrives.
+            foreign.write_spark(source / "later", 50)
+            raise InUse("process 7 writes this conversion now")
+        return real(*given, **options)
+
+    monkeypatch.setattr(converted_cache, "convert", convert_after_another)
+    first = convert(source, tmp_path / "cache")
+    assert len(read(first)) == ROWS and len(calls) == 2
+    second = convert(source, tmp_path / "cache")
+    assert len(read(second)) == ROWS + 50 and first != second
 
 
 def test_a_cache_in_the_source_is_refused(source):

@@ -177,6 +177,20 @@ def test_a_restart_makes_up_the_last_evaluation_and_what_follows(data, tmp_path,
     assert _train(data, tmp_path, eval_spec=spec, **length)[1] is None  # There is nothing more to do.
 
 
+def test_a_restart_makes_up_an_evaluation_that_was_due_by_the_clock(data, tmp_path, monkeypatch):
+    def end(*given, **more):
+        raise UserError("killed")
+
+    spec = _eval_spec(data, throttle_secs=0, best_metric="auc")
+    with monkeypatch.context() as patched:
+        patched.setattr(retention, "keep_best", end)
+        with pytest.raises(UserError, match="killed"):
+            _train(data, tmp_path, 10, spec, save_checkpoints_steps=5)
+    _train(data, tmp_path, 10, spec, save_checkpoints_steps=5)
+    history = EvaluationHistory.load(tmp_path)
+    assert [each["step"] for each in history.evaluations] == [5, 10] and history.best["step"] in (5, 10)
+
+
 def test_the_best_checkpoint_outlives_the_others_and_is_found_by_its_name(data, tmp_path):
     spec = _eval_spec(data, every_n_steps=4, best_metric="auc")
     _train(data, tmp_path / "model", 40, spec, keep_checkpoint_max=1, full_checkpoint_every=5)

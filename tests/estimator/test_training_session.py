@@ -81,8 +81,8 @@ def test_between_two_predictions_a_program_is_outside_of_their_graph(tmp_path):
     estimator.train(deepfm.batches(data), max_steps=1)
     outside = tf1.get_default_graph()
     batches = deepfm.batches(data, 16, epochs=1, shuffle=False)
-    expected = [each["logits"] for each in estimator.predict(lambda: batches(None))]
-    predicted = estimator.predict(lambda: batches(None), hooks=[Graphs()])
+    expected = [each["logits"] for each in estimator.predict(lambda: batches(None), yield_single_examples=False)]
+    predicted = estimator.predict(lambda: batches(None), hooks=[Graphs()], yield_single_examples=False)
     found = [next(predicted)["logits"]]
     assert tf1.get_default_graph() is outside and not determinism.is_op_determinism_enabled()
 

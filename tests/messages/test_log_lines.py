@@ -13,6 +13,7 @@ import warnings
 import pytest
 
 from ctr_trainer import cli
+from ctr_trainer.system.messages import log_lines
 from ctr_trainer.system.messages.log_lines import format_seconds
 from ctr_trainer.system.processes import child
 
@@ -116,16 +117,21 @@ def test_seconds_for_people(seconds, text):
 def _state():
     """Returns what belongs to the program that calls the package."""
     loggers = logging.getLogger(), logging.getLogger("tensorflow")
-    return [(each.level, each.handlers[:], each.filters[:]) for each in loggers], warnings.showwarning
+    forms = [(each.level, each.formatter) for each in logging.getLogger().handlers]
+    return [(each.level, each.handlers[:], each.filters[:]) for each in loggers], forms, warnings.showwarning
 
 
-def test_a_command_in_a_program_leaves_its_log_as_it_was(monkeypatch):
+@pytest.mark.parametrize("form", ["", "json"])
+def test_a_command_in_a_program_leaves_its_log_as_it_was(monkeypatch, form):
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger(), "level", logging.INFO)
     monkeypatch.setattr(logging.getLogger("tensorflow"), "handlers", [logging.NullHandler()])
-    before = _state()
-    with contextlib.redirect_stdout(io.StringIO()):
+    with log_lines.restored(), contextlib.redirect_stdout(io.StringIO()):
+        if form:
+            log_lines.install(form)
+        before = _state()
         assert cli.main(["--version"]) == 0
-    assert _state() == before
+        assert _state() == before
 
 
 def test_standard_output_is_wrapped_once(monkeypatch):

@@ -1,3 +1,4 @@
+import functools
 import logging
 import os
 
@@ -39,6 +40,7 @@ def test_rank_0_may_work_for_as_long_as_it_advances_and_no_longer(monkeypatch, c
 def test_a_lone_worker_may_stand_in_a_debugger_unless_it_is_a_command(monkeypatch, caplog, is_command):
     now, ended = [0.0], []
     monkeypatch.setattr(report, "has_run", lambda: is_command)
+    monkeypatch.setattr(report, "_of_this_process", functools.cache(report.EndReport))
     monkeypatch.setattr(os, "_exit", ended.append)
     monkeypatch.setattr(logging, "shutdown", lambda: None)
     monkeypatch.setattr(watchdogs.time, "monotonic", lambda: now[0])

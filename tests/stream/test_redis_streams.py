@@ -102,7 +102,11 @@ def test_an_address_without_a_port_has_the_port_of_redis(hosts):
     assert (found["host"], found["port"]) == (hosts.strip("[]").partition(",")[0], 6379)
 
 
-@pytest.mark.parametrize("hosts", ["localhost:", "localhost:redis", "", ":6379", "a:1,", "ann:secret@host:6379"])
+_NOT_HOSTS = ["localhost:", "localhost:redis", "", ":6379", "a:1,", "ann:secret@host:6379"]
+_NOT_HOSTS += ["h:0", "h:70000", "[h", "[ab]", "h#x", "h h"]
+
+
+@pytest.mark.parametrize("hosts", _NOT_HOSTS)
 def test_an_address_that_is_not_a_host_is_refused_without_its_password(hosts):
     with pytest.raises(UserError, match="expected kafka://host:port,host:port/TOPIC or redis://host:port/KEY") as found:
         StreamAddress.parse(f"redis://{hosts}/clicks")

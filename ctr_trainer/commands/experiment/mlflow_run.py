@@ -1,5 +1,6 @@
 """A run of MLflow that shows a training: its settings, its metrics and the page of the model."""
 
+import contextlib
 import functools
 import logging
 import math
@@ -40,20 +41,21 @@ class MlflowRun(LineTaker):
         self._mlflow, self._metric, self._pending = mlflow, entities.Metric, list[Any]()
         self._directory, file = path_of(model_dir), path_of(model_dir) / _FILE
         known = file.read_json("remove it to begin a new run")["run_id"] if file.exists() else None
-        run: Any = None
+        self._patience, run = contextlib.ExitStack(), None
+        self._patience.enter_context(default_environment(_PATIENCE))
         try:
-            with default_environment(_PATIENCE):
-                self._client: Any = mlflow.MlflowClient()
-                run = mlflow.start_run(run_id=known, run_name=None if known else self._directory.name)
-                self._id = run.info.run_id
-                self._directory.mkdir(parents=True, exist_ok=True)
-                file.write_json({"run_id": self._id})
-                if not run.data.params:  # A parameter of a run cannot change.
-                    params = [entities.Param(name.replace("=", "."), str(value)) for name, value in settings.items()]
-                    self._client.log_batch(self._id, params=params)
+            self._client: Any = mlflow.MlflowClient()
+            run = mlflow.start_run(run_id=known, run_name=None if known else self._directory.name)
+            self._id = run.info.run_id
+            self._directory.mkdir(parents=True, exist_ok=True)
+            file.write_json({"run_id": self._id})
+            if not run.data.params:  # A parameter of a run cannot change.
+                params = [entities.Param(name.replace("=", "."), str(value)) for name, value in settings.items()]
+                self._client.log_batch(self._id, params=params)
         except Exception as error:
-            if run:
-                self._end("FAILED")
+            with self._patience:
+                if run:
+                    self._try(lambda: mlflow.end_run("FAILED"))
             if isinstance(error, UserError):
                 raise
             cure = f"correct MLFLOW_TRACKING_URI{f', or remove {file}, if its run was deleted' if known else ''}"
@@ -67,7 +69,8 @@ class MlflowRun(LineTaker):
         if self._pending:
             _log.warning("MLflow has not taken %d metrics; metrics.jsonl has them", len(self._pending))
         status = "KILLED" if isinstance(error, StoppedInOrder | KeyboardInterrupt) else "FAILED"
-        self._end(status if error else "FINISHED")
+        with self._patience:
+            self._try(lambda: self._mlflow.end_run(status if error else "FINISHED"))
 
     def take(self, line: Line) -> None:
         self.send({f"train/{name}": value for name, value in line.figures().items()}, line.step)
@@ -90,13 +93,9 @@ class MlflowRun(LineTaker):
         self._client.log_batch(self._id, metrics=self._pending)
         self._pending.clear()
 
-    def _end(self, status: str) -> None:
-        self._try(lambda: self._mlflow.end_run(status))
-
     def _try(self, request: Callable[[], Any]) -> None:
         """Sends a request; warns if it fails, because a training continues without MLflow."""
         try:
-            with default_environment(_PATIENCE):
-                request()
+            request()
         except Exception as error:
             _log.warning("MLflow did not answer as expected: %s", error)

@@ -20,7 +20,6 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import refused_on_disk
-from ctr_trainer.system.files.outputs import refuse_overlap
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -106,7 +105,6 @@ def _look(
                 f"{path}: TFRecords and text are converted on first use to a directory on a disk that all workers see, "
                 f"and {data_cache} is in a store: convert the data with `convert` first"
             )
-        refuse_overlap(data_cache, files, [])
         format = "parquet" if is_parquet else _format(first)
         convert = functools.partial(converted_cache.converted, files, format, spec, data_cache, warns=warns)
         if not labels:

@@ -14,7 +14,7 @@ from ctr_trainer.live.stream.figures import Figures, serve
 from ctr_trainer.live.stream.network import CoordinatorServer, RemoteCoordinator
 from ctr_trainer.live.stream.opening import dead_letters, opener
 from ctr_trainer.live.stream.plan import StreamPosition
-from ctr_trainer.live.stream.reader import StreamReader
+from ctr_trainer.live.stream.reader import StreamReader, refuse_unfitted
 from ctr_trainer.live.stream.source import StreamAddress
 from ctr_trainer.models.delayed_labels import LATE
 from ctr_trainer.models.params import WAIT
@@ -32,6 +32,7 @@ def open_stream(experiment: Experiment, position: Any) -> StreamReader:
       UserError: the stream cannot be read, the feature spec is missing, or settings exclude each other.
     """
     spec, statistics = _features(experiment)
+    refuse_unfitted(spec, statistics)  # Before anything is opened.
     config, redis, batch_size = experiment.stream, experiment.run.publish.redis, experiment.data.batch_size
     address, model_dir = StreamAddress.parse(experiment.data.train_data), str(experiment.model.model_dir)
     open_source = opener(address, config.kafka_config, redis, f"ctr_trainer.{path_of(model_dir).name}")

@@ -8,13 +8,14 @@ import logging
 import os
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.data.source import Input, list_files
+from ctr_trainer.data.source import Input, SourceFile, list_files, named
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.lease import InUse
+from ctr_trainer.system.files.outputs import refuse_overlap
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -43,10 +44,12 @@ def converted(
     is f(text), called whenever the conversion, in this or another process, makes progress. At most `max_bad_rows` rows
     may be left out, or have been left out.
     """
-    target = pathlib.Path(directory) / _name(source, format, spec)
+    refuse_overlap(directory, named(source), [])
+    files = list_files(source)  # Files that arrive later are not of this conversion.
+    target = pathlib.Path(directory) / _name(files, format, spec)
     if not labels and not (target / FILE).is_file():
         spec = spec.without_labels()
-        target = pathlib.Path(directory) / _name(source, format, spec)
+        target = pathlib.Path(directory) / _name(files, format, spec)
     what = f"converting {source} on first use"
     seen: dict[str, int] | None = None
     since = time.monotonic()
@@ -54,7 +57,7 @@ def converted(
         try:
             convert(
                 format,
-                source,
+                files,
                 target,
                 spec,
                 max_bad_rows=max_bad_rows,
@@ -98,9 +101,9 @@ def _sizes(directory: pathlib.Path) -> dict[str, int]:
     return sizes
 
 
-def _name(source: Input, format: str, spec: FeatureSpec) -> str:
+def _name(files: Sequence[SourceFile], format: str, spec: FeatureSpec) -> str:
     """Returns the name of a conversion's directory."""
-    paths = [path_of(file.path).absolute() for file in list_files(source)]
+    paths = [path_of(file.path).absolute() for file in files]
     identity = [
         format,
         spec.to_dict(),

@@ -60,7 +60,7 @@ class ServiceMetrics:
 
     @contextlib.contextmanager
     def measure(self, operation: str, table: str, rows: int, worker: str | None = None) -> Iterator[None]:
-        """Counts a request for `rows` keys and times the body of the `with`; `worker` is the pushing worker or None."""
+        """Counts a request for `rows` keys and times the body of the `with`; `worker` is the writing worker or None."""
         start = time.perf_counter()
         try:
             yield

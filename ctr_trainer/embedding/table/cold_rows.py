@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import os
 import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -31,6 +32,7 @@ _READERS, _LEAST_READ = 32, 16
 _READ_AT_ONCE = 64  # So few rows that they are read without a queue; they left memory a moment ago.
 INDEX_BYTES_PER_ROW = 2.7  # 2 of the filter; the rest, of the index of blocks, was measured with rows of 156 bytes.
 _MOST_FULL_BUFFERS, _MOST_FILES, _BETWEEN_LOOKS = 1, 30, 0.005  # Of removals; files to merge; and seconds.
+_FULL_BYTES = 1 << 20  # Free space of a disk that is full, but for what RocksDB is about to remove.
 _MOST_FETCHED = 1 << 20  # Rows that were fetched and not taken.
 _SWEPT_ROWS = 1 << 12  # Rows that `sweep` returns.
 _UNREAD = b""
@@ -128,11 +130,11 @@ class ColdRows:
         self._writing: concurrent.futures.Future[None] | None = None
         self._leaving = self._nothing = np.empty(0, np.uint64), np.empty((0, row_bytes + 8), np.uint8)  # See `_write`.
         self._guard, self._fetched = threading.Lock(), dict[int, bytes | None]()  # None for a key that is not here.
-        self._written = list[list[np.ndarray]]()  # For each running `fetch`, the `ordered` keys written meanwhile.
+        # For each running `fetch` of the present rows, the `ordered` keys written meanwhile.
+        self._written = list[list[np.ndarray]]()
         self._saved, self._links = dict[str, Path](), 0
         self.count = self.looked_up = self.reads = self.found = 0
         self._db: Any = None
-        self._failures = 0  # Of RocksDB in the background, when there were few files last.
         self._swept = b""  # The key after which `sweep` continues.
         self._open()
 
@@ -150,6 +152,8 @@ class ColdRows:
         finally:
             new = dict(zip(wanted.tolist(), values, strict=False))
             with self._guard:
+                if all(each is not written for each in self._written):
+                    new.clear()  # `restore` has replaced the rows meanwhile.
                 self._written = [each for each in self._written if each is not written]
                 for order in written:
                     for key in wanted[_places(order, wanted) >= 0].tolist():
@@ -231,9 +235,10 @@ class ColdRows:
 
         Files on the same file system are linked, not read; a progress bar shows a copy that takes more than a second.
         """
+        self._close()
         with self._guard:
             self._fetched.clear()
-        self._close()
+            self._written = []
         self._saved = {name: file for name, file in files.items() if name.endswith(rocks.ROWS_FILE)}
         path = self._directory / "rows"
         path.remove_all()
@@ -295,6 +300,7 @@ class ColdRows:
 
     def _open(self) -> None:
         self._rocksdict = rocks.rocksdict()
+        self._failures = 0  # Of this database in the background, when there were few files last.
         with rocks.told(self._place):
             self._options = rocks.options(self._rocksdict, rocks.is_direct(self._directory))
             self._db = rocks.opened(self._directory / "rows", self._options)
@@ -337,7 +343,10 @@ class ColdRows:
             if failures > self._failures:
                 log = (self._directory / "rows" / "LOG").read_text(errors="replace")
                 why = re.findall(r"background \w+ error: (.+?)[: ]*, Accumulated", log)
-                raise Exception(f"its files cannot be written: {why[-1] if why else 'see LOG there'}")
+                if not why:  # RocksDB counts an error before it logs it, for which a full disk may have no space.
+                    is_full = shutil.disk_usage(self._directory).free < _FULL_BYTES
+                    why = ["No space left on device" if is_full else "see LOG there"]
+                raise Exception(f"its files cannot be written: {why[-1]}")
             time.sleep(_BETWEEN_LOOKS)
 
     def _read(self, keys: np.ndarray) -> list[bytes | None]:

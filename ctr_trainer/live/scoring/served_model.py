@@ -93,7 +93,7 @@ class ServedModel:
         with reader.tower(reader.record) as path:
             self.tower = _warmed(Tower(path), reader.record)
         self._arrays: dict[str, np.ndarray] = {}  # Those of the last batch.
-        self.new_keys = self._count_of_keys()
+        self.new_keys = self._count_of_keys(self.tower)
         self._spare: Tower | None = None  # The previous tower, whose session the next tower takes over.
 
     @property
@@ -157,11 +157,10 @@ class ServedModel:
                         f"{record.epoch} of generation {record.generation} stays: {error}"
                     ) from None
             try:
+                new_keys = self.new_keys if tower.spec == before.spec else self._count_of_keys(tower)
                 with self._gate.change():
                     self.reader.advance()
-                    self.tower, self._refused = tower, None
-                    if tower.spec != before.spec:
-                        self.new_keys = self._count_of_keys()
+                    self.tower, self.new_keys, self._refused = tower, new_keys, None
             except BaseException:
                 tower.close()
                 raise
@@ -177,9 +176,9 @@ class ServedModel:
             tower.close()
         self.reader.close()
 
-    def _count_of_keys(self) -> NewKeys:
-        new_keys, forms = NewKeys(f.name for f in self.tower.spec.embedded), self.tower.forms
-        columns = {name: columns[0] for name, columns in self.tower.spec.sources.items()}
+    def _count_of_keys(self, tower: Tower) -> NewKeys:
+        new_keys, forms = NewKeys(f.name for f in tower.spec.embedded), tower.forms
+        columns = {name: columns[0] for name, columns in tower.spec.sources.items()}
         new_keys.forms = lambda name: (form(self._arrays[columns[name]].ravel().tolist()), forms.get(name, ""))
         return new_keys
 

@@ -59,7 +59,6 @@ class StreamReader:
         coordination: Coordinator | RemoteCoordinator,
         late: tuple[str, str] | None = None,
     ) -> None:
-        _refuse_unfitted(spec, statistics)
         self._late, self._ahead, self._waiting = late, Seldom(_log), Seldom(_log)
         self.spec, self.statistics, self.batch_size = spec, statistics, batch_size
         self._open_source, self._coordination = open_source, coordination
@@ -178,7 +177,7 @@ class StreamReader:
         return max((message.seconds for message in messages if message.seconds <= now + _AHEAD_SECONDS), default=0.0)
 
 
-def _refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:
+def refuse_unfitted(spec: FeatureSpec, statistics: dict[str, dict]) -> None:
     """Raises UserError if a feature needs statistics of the data, which a stream does not have."""
     fitted = [f.name for f in spec.dense if f.transform in FITTED]
     fitted += [f.name for f in spec.bucketised if f.quantiles]

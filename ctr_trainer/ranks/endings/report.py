@@ -92,7 +92,7 @@ class EndReport:
     def recording_errors(self) -> Iterator[None]:
         """Records an error as soon as the block raises it, while the connections to other ranks are still open.
 
-        Without `run`, the process may continue, so `directory` and the error are forgotten at the end of the block.
+        Without `run`, the process may continue, so the error is forgotten at the end of the block.
         """
         try:
             yield
@@ -103,7 +103,7 @@ class EndReport:
             raise
         finally:
             if self not in _running:
-                self.directory, self.resume_text, self._own = "", None, None
+                self._own = None
 
     def stops_in_order(self, error: StoppedInOrder) -> None:
         """Makes signals report this error, which the process will raise after closing its files.

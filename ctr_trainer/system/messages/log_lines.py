@@ -55,12 +55,16 @@ def restored() -> Iterator[None]:
     """Restores after the block what it changes in the loggers of this process and of TensorFlow, as in a notebook."""
     loggers, shown = (logging.getLogger(), logging.getLogger("tensorflow")), warnings.showwarning
     before = [(each.level, each.handlers[:], each.filters[:]) for each in loggers]
+    installed = _installed()
+    form = (installed.level, installed.formatter) if installed else None
     try:
         yield
     finally:
         for logger, (level, handlers, filters) in zip(loggers, before, strict=True):
             logger.setLevel(level)
             logger.handlers[:], logger.filters[:] = handlers, filters
+        if installed and form:
+            installed.level, installed.formatter = form
         if warnings.showwarning is not shown:
             logging.captureWarnings(False)
 

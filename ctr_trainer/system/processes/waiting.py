@@ -30,7 +30,7 @@ class Watchdog:
       timeout: longest wait, in seconds. Also an attribute.
       warning: seconds after which the log reports a wait, and again each time the wait has doubled; 0 for never.
       speak: f(sentence), called before the process is ended; None to log the sentence.
-      ends: whether a wait longer than `timeout` ends the process. Otherwise only `hopeless` does.
+      ends: f() -> whether a wait longer than `timeout` ends the process. Otherwise only `hopeless` does.
 
     Attributes:
       explain: f() -> a description of the ranks that the process waits for; or None instead of a function.
@@ -45,7 +45,7 @@ class Watchdog:
         period: float = 1.0,
         warning: float = 0.0,
         speak: Callable[[str], object] | None = None,
-        ends: bool = True,
+        ends: Callable[[], bool] = lambda: True,
     ) -> None:
         self._who, self.timeout, self._period, self._warning = who, timeout, period, warning
         self._speak, self._ends = speak or _log.error, ends
@@ -98,7 +98,7 @@ class Watchdog:
             return
         # The outer wait has taken longer, and the inner wait is more specific, so the message names both.
         seconds, what = time.monotonic() - waits[0][0], " > ".join(dict.fromkeys(what for _, what in waits))
-        if self._ends and seconds > self.timeout:
+        if seconds > self.timeout and self._ends():
             self._end(
                 lambda: (
                     f"{self._who} has waited {seconds:.0f} s for {what}, longer than stall_timeout={self.timeout:g}: "
