@@ -115,7 +115,8 @@ def _same_process():
     assert not changed, f"left {', '.join(changed)} changed"
 
 
-_OWN = {"PYTEST_CURRENT_TEST", "HOROVOD_FUSION_THRESHOLD"}  # Of pytest, and of `distributed.init`.
+# Set by pytest, by `distributed.init`, and by the first import of scikit-learn.
+_OWN = {"PYTEST_CURRENT_TEST", "HOROVOD_FUSION_THRESHOLD", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 
 
 def _state():

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ctr_trainer.ranks.dense_exchange import Exchange
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.system.measuring.clock import PHASES, TITLES
 from ctr_trainer.system.processes import hardware
@@ -29,7 +28,7 @@ def advise(
     core_waits: Sequence[float],
     steps: int,
     config: RunConfig,
-    exchange: Exchange | None,
+    waits: bool,
     *,
     on_one_host: bool,
     has_gpu: bool,
@@ -45,7 +44,7 @@ def advise(
       by_rank: dict of phase -> the same by rank.
       core_waits: by rank, the part of the time for which its threads could run that they waited for a core.
       steps: number of steps; of fewer than 100, the first one decides, so there is no advice.
-      exchange: how each step exchanges dense gradients; None if steps do not wait for each other.
+      waits: whether the workers wait at each step for the exchange of dense gradients.
     """
     if steps < _FEWEST_STEPS:
         return None
@@ -74,11 +73,10 @@ def advise(
     if embedding.disk.table_memory:
         why = "lookups wait for rows on disk: a faster disk helps too, and more prefetched batches read earlier"
         findings.append(Finding(shares["lookup"], "a larger --table_memory", why))
-    if exchange is not None:
+    if waits:
         # An exchange through shared memory is short: most of its time is the wait for the slowest worker of each step.
-        flag = "--dense_sync_steps=30" if exchange.is_in_memory else "--overlap_allreduce or --dense_sync_steps=30"
         why = "steps wait for the exchange of dense gradients; see docs/training.md"
-        findings.append(Finding(shares["exchange"], flag, why))
+        findings.append(Finding(shares["exchange"], "--dense_sync_steps=30", why))
     if 0 < every < steps:  # The last checkpoint is always written.
         why = "training waits while checkpoints are captured"
         findings.append(Finding(shares["checkpoint"], f"--save_checkpoints_steps={5 * every}", why))

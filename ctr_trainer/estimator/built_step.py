@@ -1,7 +1,7 @@
 """The operations of an optimizer step: gradients averaged over micro-batches and workers, and their update."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
@@ -26,10 +26,6 @@ class BuiltStep:
       share: scalar tensor, the batch's share of all examples in the step, divided by the sum of the batch's weights;
         None if the batch is the whole step.
       accumulate: operation that adds the gradients of a micro-batch to the sum; None if a step has one batch.
-      begin: operation that keeps the gradients of a step; None if each step applies its own gradients. It replaces
-        `train_op` in the first step, and in the first step after each `drain`. In all other steps, `train_op` applies
-        the gradients of the previous step.
-      drain: operation that applies the most recently kept gradients; None if each step applies its own gradients.
       dense_sync_steps: optimizer steps after which the workers average their dense variables; 1 if they exchange the
         gradients of each step instead, so that the variables are always equal.
       exchange: how the workers exchange gradients or variables; None if the program's own `train_op` does.
@@ -43,8 +39,6 @@ class BuiltStep:
     learning_rate_scale: float | None = None
     share: tf.Tensor | None = None
     accumulate: tf.Operation | None = None
-    begin: tf.Operation | None = None
-    drain: tf.Operation | None = None
     dense_sync_steps: int = 1
     exchange: Exchange | None = None
     plateau: Plateau | None = None
@@ -81,7 +75,6 @@ def optimizer_step(
     exchange: Exchange,
     learning_rate_scale: float | None = None,
     dense_sync_steps: int = 1,
-    overlap: bool = False,
     fp16: bool = False,
     sparse: bool = False,
     scales_loss: bool = False,
@@ -93,9 +86,6 @@ def optimizer_step(
     workers, weighted by the examples. A batch of padding has the weight 0. One backward pass serves the variables and
     the rows. Each batch also runs the `UPDATE_OPS` of the graph, such as those of moving statistics.
 
-    Staleness: with `overlap`, the step applies the gradients that the previous step kept. Their reduction waits for
-    nothing in this step, so it runs concurrently with the forward and backward pass.
-
     Args:
       optimizer: a `tf.compat.v1.train.Optimizer`.
       loss: scalar, averaged over the examples of this worker's batch.
@@ -103,7 +93,6 @@ def optimizer_step(
       rows: placeholders of embedding rows, whose gradients are not averaged.
       row_learning_rate, learning_rate_scale: see `BuiltStep`.
       run_length: determines the number of micro-batches, and how fast the batch statistics of layers forget.
-      overlap: requires an exchange by Horovod.
       sparse: whether `tf.IndexedSlices` stay sparse. If any gradient is sparse, Horovod exchanges all gradients.
       scales_loss: whether to scale the loss, because gradients are computed in float16, whose smallest numbers are near
         6e-8. If a gradient is not finite, the sum over the workers is not finite either, so all workers skip the step
@@ -123,36 +112,23 @@ def optimizer_step(
     exchanges = dense_sync_steps == 1 and distributed.size() > 1
     accumulate: tf.Operation | None = None
     after = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)  # Of the model_fn, which run with each batch.
-    kept: list[tf.Operation] = []
     if run_length.accumulation_steps > 1:
         tensors, weight, accumulate, cleared = _over_micro_batches(tensors, weight)
         accumulate, after = tf.group(accumulate, *after), [*after, *cleared]
-    own_weight = weight
-    if overlap:
-        tensors, weight, kept = _of_previous_step(tensors, weight)
+    share = None
     if exchanges:
         tensors, weight = mean_over_ranks(tensors, weight, exchange, fp16)
+        share = tf.math.divide_no_nan(float(distributed.size()), weight)
+    elif run_length.accumulation_steps > 1:
+        share = tf.math.reciprocal_no_nan(weight)
     gradients, means = tensors[: len(variables)], tensors[len(variables) :]
     if isinstance(unscaled, DenseUpdate):
         unscaled.weight = weight
-
-    def update() -> list[tf.Operation]:
-        """Updates the dense variables on which the loss depends, and the batch statistics of layers."""
-        operations = [optimizer.apply_gradients([*zip(gradients, variables, strict=True)])] if variables else []
-        for statistic, mean in zip(statistics, means, strict=True):
-            operations.append(statistic.update(mean, weight, run_length.steps_per_epoch))
-        return operations
-
-    begin = drain = share = None
-    if overlap:
-        begin = _next_step([*kept, *after])
-        drain = tf.group(*update())
-    with tf.control_dependencies(kept):  # With an overlap, after the whole step has read the variables.
-        train_op = _next_step([*update(), *after])
-    if exchanges and not overlap:
-        share = tf.math.divide_no_nan(float(distributed.size()), weight)
-    elif run_length.accumulation_steps > 1:
-        share = tf.math.reciprocal_no_nan(own_weight)
+    updates = [optimizer.apply_gradients([*zip(gradients, variables, strict=True)])] if variables else []
+    for statistic, mean in zip(statistics, means, strict=True):
+        updates.append(statistic.update(mean, weight, run_length.steps_per_epoch))
+    with tf.control_dependencies([*updates, *after]):  # These may read the old value of the global step.
+        train_op = tf1.train.get_or_create_global_step().assign_add(1, read_value=False)
     return BuiltStep(
         train_op=train_op,
         run_length=run_length,
@@ -161,18 +137,10 @@ def optimizer_step(
         learning_rate_scale=learning_rate_scale,
         share=share,
         accumulate=accumulate,
-        begin=begin,
-        drain=drain,
         dense_sync_steps=dense_sync_steps,
         exchange=exchange,
         plateau=plateau,
     )
-
-
-def _next_step(operations: Iterable[tf.Operation]) -> tf.Operation:
-    """Returns the operation that increments the global step after the operations, which may read the old value."""
-    with tf.control_dependencies(list(operations)):
-        return tf1.train.get_or_create_global_step().assign_add(1, read_value=False)
 
 
 def _gradients(
@@ -212,24 +180,6 @@ def _over_micro_batches(
     with tf.name_scope("dense_exchange"):
         means, weight = fused_means(tensors, weight, add_up)
     return means, weight, tf.group(*added), after
-
-
-def _of_previous_step(
-    tensors: list[tf.Tensor], weight: tf.Tensor
-) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Operation]]:
-    """Returns the gradients that the previous step kept, their weight, and what keeps the gradients of this step."""
-    kept = []
-
-    def swap(vector: tf.Tensor, dtype: str) -> tf.Tensor:
-        variable = _local_zeros("kept", vector)
-        before = variable.read_value()
-        with tf.control_dependencies([before]):
-            kept.append(variable.assign(vector, read_value=False))
-        return before
-
-    with tf.name_scope("dense_exchange"):
-        means, weight = fused_means(tensors, weight, swap)
-    return means, weight, kept
 
 
 def _local_zeros(name: str, like: tf.Tensor) -> tf.Variable:

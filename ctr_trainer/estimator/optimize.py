@@ -44,11 +44,6 @@ class TrainOp(TrainSettings):
     The dense variables of a worker then lack up to N steps of the other workers. The means count all workers equally,
     whatever the weights of their examples.
 
-    Staleness: with `overlap_allreduce`, the dense gradients of a step are reduced while the next step runs, and applied
-    at its end. They are therefore computed on variables that lack the gradients of the previous step. No gradient is
-    lost: a checkpoint, and so the end of training, first applies the gradients that are being reduced, and the next
-    step applies none. Rows are updated as in local SGD, because the other workers' weights are not known in time.
-
     After the reduction, `l2 * w` is added to the gradients, and then they are clipped.
 
     Attributes: see `TrainSettings`.
@@ -95,11 +90,9 @@ class TrainOp(TrainSettings):
         for line in rate_lines(schedule, of_rows, length) if distributed.is_chief() else ():
             _log.info("%s", line)
         learning_rate = tf.multiply(scale * self.learning_rate, factor, name="learning_rate")
-        overlap = self.overlap_allreduce and self.dense_sync_steps == 1 and distributed.size() > 1
-        only_horovod = "the gradients are reduced while the next step runs" if overlap else ""
-        only_horovod = "the gradients travel as float16" if self.fp16_allreduce else only_horovod
+        only_horovod = "the gradients travel as float16" if self.fp16_allreduce else ""
         return optimizer_step(
-            DenseUpdate(self, learning_rate, step - 1 if overlap else step),
+            DenseUpdate(self, learning_rate, step),
             loss,
             tf.reduce_sum(features["weight"]),
             features.placeholders,
@@ -108,7 +101,6 @@ class TrainOp(TrainSettings):
             exchange=exchanges.exchange(dense_exchange, only_horovod),
             learning_rate_scale=scale,
             dense_sync_steps=self.dense_sync_steps,
-            overlap=overlap,
             fp16=self.fp16_allreduce,
             scales_loss=scales_loss,
             plateau=plateau,

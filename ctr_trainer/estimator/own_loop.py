@@ -72,8 +72,6 @@ def own_loop(
         if training.model.step.run_length.accumulation_steps > 1:
             raise UserError("accumulation_steps: a program with its own loop makes one run for each step: leave it out")
         hooks = training_hooks(training)
-        if training.model.step.begin is not None:
-            raise UserError("overlap_allreduce: a program with its own loop runs one operation a step: leave it out")
         steps = TrainingSteps(training, StopRequest(), hooks)
         first = OwnStepHook(steps, training.input_ends)
         stack.enter_context(training.closing([*hooks.all, steps, first], lambda: steps.steps > 0))

@@ -42,7 +42,7 @@ def measured(training: Training, steps: TrainingSteps, hooks: TrainingHooks) -> 
         (figures["core_waited"] / np.maximum(figures["core_ran"] + figures["core_waited"], 1e-9)).tolist(),
         steps.steps,
         config,
-        plan.exchange if plan.begin is None and plan.steps_wait and distributed.size() > 1 else None,
+        plan.exchange is not None and plan.steps_wait and distributed.size() > 1,
         on_one_host=distributed.local_size() == distributed.size(),
         has_gpu=bool(tf.config.list_physical_devices("GPU")),
     )

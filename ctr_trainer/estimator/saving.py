@@ -33,7 +33,7 @@ class Saving:
     are written at once), and a thread of rank 0 writes the rest, the manifest last. If the previous checkpoint is still
     being written, the next one waits.
 
-    `settle`: f(session, step), applies pending updates to the dense variables. A collective.
+    `settle`: f(session, step), averages the dense variables of local SGD. A collective.
 
     `path`: the checkpoint from which the training resumes, or that `__call__` wrote last; None if there is none yet.
     """

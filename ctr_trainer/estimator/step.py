@@ -111,7 +111,7 @@ class TrainingSteps:
                 fetched = session.run(fetches, {self._micro_batch: number, **fed.feed})
                 feed.add(fed, fetched["feed"])
             fed = feed.next()  # A batch that a thread has read ahead; rows that are missing come from the service.
-            fetches = {"train_op": dense.next_op(), "feed": feed.last_fetches}
+            fetches = {"train_op": dense.train_op, "feed": feed.last_fetches}
             fetched = session.run(fetches, fed.feed)  # The dense tower and the gradient exchange.
             feed.train(fed, fetched["feed"])  # The rows, by their gradients.
             self.end_step(unhooked)

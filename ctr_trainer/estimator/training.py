@@ -44,10 +44,11 @@ class DenseStep:
     Attributes:
       micro_batches: number of runs of a step.
       accumulate: the operation of all runs of a step but the last; None if a step has one run.
+      train_op: the operation of the last run.
     """
 
     def __init__(self, step: BuiltStep) -> None:
-        self._step, self.accumulate = step, step.accumulate
+        self._step, self.accumulate, self.train_op = step, step.accumulate, step.train_op
         self.micro_batches = step.run_length.accumulation_steps
         self._settled, self._ended = True, False
         self._equal = EqualVariables()
@@ -58,10 +59,6 @@ class DenseStep:
             variables = [variable for variable in tf1.global_variables() if variable.dtype.is_floating]
             in_memory = step.exchange is not None and step.exchange.is_in_memory
             self._average = average_of_ranks(variables, in_memory)
-
-    def next_op(self) -> tf.Operation:
-        """Returns the operation of the last run of the next step."""
-        return self._step.begin if self._settled and self._step.begin is not None else self._step.train_op
 
     def end_step(self, session: tf1.Session, step: int, clock: Clock) -> None:
         """Averages the dense variables after a step of local SGD if it is due. Checks a program's first `train_op`."""
@@ -74,17 +71,13 @@ class DenseStep:
         self._ended = True
 
     def settle(self, session: tf1.Session) -> None:
-        """Applies pending updates to the dense variables, or averages them with local SGD. A collective.
+        """Averages the dense variables of local SGD. A collective.
 
         Does nothing if no step has ended since the last call: the mean of equal values may differ from them in a bit.
         """
-        if self._settled:
-            return
-        with distributed.watchdog().waiting("the other ranks' dense variables"):
-            if self._average is not None:
+        if self._average is not None and not self._settled:
+            with distributed.watchdog().waiting("the other ranks' dense variables"):
                 session.run(self._average)
-            if self._step.drain is not None:
-                session.run(self._step.drain)
         self._settled = True
 
     def settle_equal(self, session: tf1.Session, step: int) -> None:

@@ -146,8 +146,8 @@ class RunConfig(Settings, title="Run"):
     dense_exchange: str = setting(
         "auto",
         "how workers on CPUs exchange dense gradients. auto: through shared memory within a host, and by Horovod "
-        "between hosts; horovod: by Horovod everywhere, as on GPUs. --fp16_allreduce and --overlap_allreduce need "
-        "horovod. The log names the choice and its reason",
+        "between hosts; horovod: by Horovod everywhere, as on GPUs. --fp16_allreduce needs horovod. "
+        "The log names the choice and its reason",
         choices=("auto", "horovod"),
     )
     embedding: EmbeddingConfig = EmbeddingConfig()

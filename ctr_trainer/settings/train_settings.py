@@ -242,11 +242,6 @@ class TrainSettings(Settings, title="Training"):
         "steps",
         minimum=1,
     )
-    overlap_allreduce: bool = setting(
-        False,
-        "with --dense_exchange=horovod: exchange the dense gradients of a step while the next step runs, and apply "
-        "them one step late (staleness 1); hides the time of the exchange",
-    )
     clip_norm: float = same_as(EmbeddingConfig, "clip_norm")
     l2: float = setting(
         0.0, "L2 regularization of the dense kernels: adds l2 / 2 * sum w^2 to the loss; 0 has none", minimum=0.0
@@ -270,11 +265,6 @@ class TrainSettings(Settings, title="Training"):
             object.__setattr__(self, "accumulation_steps", 1)
 
     def conflicts(self) -> Iterator[str]:
-        if self.overlap_allreduce and self.dense_sync_steps > 1:
-            yield (
-                "{overlap_allreduce:name} is about the exchange of each step, and {dense_sync_steps} has none: leave "
-                "out one of the two"
-            )
         try:
             parse_lr_groups(self.lr_groups)
         except ValueError as error:

@@ -149,24 +149,22 @@ def test_a_step_of_padding_moves_no_dense_variable(optimizer, scales_loss):
         assert found[0] == found[1] == found[2] != found[3]
 
 
-def test_a_kept_step_of_padding_moves_no_dense_variable():
-    """With micro-batches, and a step whose gradients the next one applies."""
+def test_a_step_of_padding_in_micro_batches_moves_no_dense_variable():
     with tf.Graph().as_default(), tf1.Session() as session:
         kernel, weight = tf1.get_variable("kernel", initializer=[[2.0, 1.0]]), tf1.placeholder(tf.float32, [])
         optimizer = DenseUpdate(TrainOp("adamw", 0.1, l2=0.5), tf.constant(0.1), tf.constant(0))
-        rows = dict(rows=[], row_learning_rate=tf.constant(0.1), exchange=Exchange("none", ""), overlap=True)
+        rows = dict(rows=[], row_learning_rate=tf.constant(0.1), exchange=Exchange("none", ""))
         loss, length = tf.reduce_sum(kernel) * weight, RunLength(accumulation_steps=2)
         step = optimizer_step(optimizer, loss, weight, **rows, run_length=length)
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
 
-        def run(operation, of_micro_batch, of_last):
+        def run(of_micro_batch, of_last):
             session.run(step.accumulate, {weight: of_micro_batch})
-            session.run(operation, {weight: of_last})
+            session.run(step.train_op, {weight: of_last})
             return session.run(kernel).tolist()
 
-        begun = run(step.begin, 0.0, 1.0)
-        trained = run(step.train_op, 0.0, 0.0)  # Half of the kept step was padding.
-        assert begun != trained == run(step.train_op, 1.0, 0.0) != run(step.train_op, 0.0, 0.0)
+        trained = run(0.0, 1.0)  # Half of the step was padding.
+        assert [[2.0, 1.0]] != trained == run(0.0, 0.0) != run(1.0, 0.0)
 
 
 def _endless(batch):
@@ -186,16 +184,14 @@ def test_what_a_model_fn_updates_by_each_batch_is_updated_once_in_each(tmp_path)
     estimator.train(_endless([1.0] * 4), max_steps=3)
     assert estimator.get_variable_value("batches_seen") == 3
 
-    # In micro-batches, with a step whose gradients the next one applies.
+    # In micro-batches.
     with tf.Graph().as_default(), tf1.Session() as session:
         spec = _counting_model_fn(tf.ones([4]), None, ModeKeys.TRAIN, None)
         length, exchange = RunLength(accumulation_steps=2), Exchange("none", "")
         rows = dict(rows=[], row_learning_rate=tf.constant(0.1))
-        step = optimizer_step(
-            spec.optimizer, spec.loss, tf.ones([]), **rows, run_length=length, exchange=exchange, overlap=True
-        )
+        step = optimizer_step(spec.optimizer, spec.loss, tf.ones([]), **rows, run_length=length, exchange=exchange)
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
-        for operation in (step.accumulate, step.begin, step.accumulate, step.train_op, step.drain):
+        for operation in (step.accumulate, step.train_op, step.accumulate, step.train_op):
             session.run(operation)
         assert session.run(tf1.global_variables()[:2]) == pytest.approx([-0.2, 4])
 
@@ -213,11 +209,9 @@ def test_a_train_op_of_a_program_moves_the_statistics_of_batch_norm_too(tmp_path
     assert (weight, moments.ravel().tolist()) == (0.875, [2 * 0.875, 2 * 0.875])  # The mean, and the unbiased variance.
 
 
-def test_an_unknown_optimizer_and_an_overlap_with_local_steps_are_refused():
+def test_an_unknown_optimizer_is_refused():
     with pytest.raises(UserError, match="choose one of"):
         TrainOp(optimizer="adamx")
-    with pytest.raises(UserError, match="leave out one of the two"):
-        TrainOp(overlap_allreduce=True, dense_sync_steps=30)
 
 
 def _factors(groups, *names):

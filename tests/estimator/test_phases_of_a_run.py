@@ -12,7 +12,6 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, EvalSpec, RunConfig
 from ctr_trainer.estimator.advice import about_quality, advise
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.ranks.dense_exchange import Exchange
 from ctr_trainer.system.measuring.clock import PHASES, TRAINING, Clock
 from ctr_trainer.system.processes import hardware
 from tests.constant import CONSTANT
@@ -90,13 +89,10 @@ def test_the_phases_of_a_step_add_up_to_what_is_accounted(run):
     assert any(line.startswith("  embedding lookup") for line in lines)
 
 
-IN_MEMORY, BY_HOROVOD = Exchange("shared_memory", ""), Exchange("horovod", "")
-
-
-def _advise(shares, exchange=None, workers=2, steps=1000, by_rank=None, core_waits=None, service="auto", **config):
+def _advise(shares, waits=False, workers=2, steps=1000, by_rank=None, core_waits=None, service="auto", **config):
     shares, core_waits = {**dict.fromkeys((*PHASES, "exchange"), 0.0), **shares}, core_waits or [0.0] * workers
     run = RunConfig(embedding=EmbeddingConfig(service=service), **config)
-    return advise(shares, by_rank or {}, core_waits, steps, run, exchange, on_one_host=True, has_gpu=False)
+    return advise(shares, by_rank or {}, core_waits, steps, run, waits, on_one_host=True, has_gpu=False)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +121,7 @@ def test_the_losses_of_the_evaluations_tell_what_makes_a_model_better(losses, ad
         (dict(shares={"sync": 0.2}, service="a:1"), "--sync_steps=60"),
         (dict(shares={"exchange": 0.3}, core_waits=[0.3, 0.8]), "free cores for rank 1"),
         (dict(shares={"read": 0.4}, by_rank={"read": [0.1, 0.1, 0.7], "update": [0.1, 0.0, 0.0]}), "a faster rank 2"),
-        (dict(shares={"exchange": 0.3}, exchange=BY_HOROVOD), "--overlap_allreduce or --dense_sync_steps=30"),
-        (dict(shares={"exchange": 0.3}, exchange=IN_MEMORY), "--dense_sync_steps=30"),
+        (dict(shares={"exchange": 0.3}, waits=True), "--dense_sync_steps=30"),
         (dict(shares={"checkpoint": 0.2}, save_checkpoints_steps=100), "--save_checkpoints_steps=500"),
         (dict(shares={"read": 0.2, "sync": 0.3}), "--embedding_service=shared"),  # the larger share
         (dict(shares={"session": 0.8, "read": 0.09}), "--mixed_precision=bfloat16"),

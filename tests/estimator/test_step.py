@@ -43,7 +43,7 @@ def made(clock):
     """(calls, TrainingSteps, StopRequest, session) of a training of two micro-batches a step that saves each second."""
     calls, stop = [], StopRequest()
     feed = Recorder(calls, "feed", next=lambda: Fed(), fetches=["g"], last_fetches=["g", "rate"], has_ended=False)
-    dense = Recorder(calls, "dense", next_op=lambda: "train_op", micro_batches=2, accumulate="accumulate")
+    dense = Recorder(calls, "dense", train_op="train_op", micro_batches=2, accumulate="accumulate")
     save = Recorder(calls, "save", path="model/step-2")
     training = types.SimpleNamespace(
         job=types.SimpleNamespace(start=0, last_step=None, config=types.SimpleNamespace(grace_secs=0.0), model_dir="m"),
@@ -65,7 +65,7 @@ def made(clock):
 def test_a_step_trains_its_rows_before_it_syncs_saves_publishes_and_evaluates(made, clock):
     calls, steps, _, session = made
     micro_batch = ["feed.next", "session.run", "feed.add"]
-    step = ["feed.next", "dense.next_op", "session.run", "feed.train"]
+    step = ["feed.next", "session.run", "feed.train"]
     due = ["dense.end_step", "feed.sync_if_due", "save.look"]
     last = ["extension.after_step", "evaluation.evaluate_if_due"]
     steps.train_step(session, session)

@@ -5,7 +5,6 @@ import glob
 import logging
 import re
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig, own_loop, training
+from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig, own_loop
 from ctr_trainer.ranks.notices import ATTEMPT
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.files.lease import Owner
@@ -181,18 +180,6 @@ def test_a_session_without_the_dense_variables_of_the_rows_is_refused(tmp_path):
         _train_in_an_own_loop(data, tmp_path / "model", epochs=2, restores=False)
     _train_in_an_own_loop(data, tmp_path / "model", epochs=2)
     assert (tmp_path / "model" / "checkpoints" / "step-0000000008" / "manifest.json").exists()
-
-
-def test_an_exchange_that_overlaps_steps_is_refused_in_an_own_loop(tmp_path, monkeypatch):
-    @contextlib.contextmanager
-    def overlapping(job):  # As with several workers.
-        with training.open_training(job) as opened:
-            object.__setattr__(opened.model.step, "begin", opened.model.step.train_op)
-            yield opened
-
-    monkeypatch.setattr(sys.modules["ctr_trainer.estimator.own_loop"], "open_training", overlapping)
-    with pytest.raises(UserError, match="overlap_allreduce: a program with its own loop"):
-        _train_in_an_own_loop(small.make(tmp_path, rows=64), tmp_path / "model", epochs=1)
 
 
 @pytest.mark.integration

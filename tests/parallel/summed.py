@@ -39,7 +39,6 @@ _OWN = dict(optimizer="sgd", sync_steps=1, row_copies="worker", is_weighed=False
 NORMED = {
     "batch_norm": Way(**_OWN, batch_norm=True),
     "local": Way(**_OWN, batch_norm=True, settings={"dense_sync_steps": 4}),
-    "overlap": Way(**_OWN, batch_norm=True, settings={"overlap_allreduce": True}),
     "dice": Way(**_OWN, model="din"),
 }
 # Workers of several hosts sync after each step.

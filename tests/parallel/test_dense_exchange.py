@@ -89,20 +89,6 @@ def _adagrad(gradient, steps):
     return np.array(found)
 
 
-def _overlapped(settled_after=()):
-    """Returns w after each step, if a gradient is applied at the end of the next step, or when the steps settle."""
-    w, found, kept = np.array(START), [], None
-    for step in range(STEPS):
-        gradient = _gradient(w, step)
-        if kept is not None:
-            w = w - RATE * kept
-        kept = gradient
-        if step + 1 in (*settled_after, STEPS):
-            w, kept = w - RATE * kept, None
-        found.append(w)
-    return np.array(found)
-
-
 EXPECTED = {
     "split": lambda: _sgd(_gradient),
     "padded": lambda: _sgd(lambda w, step: _gradient(w, step, (0, 1))),
@@ -112,19 +98,12 @@ EXPECTED = {
     "accumulated": lambda: _adagrad(
         lambda w, step: (_gradient(w, 2 * step) + _gradient(w, 2 * step + 1)) / 2, STEPS // 2
     ),
-    # Overlapped gradients are one step late, and none is lost.
-    "overlap": _overlapped,
-    "overlap_settled": lambda: _overlapped(settled_after=(2,)),
 }
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_three_examples_split_two_and_one_step_as_one_batch(trained, name):
     np.testing.assert_allclose(_both(trained, name), EXPECTED[name](), atol=1e-6, rtol=0)
-
-
-def test_overlap_that_settles_after_each_step_is_no_overlap_also_for_adam(trained):
-    np.testing.assert_allclose(_both(trained, "overlap_adam"), _both(trained, "adam"), atol=1e-6, rtol=0)
 
 
 def test_under_local_sgd_workers_step_alone_and_meet_at_the_mean(trained):

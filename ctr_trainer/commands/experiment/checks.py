@@ -14,7 +14,6 @@ from ctr_trainer.system.messages.errors import UserError
 
 # The directories in which `checkpoint.checkpoint` keeps checkpoints, repeated because it loads Numba's kernels.
 _CHECKPOINTS = ("checkpoints", "best")
-_OF_HOROVOD = ("fp16_allreduce", "overlap_allreduce")
 
 
 def require_data(path: str, experiment: Experiment) -> None:
@@ -110,7 +109,5 @@ def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None
             "--deterministic: horovodrun --autotune has Horovod add gradients up in an order that depends on how long "
             "it takes: leave out one of the two"
         )
-    given = [name for name in _OF_HOROVOD if getattr(experiment.train, name)]
-    if given and experiment.run.dense_exchange != "horovod":
-        names = " and ".join(f"--{name}" for name in given)
-        raise UserError(f"{names}: an option of Horovod's exchange: give --dense_exchange=horovod as well")
+    if experiment.train.fp16_allreduce and experiment.run.dense_exchange != "horovod":
+        raise UserError("--fp16_allreduce: an option of Horovod's exchange: give --dense_exchange=horovod as well")

@@ -16,7 +16,6 @@ from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.training import DenseStep
 from ctr_trainer.models.layers.dropout import micro_batch
 from ctr_trainer.ranks import dense_exchange, distributed
-from ctr_trainer.settings.optimizers import Adam
 from ctr_trainer.system.measuring.clock import Clock
 from tests.parallel.workers.dense_batches import ALL, PADDED, SPLIT, SPLIT_OF_HOSTS, START, STEPS
 
@@ -50,7 +49,7 @@ def train(train_op, batches, settled_after=(), exchange="auto"):
             for number in range(1, steps + 1):
                 for batch in range(1, step.micro_batches):
                     session.run(step.accumulate, {**next(feeds), number_of_batch: batch})
-                session.run(step.next_op(), next(feeds))
+                session.run(step.train_op, next(feeds))
                 step.end_step(session, number, Clock())
                 if number in settled_after or number == steps:
                     step.settle(session)
@@ -73,10 +72,6 @@ def train_in_all_ways(rank, train):
         "linear": train(TrainOp(optimizer="sgd", learning_rate=RATE, scale_lr="linear"), mine),
         "adagrad": train(TrainOp(**{**sgd, "optimizer": "adagrad"}), mine),
         "accumulated": train(TrainOp(**{**sgd, "optimizer": "adagrad"}, accumulation_steps=2), mine),
-        "overlap": train(TrainOp(**sgd, overlap_allreduce=True), mine),
-        "overlap_settled": train(TrainOp(**sgd, overlap_allreduce=True), mine, settled_after=(2,)),
-        "overlap_adam": train(TrainOp(**{**sgd, "optimizer": Adam()}, overlap_allreduce=True), mine, range(STEPS + 1)),
-        "adam": train(TrainOp(**{**sgd, "optimizer": "adam"}), mine),
         "local": train(TrainOp(**sgd, dense_sync_steps=2), mine, settled_after=(2,)),
         "clipped": train(TrainOp(**sgd, clip_norm=0.5), mine),
     }
