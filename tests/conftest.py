@@ -115,8 +115,8 @@ def _same_process():
     assert not changed, f"left {', '.join(changed)} changed"
 
 
-# Set by pytest, by `distributed.init`, and by the first import of scikit-learn.
-_OWN = {"PYTEST_CURRENT_TEST", "HOROVOD_FUSION_THRESHOLD", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
+# Set by pytest, by `distributed.init`, and by the first imports of scikit-learn and matplotlib.
+_OWN = {"PYTEST_CURRENT_TEST", "HOROVOD_FUSION_THRESHOLD", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "MPLCONFIGDIR"}
 
 
 def _state():
