@@ -18,11 +18,13 @@ class EvaluationHistory:
       evaluations: dicts of `step` and the metrics, by ascending step.
       best: `metric`, `direction`, `step` and `value` of the best checkpoint, or None.
       begin: the step at which the training on the current data began; what was found up to it decides nothing more.
+      due: the step of an evaluation that has begun and is not yet recorded; 0 for none.
     """
 
     evaluations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     best: dict[str, Any] | None = None
     begin: int = 0
+    due: int = 0
 
     @staticmethod
     def load(model_dir: str) -> "EvaluationHistory":
@@ -32,7 +34,7 @@ class EvaluationHistory:
             return EvaluationHistory()
         values = path.read_json("remove it to continue without the evaluations so far")
         evaluations = [{name: math.nan if v is None else v for name, v in e.items()} for e in values["evaluations"]]
-        return EvaluationHistory(evaluations, values["best"], values.get("begin", 0))
+        return EvaluationHistory(evaluations, values["best"], values.get("begin", 0), values.get("due", 0))
 
     @property
     def current(self) -> list[dict[str, Any]]:
@@ -42,7 +44,7 @@ class EvaluationHistory:
     def save(self, model_dir: str) -> None:
         """Replaces the file atomically."""
         evaluations = [without_nan(each) for each in self.evaluations]
-        values = {"best": self.best, "begin": self.begin, "evaluations": evaluations}
+        values = {"best": self.best, "begin": self.begin, "due": self.due, "evaluations": evaluations}
         (path_of(model_dir) / FILE).write_json(values, indent=None)
 
     def go_back(self, step: int) -> None:

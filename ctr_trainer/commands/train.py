@@ -148,9 +148,10 @@ def run(
                 for line in run_summary.lines(result):
                     _log.info(line)
                 summary, file = result.to_json(), path_of(model.model_dir) / SUMMARY_FILE
-                known = file.read_json("`train` writes it again; remove it") if file.exists() else {}
-                if not result.steps and result.evaluation and known.get("global_step") == result.global_step:
-                    summary = {**known, "evaluation": summary["evaluation"]}  # Only the last evaluation was missing.
+                if not result.steps and result.evaluation and file.exists():  # Only the last evaluation was missing.
+                    known = file.read_json("remove it, and run `train` again")
+                    if known.get("global_step") == result.global_step:
+                        summary = {**known, "evaluation": summary["evaluation"]}
                 file.write_json(without_nan(summary))
                 if tracker:
                     tracker.describe(result, run_summary.lines(result))

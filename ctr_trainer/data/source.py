@@ -58,9 +58,11 @@ def list_files(source: Input) -> list[SourceFile]:
     for name in named(source):
         if not str(name):
             raise UserError("input: an empty path, as of an empty list or after a comma; expected a file or directory")
-        path = path_of(name)
-        matches = [path] if path.exists() else path.matches()
-        below = [name] if isinstance(name, SourceFile) else [file for match in matches for file in _below(match)]
+        if isinstance(name, SourceFile):
+            below = [name]
+        else:
+            path = path_of(name)
+            below = [file for match in ([path] if path.exists() else path.matches()) for file in _below(match)]
         if not below:
             what = "the directory has no file" if path.is_dir() else "no such file or directory, and none matches it"
             raise UserError(f"input {name}: {what}; expected a file, a directory or a pattern")

@@ -61,6 +61,8 @@ class EvaluatedTraining:
         self._writer: tf1.summary.FileWriter | None = None
         if distributed.is_chief():
             self._history = _history(training.job)
+        start = training.job.start
+        self._had_begun = distributed.broadcast_object(0 < self._history.due == start, "evaluation_had_begun")
         falls = self._count_falls(_waits(self._history, eval_spec))
         self._falls = distributed.broadcast_object(falls, "learning_rate_falls") if self._plateau else 0
 
@@ -74,9 +76,9 @@ class EvaluatedTraining:
     def resume(self, session: tf1.Session, step: int) -> bool:
         """Evaluates before the first step if a signal or a kill interrupted the evaluation due there. A collective.
 
-        By the clock, an evaluation may have been due after each checkpoint. Returns whether to stop training.
+        Returns whether to stop training.
         """
-        is_due = self._period.is_by_clock or self._period.is_due(step, saves=False)
+        is_due = self._had_begun or self._period.is_due(step, saves=False)
         return self._evaluated != step and is_due and self._evaluate(session, step)
 
     def evaluate_if_due(self, session: tf1.Session, step: int, saves: bool) -> bool:
@@ -117,6 +119,9 @@ class EvaluatedTraining:
         """Evaluates; does what follows from the metrics; returns whether to stop training."""
         self._evaluated = step
         with self._clock.within("evaluation"):
+            if distributed.is_chief():
+                self._history.due = step
+                self._history.save(self._model_dir)
             found = self._in_loop.evaluate(session)
             self._cancelled = found is None
             if found is None:  # The checkpoint is then of this step, so that a resumed training evaluates it.
@@ -136,6 +141,7 @@ class EvaluatedTraining:
             if distributed.is_chief():
                 # This write records the evaluation, and makes a new best checkpoint the best one. After a kill before
                 # it, the previous one is still the best, and a restart evaluates this step again.
+                self._history.due = 0
                 self._history.save(self._model_dir)
                 if improves:
                     retention.remove_other_bests(self._model_dir, step)
@@ -264,11 +270,6 @@ class EvaluationPeriod:
         elif spec.every_n_steps is not None:
             self._steps = EverySteps(spec.every_n_steps)
         self._wait, self._throttle_secs = EverySeconds(spec.start_delay_secs or 0), spec.throttle_secs or 0
-
-    @property
-    def is_by_clock(self) -> bool:
-        """Whether to evaluate after checkpoints that are some time apart."""
-        return self._steps is None
 
     def begin(self) -> None:
         """Starts the period when training begins."""

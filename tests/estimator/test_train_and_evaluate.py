@@ -189,6 +189,13 @@ def test_a_restart_makes_up_an_evaluation_that_was_due_by_the_clock(data, tmp_pa
     _train(data, tmp_path, 10, spec, save_checkpoints_steps=5)
     history = EvaluationHistory.load(tmp_path)
     assert [each["step"] for each in history.evaluations] == [5, 10] and history.best["step"] in (5, 10)
+    assert not history.due
+    spec = _eval_spec(data, throttle_secs=3600, start_delay_secs=3600, best_metric="auc")
+    _train(data, tmp_path, 15, spec, save_checkpoints_steps=5)
+    history.go_back(10)
+    history.save(tmp_path)
+    _train(data, tmp_path, 20, spec, save_checkpoints_steps=5)  # Step 15 was not due, although none is recorded.
+    assert [each["step"] for each in EvaluationHistory.load(tmp_path).evaluations] == [5, 10, 20]
 
 
 def test_the_best_checkpoint_outlives_the_others_and_is_found_by_its_name(data, tmp_path):

@@ -94,7 +94,7 @@ def test_a_stream_of_bad_entries_that_does_not_answer_is_tried_once_a_minute(tmp
     assert "1 bad records did not reach bad and are kept in" in caplog.text
 
 
-@pytest.mark.parametrize("hosts", ["localhost", "localhost,other:7", "[::1]"])
+@pytest.mark.parametrize("hosts", ["localhost", "localhost, other:7", "[::1]", "red_is"])
 def test_an_address_without_a_port_has_the_port_of_redis(hosts):
     address = StreamAddress.parse(f"redis://{hosts}/clicks")
     with contextlib.closing(connected(address.scheme, address.hosts, RedisFiles())) as client:

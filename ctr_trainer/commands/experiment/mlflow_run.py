@@ -41,25 +41,26 @@ class MlflowRun(LineTaker):
         self._mlflow, self._metric, self._pending = mlflow, entities.Metric, list[Any]()
         self._directory, file = path_of(model_dir), path_of(model_dir) / _FILE
         known = file.read_json("remove it to begin a new run")["run_id"] if file.exists() else None
-        self._patience, run = contextlib.ExitStack(), None
-        self._patience.enter_context(default_environment(_PATIENCE))
-        try:
-            self._client: Any = mlflow.MlflowClient()
-            run = mlflow.start_run(run_id=known, run_name=None if known else self._directory.name)
-            self._id = run.info.run_id
-            self._directory.mkdir(parents=True, exist_ok=True)
-            file.write_json({"run_id": self._id})
-            if not run.data.params:  # A parameter of a run cannot change.
-                params = [entities.Param(name.replace("=", "."), str(value)) for name, value in settings.items()]
-                self._client.log_batch(self._id, params=params)
-        except Exception as error:
-            with self._patience:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(default_environment(_PATIENCE))
+            run: Any = None
+            try:
+                self._client: Any = mlflow.MlflowClient()
+                run = mlflow.start_run(run_id=known, run_name=None if known else self._directory.name)
+                self._id = run.info.run_id
+                self._directory.mkdir(parents=True, exist_ok=True)
+                file.write_json({"run_id": self._id})
+                if not run.data.params:  # A parameter of a run cannot change.
+                    params = [entities.Param(name.replace("=", "."), str(value)) for name, value in settings.items()]
+                    self._client.log_batch(self._id, params=params)
+            except Exception as error:
                 if run:
                     self._try(lambda: mlflow.end_run("FAILED"))
-            if isinstance(error, UserError):
-                raise
-            cure = f"correct MLFLOW_TRACKING_URI{f', or remove {file}, if its run was deleted' if known else ''}"
-            raise UserError(f"track=mlflow: no run at {mlflow.get_tracking_uri()}: {error}; {cure}") from error
+                if isinstance(error, UserError):
+                    raise
+                cure = f"correct MLFLOW_TRACKING_URI{f', or remove {file}, if its run was deleted' if known else ''}"
+                raise UserError(f"track=mlflow: no run at {mlflow.get_tracking_uri()}: {error}; {cure}") from error
+            self._patience = stack.pop_all()
 
     def __enter__(self) -> "MlflowRun":
         return self

@@ -39,16 +39,17 @@ def open_stream(experiment: Experiment, position: Any) -> StreamReader:
     coordination: Coordinator | RemoteCoordinator
     told, size, is_one_machine = None, distributed.size(), distributed.is_one_machine()
     if distributed.is_chief():
-        figures = Figures()
+        figures, begin = Figures(), StreamPosition.from_dict(position)
+        letters = dead_letters(address, config.kafka_config, redis, model_dir if is_local(model_dir) else None)
         # The port is opened before the thread of the coordinator starts, because it may be taken.
         metrics = serve(figures, config.metrics_port) if config.metrics_port >= 0 else None
         coordination = coordinator = Coordinator(
             open_source=open_source,
             config=config,
-            position=StreamPosition.from_dict(position),
+            position=begin,
             workers=size,
             batch_size=batch_size,
-            dead_letters=dead_letters(address, config.kafka_config, redis, model_dir if is_local(model_dir) else None),
+            dead_letters=letters,
             figures=figures,
             per_step=experiment.train.accumulation_steps,
         )

@@ -26,7 +26,7 @@ from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.outputs import UNFINISHED, FileList, refuse_overlap, unfinished
 from ctr_trainer.system.files.paths import Path, path_of
-from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.messages.errors import UserError, listed
 
 # f(files, spec or None for all columns, column of a split by time or None) -> the blocks of the files, in order.
 SOURCES: dict[str, Callable[[Sequence[SourceFile], FeatureSpec | None, str | None], Iterable[Block]]] = {
@@ -131,7 +131,7 @@ def convert(
         for writer in writers.values():
             writer.close()
         if not sum(w.statistics.rows for w in writers.values()):
-            raise UserError(f"input {input}: it has no rows")
+            raise UserError(f"input {listed(file.path for file in list_files(input or ()))}: it has no rows")
         parts = describe(directory, spec, writers, bad_rows.count, observed, extra)
     return result_of(target, start, bad_rows, parts, observed, warns)
 
@@ -219,7 +219,8 @@ def result_of(
 
 def refuse_inputs(output: Path, input: Input | None) -> None:
     """Raises UserError if the output contains an input or is inside one."""
-    refuse_overlap(output, named(input), [file.path for file in list_files(input or ())] if input else [])
+    places = [name for name in named(input) if not isinstance(name, SourceFile)]
+    refuse_overlap(output, places, [file.path for file in list_files(input or ())] if input else [])
 
 
 def _write(

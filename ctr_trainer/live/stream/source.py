@@ -18,7 +18,7 @@ from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.log_lines import Seldom
 
 _log = logging.getLogger(__name__)
-_HOST = re.compile(r"(\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\]|[^\]\[:@#%\s]+)(:([1-9]\d{0,4}))?")
+_HOST = re.compile(r"(\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[\w.-]+)?\]|[^\]\[:@#%\s]+)(:(?P<port>[1-9]\d{0,4}))?")
 _PAUSE_SECONDS, _WARN_SECONDS = 60.0, 15.0
 Letters = list[dict[str, object]]
 
@@ -238,8 +238,9 @@ class StreamAddress:
         place, _, query = rest.partition("?")
         hosts, _, name = place.partition("/")
         key, _, dead_letters = query.partition("=")
+        hosts = ",".join(host.strip() for host in hosts.split(","))
         found = [_HOST.fullmatch(host) for host in hosts.split(",")]
-        has_hosts = all(each and int(each[3] or 1) < 1 << 16 for each in found)
+        has_hosts = all(each and int(each["port"] or 1) < 1 << 16 for each in found)
         if scheme not in STREAMS or not has_hosts or not name or (query and key != "dead_letters"):
             raise UserError(
                 f"the stream {scheme}://{rest.rpartition('@')[2]}: expected kafka://host:port,host:port/TOPIC or "
