@@ -160,7 +160,7 @@ def _until_shown(appender: StreamAppender, client: Client, seconds: float, log: 
     while waiting or now < began + seconds:
         marked = len(waiting) + len(found)
         if began + marked * MARK_SECONDS <= now < began + seconds:
-            row = {**like, "label": marked % 2, "C1": f"marked {marked}"}  # The score stays near 0.5, where it moves.
+            row = {**like, "label": marked % 2, "C1": f"marked {marked}"}
             appender.append(row)
             waiting.append((row, time.monotonic()))
         asked, waiting = waiting[:64], waiting[64:]
@@ -177,13 +177,13 @@ def _until_shown(appender: StreamAppender, client: Client, seconds: float, log: 
 def shown(client: Client, rows: list[Row]) -> list[bool]:
     """Returns for each row whether the server's response shows that its key in `C1` was trained.
 
-    The key was trained if the score differs from that of the same example with an untrained key by more than the
-    rounding differences of matrix products between rows.
+    The key was trained if the logit differs from that of the same example with an untrained key by more than the
+    rounding differences of matrix products between rows. Probabilities near 0 or 1 would hide it.
     """
     instances = [without_label(row) for row in rows]
     never = [{**each, "C1": "never trained"} for each in instances]
     status, body, _ = client.ask(f"/v1/models/{NAME}:predict", {"instances": instances + never})
     if status != 200:
         raise SystemExit(f"the server answered {status}: {body}")
-    scores = np.array([each["probabilities"] for each in body["predictions"]])
+    scores = np.array([each["logits"] for each in body["predictions"]])
     return (np.abs(scores[: len(rows)] - scores[len(rows) :]) > SHOWN).tolist()

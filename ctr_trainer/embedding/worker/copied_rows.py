@@ -159,7 +159,7 @@ class CopiedRows:
             self._frequency.begin_window()
 
     def stepped(self, message: KeptMessage) -> np.ndarray:
-        """Returns int64[n], the slots of rows with a change to send; rows of only a concurrent step may be missing."""
+        """Returns int64[n], the slots of rows with a change to send; a concurrent step may hide some."""
         state = self._state.array[: len(self)]
         slots = message.column("slots", np.int64, copied_row_kernels.count_stepped(state))
         return slots[: copied_row_kernels.find_stepped(state, slots)]
