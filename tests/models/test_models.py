@@ -235,7 +235,7 @@ class _Served(served_model.ServedModel):
 
     def __init__(self, tower):
         self.tower, self.reader = tower, types.SimpleNamespace(read=_table_rows)
-        self.new_keys = self._count_of_keys()
+        self.new_keys = self._count_of_keys(tower)
 
 
 def _ranks(tower, instances):

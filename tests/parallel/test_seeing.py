@@ -127,8 +127,9 @@ def _check_lines(said, model, summary):
     for lines in said:
         counts = _counts(lines)
         assert counts["StepLookup"] == counts["StepRowUpdate"] == 120
-        # The host has all rows, since the service began without any: no lookup goes there, and the log says so.
-        assert counts["OpsEmbeddingLookup"] == 0
+        # The host has all rows, since the service began without any: no lookup goes there, and the log says so. Only
+        # before rank 0 has told the other that, its first lookups may.
+        assert counts["OpsEmbeddingLookup"] <= (0 if lines is said[0] else 8)
         assert counts["OpsLocalLookup"] >= 120
         # Rank 0 syncs for both.
         assert (0 < counts["OpsPushGrad"] <= 120 / 5 + 2) if lines is said[0] else "OpsPushGrad" not in counts
@@ -138,7 +139,7 @@ def _check_lines(said, model, summary):
     # Rank 0 shows the service's figures, to the last request: each push of rank 0 is one push at the service.
     at_service, seen = _counts(service), _counts(said[0])
     assert seen["PsPushGrad"] == seen["OpsPushGrad"] == at_service["PsPushGrad"]
-    assert seen["PsEmbeddingLookup"] == at_service["PsEmbeddingLookup"] == 0
+    assert seen["PsEmbeddingLookup"] == at_service["PsEmbeddingLookup"] <= 8
     assert "PsPushGrad" not in counts  # of rank 1
 
 
