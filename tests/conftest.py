@@ -21,8 +21,6 @@ _LACKS_OF_A_MACHINE = (
     "simulated machines are network namespaces",
     "no real data",
     "only root",
-    "shared memory needs Linux",
-    "shared tables need Linux",
     "the file system",
     "this processor",
 )

@@ -91,10 +91,8 @@ def _chosen(model_dir: str, which: str, advanced: Callable[[str], object]) -> Ch
     kept = {checkpoints.step_of(path) for place in (RECENT, BEST) for path in checkpoints.directories(model_dir, place)}
     said = f"the best by {best['metric']} ({best['value']:.6g})" if best else ""
     if which.isdecimal():
-        found, why = (
-            checkpoints.whole(model_dir, int(which), advanced=advanced),
-            f"as asked; the newest is of step {max(kept)}",
-        )
+        found = checkpoints.whole(model_dir, int(which), advanced=advanced)
+        why = f"as asked; the newest is of step {max(kept)}"
     elif best and (which == BEST or (which == AUTO and is_current and best["step"] in kept)):
         found = checkpoints.whole(model_dir, best["step"], (BEST, RECENT), advanced)
         why = f"{said}; the newest is of step {max(kept)}"

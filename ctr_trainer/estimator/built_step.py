@@ -169,7 +169,7 @@ def _over_micro_batches(
     added, after = [], []
 
     def add_up(vector: tf.Tensor, dtype: str) -> tf.Tensor:
-        total = _local_zeros("accumulated", vector)
+        total = _local_zeros(vector)
         added.append(total.assign_add(vector, read_value=False))
         with tf.control_dependencies(added[-1:]):
             read = total.read_value()
@@ -182,10 +182,10 @@ def _over_micro_batches(
     return means, weight, tf.group(*added), after
 
 
-def _local_zeros(name: str, like: tf.Tensor) -> tf.Variable:
+def _local_zeros(like: tf.Tensor) -> tf.Variable:
     """Creates a variable, initially 0, that belongs to this rank only and is not part of checkpoints."""
     return tf1.get_variable(
-        f"{name}/{like.dtype.name}",
+        f"accumulated/{like.dtype.name}",
         like.shape,
         like.dtype,
         tf1.zeros_initializer(),

@@ -13,7 +13,7 @@ from ctr_trainer.estimator.hooks.log_hooks import ProgressHook
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.estimator.trained_model import TrainedModel
-from ctr_trainer.estimator.training import Training
+from ctr_trainer.estimator.training import Training, default_graph
 from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.meetings import Meetings, StopRequest
@@ -40,9 +40,7 @@ class InLoopEvaluation:
         self._config = estimator.config
         sources = {v.op.name: v for v in tf1.global_variables()}
         self._graph = tf.Graph()
-        with self._graph.as_default():
-            tf1.set_random_seed(self._config.seed)
-            tf1.train.get_or_create_global_step()
+        with default_graph(self._graph, self._config):
             data = call_input_fn(eval_spec.input_fn, ModeKeys.EVAL, estimator.params, self._config)
             trained = training.model.inputs
             saved = (trained.features.spec, trained.features.statistics) if trained.fed else None
