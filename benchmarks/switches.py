@@ -36,7 +36,7 @@ from tests.scoring import trained
 from tests.scoring.conftest import Client
 from tests.scoring.process import TIMEOUT_SECONDS, serving
 
-ROUNDS, EXAMPLES, BODIES, RATE, CONNECTIONS = 4, 10, 64, 300.0, 16
+ROUNDS, EXAMPLES, BODIES, RATE, CONNECTIONS = 5, 10, 64, 300.0, 16
 MORE_ROWS, HIDDEN_UNITS, ARRIVAL_SECONDS, STEADY_ARRIVALS, WARM_SECONDS = 20_000, (512, 256), 1.3, 12, 5.0
 
 

@@ -94,7 +94,13 @@ class ScoreLimits(Settings, title="Requests"):
     max_batch_size: int = setting(
         256, "examples of concurrent requests that are scored together", "examples", minimum=1
     )
-    threads: int = setting(1, "number of batches that are scored concurrently, each on one core", "threads", minimum=1)
+    threads: int = setting(
+        1,
+        "number of batches that are scored concurrently, each on one core; with 1 and rows of a directory, one core "
+        "also reads the requests",
+        "threads",
+        minimum=1,
+    )
     max_queue: int = setting(
         4096, "examples that may wait; a request beyond them is refused by status 429", "examples", minimum=1, flag=None
     )

@@ -106,7 +106,9 @@ def running(url, wait=True, reader=open_reader, **flags):
 
 
 class BeforeReads:
-    """A reader that calls `act()` before each read."""
+    """A reader that calls `act()` before each read. Its reads may wait, as those of a cluster."""
+
+    is_local = False
 
     def __init__(self, reader, act):
         self._reader, self._act = reader, act

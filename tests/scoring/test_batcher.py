@@ -1,6 +1,6 @@
 """The queue of a scoring server: which requests are scored together, and which are refused."""
 
-import concurrent.futures
+import asyncio
 import threading
 import types
 
@@ -27,18 +27,71 @@ def _scored(examples):
     return Scored({"p": np.zeros(examples.count)}, Freshness(1, 0, 0, 0.0), {})
 
 
-def test_an_exception_beside_the_model_does_not_end_the_scoring_thread():
+def _in_loop(run, score, limits, *rest, is_local=True):
+    """Runs `run(batcher)` in an event loop; returns its result."""
+
+    batcher = Batcher(score, limits, lambda: is_local, *rest)
+    try:
+        return asyncio.run(asyncio.wait_for(run(batcher), _SECONDS))
+    finally:
+        batcher.close()
+
+
+@pytest.mark.parametrize("is_local", (True, False))
+def test_an_exception_beside_the_model_does_not_end_the_scoring(is_local):
     failures = iter([RuntimeError("in on_batch"), None])
 
     def on_batch(scored, examples, waited):
         if (failure := next(failures)) is not None:
             raise failure
 
-    batcher = Batcher(_scored, ScoreLimits(timeout_secs=_SECONDS), on_batch)
-    with pytest.raises(RequestRefused, match="the model failed: RuntimeError; the server's log says more"):
-        batcher.submit(_examples(1)).result(_SECONDS)
-    assert batcher.submit(_examples(2)).result(_SECONDS).outputs["p"].shape == (2,)
-    batcher.close()
+    async def run(batcher):
+        with pytest.raises(RequestRefused, match="the model failed: RuntimeError; the server's log says more"):
+            await batcher.submit(_examples(1))
+        assert (await batcher.submit(_examples(2))).outputs["p"].shape == (2,)
+
+    _in_loop(run, _scored, ScoreLimits(timeout_secs=_SECONDS), on_batch, is_local=is_local)
+
+
+@pytest.mark.parametrize(("is_local", "threads"), ((True, 1), (True, 2), (False, 1)))
+def test_one_thread_and_local_rows_are_scored_by_the_event_loop(is_local, threads):
+    names, counts = set(), []
+
+    def score(examples):
+        names.add(threading.current_thread().name)
+        counts.append(examples.count)
+        return _scored(examples)
+
+    async def run(batcher):
+        found = await asyncio.gather(*(batcher.submit(_examples(count)) for count in (1, 2, 250, 7)))
+        assert [each.outputs["p"].shape for each in found] == [(1,), (2,), (250,), (7,)]
+
+    _in_loop(run, score, ScoreLimits(timeout_secs=_SECONDS, threads=threads), is_local=is_local)
+    is_in_loop = names == {threading.current_thread().name}
+    assert is_in_loop == (is_local and threads == 1)
+    assert sum(counts) == 260
+    if is_in_loop:
+        assert counts == [253, 7]  # Whole requests, of at most 256 examples together.
+
+
+def test_the_event_loop_gathers_what_arrives_in_its_next_turns_but_not_for_long(monkeypatch):
+    now, counts = [0.0], []
+    monkeypatch.setattr(batcher_module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+    def score(examples):
+        counts.append(examples.count)
+        return _scored(examples)
+
+    async def run(batcher):
+        futures = []
+        for seconds in (0.0, 0.0, 0.0, 0.002, 0.0):  # The fourth turn is too late for the batch.
+            now[0] += seconds
+            futures.append(batcher.submit(_examples(1)))
+            await asyncio.sleep(0)
+        await asyncio.gather(*futures)
+
+    _in_loop(run, score, ScoreLimits(timeout_secs=_SECONDS))
+    assert counts == [4, 1]
 
 
 def test_what_is_cancelled_makes_room_in_the_queue_and_is_not_scored():
@@ -50,21 +103,42 @@ def test_what_is_cancelled_makes_room_in_the_queue_and_is_not_scored():
         assert goes_on.wait(_SECONDS)
         return _scored(examples)
 
-    batcher = Batcher(score, ScoreLimits(max_queue=10, timeout_secs=_SECONDS))
-    first = batcher.submit(_examples(1))
-    assert began.wait(_SECONDS)
-    late = [batcher.submit(_examples(5)), batcher.submit(_examples(4))]
-    with pytest.raises(RequestRefused, match="9 examples wait; the limit is 10 examples"):
-        batcher.submit(_examples(7))
-    assert late[0].cancel() and late[1].cancel()
-    last = batcher.submit(_examples(7))
-    goes_on.set()
-    assert [each.result(_SECONDS).outputs["p"].shape for each in (first, last)] == [(1,), (7,)]
-    batcher.close()
+    async def run(batcher):
+        first = batcher.submit(_examples(1))
+        assert await asyncio.to_thread(began.wait, _SECONDS)
+        late = [batcher.submit(_examples(5)), batcher.submit(_examples(4))]
+        with pytest.raises(RequestRefused, match="9 examples wait; the limit is 10 examples"):
+            batcher.submit(_examples(7))
+        assert late[0].cancel() and late[1].cancel()
+        last = batcher.submit(_examples(7))
+        goes_on.set()
+        assert [(await each).outputs["p"].shape for each in (first, last)] == [(1,), (7,)]
+
+    _in_loop(run, score, ScoreLimits(max_queue=10, timeout_secs=_SECONDS), is_local=False)
     assert counts == [1, 7]
 
 
-def test_a_batch_has_no_more_values_than_one_request_may_have():
+def test_a_request_that_is_cancelled_while_it_is_scored_leaves_the_others_of_its_batch():
+    goes_on, began = threading.Event(), threading.Event()
+
+    def score(examples):
+        began.set()
+        assert goes_on.wait(_SECONDS)
+        return _scored(examples)
+
+    async def run(batcher):
+        first = batcher.submit(_examples(1))
+        assert await asyncio.to_thread(began.wait, _SECONDS)
+        assert first.cancel()
+        last = batcher.submit(_examples(2))
+        goes_on.set()
+        assert (await last).outputs["p"].shape == (2,)
+
+    _in_loop(run, score, ScoreLimits(timeout_secs=_SECONDS), is_local=False)
+
+
+@pytest.mark.parametrize("is_local", (True, False))
+def test_a_batch_has_no_more_values_than_one_request_may_have(is_local):
     inputs = RawInputs((RawColumn("tags", TEXTS),), frozenset())
     short, long = (
         Examples(inputs, 1, (block_of(inputs.columns, {"tags": [["t"] * count]}, 50, "{}"),)) for count in (1, 50)
@@ -80,20 +154,22 @@ def test_a_batch_has_no_more_values_than_one_request_may_have():
     class Limits(ScoreLimits):
         max_values = 100
 
-    batcher = Batcher(score, Limits(timeout_secs=60.0))
-    first = batcher.submit(short)
-    assert began.wait(_SECONDS)
-    futures = [batcher.submit(each) for each in (short, long, short, short)]
-    goes_on.set()
-    concurrent.futures.wait([first, *futures], _SECONDS)
-    batcher.close()
-    assert sizes == [1, 100, 2]
+    async def run(batcher):
+        futures = [batcher.submit(short)]
+        if not is_local:
+            assert await asyncio.to_thread(began.wait, _SECONDS)
+        futures += [batcher.submit(each) for each in (short, long, short, short)]
+        goes_on.set()
+        await asyncio.gather(*futures)
+
+    _in_loop(run, score, Limits(timeout_secs=60.0), is_local=is_local)
+    assert sizes == ([2, 100, 1] if is_local else [1, 100, 2])
 
 
 def test_a_request_is_refused_once_the_open_ones_take_half_of_the_timeout(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(batcher_module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    batcher = Batcher(_scored, ScoreLimits(timeout_secs=1.0))
+    batcher = Batcher(_scored, ScoreLimits(timeout_secs=1.0), lambda: True)
     for _ in range(3):
         batcher.note_open(_examples(1))
         now[0] += 0.1

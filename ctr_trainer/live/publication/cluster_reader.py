@@ -75,6 +75,8 @@ class ClusterReader:
     Raises UserError: nothing is published there, or the cluster cannot be used.
     """
 
+    is_local = False
+
     def __init__(self, url: str, redis: RedisFiles, cache_rows: int) -> None:
         self._cluster, self._cache_rows = Cluster(url, redis), cache_rows
         self._lock = threading.Lock()

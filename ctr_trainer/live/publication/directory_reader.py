@@ -39,8 +39,9 @@ class DirectoryReader:
     Raises UserError: there is no publication, or it cannot be read.
     """
 
+    is_local = True
     lookups = hits = 0
-    unreadable = ""  # The rows are on this host.
+    unreadable = ""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -58,11 +58,13 @@ class RowReader(Protocol):
     record. One thread calls these three. Other threads may call `read` concurrently.
 
     Attributes:
+      is_local: whether the rows are on this host, so that `read` does not wait for a network.
       record: the record that is served; its `tables` have the configurations of the tables.
       unreadable: why the served rows cannot be read, as their place has lost them or does not answer; "" if they can.
       lookups, hits: number of rows that were looked up in a cache, and number that it had; 0 without a cache.
     """
 
+    is_local: bool
     lookups: int
     hits: int
 

@@ -6,10 +6,8 @@ Source: https://www.tensorflow.org/tfx/serving/api_rest
 """
 
 import asyncio
-import collections
 import contextlib
 import dataclasses
-import functools
 import logging
 import pathlib
 import time
@@ -82,8 +80,6 @@ class HttpApp:
         self._page = pathlib.Path(__file__).with_name("page.html").read_bytes()
         self._held_bytes, self._seldom = 0, Seldom(_log)
         self._deadlines: dict[asyncio.Task, float] = {}  # Of the tasks that answer requests, while they wait.
-        self._scored: collections.deque[asyncio.Future[None]] = collections.deque()  # Of such tasks.
-        self._is_told = False  # Whether the event loop will call `_wake_all`.
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answers a request. A header that is sent twice counts once."""
@@ -181,13 +177,9 @@ class HttpApp:
         with self._until(request.began + self._limits.timeout_secs, lambda: not_in_time(self._limits)):
             future = self._batcher.submit(examples)
             self._batcher.note_open(examples)
-            is_scored = asyncio.get_running_loop().create_future()
-            future.add_done_callback(functools.partial(self._tell, is_scored))
             try:
-                await is_scored
-                scored = future.result()
+                scored = await future
             finally:
-                future.cancel()
                 self._batcher.note_answered(examples)
         found = answers.predictions(scored.outputs, form)
         parts = {**scored.seconds, "total": time.monotonic() - request.began}
@@ -228,19 +220,6 @@ class HttpApp:
             raise late() from None
         finally:
             del self._deadlines[task]
-
-    def _tell(self, is_scored: asyncio.Future[None], _: object) -> None:
-        """Makes the event loop wake the task of a request. Any thread may call it."""
-        self._scored.append(is_scored)
-        if not self._is_told and not is_scored.done():
-            self._is_told = True
-            is_scored.get_loop().call_soon_threadsafe(self._wake_all)
-
-    def _wake_all(self) -> None:
-        self._is_told = False
-        while self._scored:
-            if not (is_scored := self._scored.popleft()).done():
-                is_scored.set_result(None)
 
 
 def _no_body_in_time() -> RequestRefused:

@@ -47,7 +47,12 @@ class ScoreServer:
             self._listening = stack.enter_context(_listen(flags))
             self._live = live = LiveModel(flags, open_reader, metrics, on_load, self.stop)
             stack.callback(live.close)
-            self._batcher = Batcher(lambda examples: live.model.score(examples), flags.limits, metrics.note_batch)
+            self._batcher = Batcher(
+                lambda examples: live.model.score(examples),
+                flags.limits,
+                lambda: live.model.reader.is_local,
+                metrics.note_batch,
+            )
             stack.callback(self._batcher.close)
             self._http = HttpServer(HttpApp(flags, live, self._batcher, metrics, security.token), flags)
             self._closing = stack.pop_all()
