@@ -18,16 +18,16 @@ from ctr_trainer.settings.training_configs import GRACE_SECONDS
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, path_of
 
-_LEAST_EPOCHS, _MOST_EPOCHS = 10, 1000
+_LEAST_EPOCHS, _MOST_EPOCHS, _LEAST_SIZE = 10, 1000, 2  # The size is that of the epochs over that of the base.
 
 
 class DirectoryTarget:
     """A `Target` in a directory at a path or URL.
 
     Files are written before their record. If the spool is on the same disk, its files are shared and not copied. `tidy`
-    merges the newest base and the epochs after it into a new base, if these are at least 10 epochs with at least as
-    many bytes as the base, or at least 1,000 epochs. It removes the records and generations before a base once readers
-    have had time to finish loading them.
+    merges the newest base and the epochs after it into a new base, if these are at least 10 epochs with at least twice
+    as many bytes as the base, or at least 1,000 epochs. It removes the records and generations before a base once
+    readers have had time to finish loading them.
 
     `grace_secs`: how long replaced records stay for readers.
 
@@ -83,7 +83,7 @@ class DirectoryTarget:
             return
         base, *epochs = merged = list(chain)
         changed = sum(entry["bytes"] for record in epochs for entry in record.files)
-        is_large = changed >= sum(entry["bytes"] for entry in base.files) and len(epochs) >= _LEAST_EPOCHS
+        is_large = changed >= _LEAST_SIZE * sum(entry["bytes"] for entry in base.files) and len(epochs) >= _LEAST_EPOCHS
         if is_large or len(epochs) >= _MOST_EPOCHS:
             self._fence.check()
             chain[: len(merged)] = [self._merge(merged)]

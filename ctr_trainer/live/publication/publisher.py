@@ -25,7 +25,7 @@ _REPEAT_SECONDS = 60.0  # A problem is logged again after this time.
 # A training that waits for input for this part of the time has cores to spare. Any other makes its next offer after so
 # many times the seconds that the last record took to write, because both use the same cores. With two workers on two
 # cores, the demo then has 0.84 of its speed without a publication, and else 0.70.
-_SPARE_SHARE, _TIMES = 0.1, 10
+_SPARE_SHARE, _TIMES = 0.1, 20
 
 
 class Publisher:
@@ -36,7 +36,7 @@ class Publisher:
     offer with the synced rows into the spool; no training step waits for it. Meanwhile, the tables' change bits collect
     later changes. It does not publish an offer that is not finite. It logs errors and retries; an error never ends the
     training. While the training hardly waits for input, as when it catches up with a stream, records are written in at
-    most a tenth of the time.
+    most a twentieth of the time.
 
     Staleness: if the workers average their dense variables only every few steps, the tower has the variables of rank 0.
 
