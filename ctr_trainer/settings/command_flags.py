@@ -96,8 +96,8 @@ class ScoreLimits(Settings, title="Requests"):
     )
     threads: int = setting(
         1,
-        "number of batches that are scored concurrently, each on one core; with 1 and rows of a directory, one core "
-        "also reads the requests",
+        "number of batches that are scored concurrently, each on one core; with 1 and rows of a directory, "
+        "requests are read between two batches",
         "threads",
         minimum=1,
     )

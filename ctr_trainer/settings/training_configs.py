@@ -109,7 +109,7 @@ class PublishConfig(Settings, title="Publishing"):
     secs: float = setting(
         2.0,
         "least time between two publications of changed rows; the next one begins when the previous one is delivered. "
-        "While the training hardly waits for input, they are written in at most a tenth of its time",
+        "While the training hardly waits for input, they are written in at most a twentieth of its time",
         "seconds",
         minimum=0.01,
         flag="publish_secs",

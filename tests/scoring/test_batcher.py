@@ -94,6 +94,44 @@ def test_the_event_loop_gathers_what_arrives_in_its_next_turns_but_not_for_long(
     assert counts == [4, 1]
 
 
+@pytest.mark.parametrize("is_local", (True, False))
+def test_a_request_that_waits_behind_a_slow_batch_for_too_long_is_not_scored(monkeypatch, is_local):
+    now, counts = [0.0], []
+    monkeypatch.setattr(batcher_module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+    def score(examples):
+        counts.append(examples.count)
+        now[0] += 2.0
+        return _scored(examples)
+
+    async def run(batcher):
+        first, second = (batcher.submit(_examples(count)) for count in (200, 100))
+        assert (await first).outputs["p"].shape == (200,)
+        with pytest.raises(RequestRefused, match=r"not scored within 1 s \(timeout_secs\)"):
+            await second
+        assert (await batcher.submit(_examples(3))).outputs["p"].shape == (3,)
+
+    _in_loop(run, score, ScoreLimits(timeout_secs=1.0), is_local=is_local)
+    assert counts == [200, 3]
+
+
+def test_what_arrives_during_a_batch_of_the_event_loop_is_read_before_the_next_one():
+    read = []
+
+    def score(examples):
+        if examples.count == 200:
+            asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(read.append, "read"))
+        else:
+            read.append(examples.count)
+        return _scored(examples)
+
+    async def run(batcher):
+        await asyncio.gather(*(batcher.submit(_examples(count)) for count in (200, 100)))
+
+    _in_loop(run, score, ScoreLimits(timeout_secs=_SECONDS))
+    assert read == ["read", 100]
+
+
 def test_what_is_cancelled_makes_room_in_the_queue_and_is_not_scored():
     goes_on, began, counts = threading.Event(), threading.Event(), []
 

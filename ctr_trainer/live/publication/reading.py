@@ -20,7 +20,7 @@ _PAUSE_SECONDS = 0.002
 
 
 class MappedRows:
-    """The rows of one table in a memory-mapped temporary file. Thread-safe, except `blocks`.
+    """The rows of one table in a memory-mapped temporary file. One thread changes them; any thread may call `find`.
 
     The file has no name, so it disappears when this process ends or is killed. The index takes 16 bytes of memory per
     key. `packed_rows` describes the rows and their dtype.
@@ -43,9 +43,9 @@ class MappedRows:
         """
         for first in range(0, len(keys), _ROWS_A_LOCK):
             some = np.require(keys[first : first + _ROWS_A_LOCK], requirements=("C", "A"))
+            self._reserve(self._index.slots + len(some))  # Without the lock, because it may take seconds.
             with self._lock:
                 slots = self._index.find_or_add(some)
-                self._reserve(self._index.slots)
                 self._values[slots] = values[first : first + _ROWS_A_LOCK]
 
     def remove(self, keys: np.ndarray) -> None:
@@ -59,7 +59,7 @@ class MappedRows:
         keys = np.require(keys, np.int64, ("C", "A"))
         with self._lock:
             slots = self._index.find(keys)
-            found = (slots >= 0) & (slots < len(self._values))  # A `put` that found no room leaves keys without values.
+            found = slots >= 0
             values = self._values[slots[found]]
         weights = np.zeros((len(keys), self.config.weights), np.float32)
         weights[found] = unpack(values, self.config, self.dtype)[0]

@@ -128,7 +128,7 @@ class Batcher:
         return waiting.future
 
     def close(self) -> None:
-        """Scores the waiting requests, then ends the threads."""
+        """Ends the threads, after the batches under way."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -139,7 +139,7 @@ class Batcher:
 
     def _run(self) -> None:
         while (batch := self._take()) is not None:
-            results, loop = self._scored(batch), batch[0].future.get_loop()
+            results, loop = self._results(batch), batch[0].future.get_loop()
             with contextlib.suppress(RuntimeError):  # The loop may have ended without these requests.
                 loop.call_soon_threadsafe(_answer, results)
 
@@ -151,10 +151,10 @@ class Batcher:
             return
         with self._changed:
             batch = self._first_of_queue()
-        _answer(self._scored(batch))
+        _answer(self._results(batch))
         self._is_loop_told = bool(self._queue)
-        if self._is_loop_told:
-            soon(self._score_in_loop, len(self._queue))
+        if self._is_loop_told:  # After another turn, so that what arrived meanwhile is read first.
+            soon(soon, self._score_in_loop, len(self._queue))
 
     def _take(self) -> list[_Waiting] | None:
         """Waits for and returns the requests of the next batch; None after `close`."""
@@ -207,11 +207,15 @@ class Batcher:
         self.waiting += sign * waiting.examples.count
         self._values += sign * waiting.examples.values
 
+    def _results(self, batch: list[_Waiting]) -> list[_Result]:
+        """Scores requests together, except cancelled ones and those that have waited for too long."""
+        first = time.monotonic() - self._limits.timeout_secs
+        late: list[_Result] = [(each.future, not_in_time(self._limits)) for each in batch if each.arrived < first]
+        in_time = [each for each in batch if each.arrived >= first and not each.future.cancelled()]
+        return late + (self._scored(in_time) if in_time else [])
+
     def _scored(self, batch: list[_Waiting]) -> list[_Result]:
-        """Scores requests together, except cancelled ones. An error becomes the result of these requests."""
-        batch = [each for each in batch if not each.future.cancelled()]
-        if not batch:
-            return []
+        """Scores requests together. An error becomes the result of these requests."""
         count, waited = sum(each.examples.count for each in batch), time.monotonic() - batch[0].arrived
         try:
             scored = self._score(Examples.merged([each.examples for each in batch]))
