@@ -194,6 +194,17 @@ def save_features(model_dir: str, features: Features) -> None:
     features_path(model_dir).write_json({"spec": features.spec.to_dict(), "statistics": features.statistics})
 
 
+def has_checkpoints(model_dir: str) -> bool:
+    """Returns whether there are checkpoints, damaged ones included. Reads only names."""
+    return any(checkpoints.directories(model_dir, place) for place in (RECENT, BEST))
+
+
+def remove_lost_features(model_dir: str) -> None:
+    """Removes the features of a training that was lost before its first checkpoint. Hold the lock of `one_job`."""
+    if not has_checkpoints(model_dir):
+        features_path(model_dir).unlink(missing_ok=True)
+
+
 def trained_features(model_dir: str) -> TrainedFeatures:
     """Returns `load_features`; raises UserError if the model has none."""
     if (found := load_features(model_dir)) is None:

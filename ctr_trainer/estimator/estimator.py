@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
-from ctr_trainer.checkpoint.model_directory import one_job, resume_text
+from ctr_trainer.checkpoint.model_directory import one_job, remove_lost_features, resume_text
 from ctr_trainer.data.row_order import is_of
 from ctr_trainer.estimator.built_model import TrainingJob
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, is_missing, is_over
@@ -126,6 +126,8 @@ class Estimator(TrainedModel):
         owns = distributed.local_rank() == 0
         self._take_directory()
         with one_job(self.model_dir) as lock, staged(self.model_dir, distributed.is_chief(), owns) as staging:
+            if distributed.is_chief():  # Before the next collective, after which any rank may read them.
+                remove_lost_features(self.model_dir)
             checkpoint = self.latest_checkpoint() if resume_from is None else self.find_checkpoint(str(resume_from))
             start, data_begin = (checkpoint.step, checkpoint.data_begin) if checkpoint else (0, 0)
             if checkpoint and next_data and not is_of(checkpoint.position, next_data):

@@ -5,6 +5,7 @@ import logging
 import pathlib
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +19,8 @@ import tensorflow as tf
 
 import ctr_trainer as ctr
 from ctr_trainer import cli
+from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
@@ -140,6 +143,22 @@ def test_pandas_frames_give_a_series_with_their_index(model):
     frame = clicks(50, seed=2).to_pandas().set_index(pd.RangeIndex(100, 150))
     scores = model.predict(frame)
     assert isinstance(scores, pd.Series) and list(scores.index) == list(range(100, 150))
+
+
+def test_a_training_lost_before_its_first_checkpoint_leaves_no_features(tmp_path):
+    spec = 'name = "s"\nlabel = {column = "clicked"}\ndense = [{name = "price", transform = "standardize"}]\n'
+    (tmp_path / "old.toml").write_text(spec + '[[sparse]]\nname = "user"\ndim = 4\n')
+    (tmp_path / "new.toml").write_text(spec)
+    given, model_dir = {"model": "lr", "epochs": 1}, tmp_path / "model"
+    ctr.train(clicks(300), **given, feature_spec=tmp_path / "old.toml", model_dir=model_dir)
+    shutil.rmtree(model_dir / "checkpoints")
+    new = clicks(300, seed=1).drop_columns(["user"])
+    pq.write_table(new, tmp_path / "new.parquet")
+    convert("parquet", tmp_path / "new.parquet", tmp_path / "new", FeatureSpec.load(tmp_path / "new.toml"))
+    ctr.train(tmp_path / "new", **given, eval_data=new, model_dir=model_dir)
+    saved = json.loads((model_dir / "features.json").read_text())
+    assert saved["statistics"]["price"]["mean"] == pytest.approx(np.mean(new["price"]))
+    assert not saved["spec"]["sparse"]
 
 
 @pytest.mark.parametrize("is_converted", [False, True])

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ctr_trainer.checkpoint.model_directory import load_features
+from ctr_trainer.checkpoint.model_directory import has_checkpoints, load_features
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.data import parquet
 from ctr_trainer.data.conversion import converted_cache
@@ -63,7 +63,7 @@ def is_readable(path: str, experiment: Experiment) -> bool:
     """Returns whether this process can read the data at this path before the model's feature spec is saved."""
     if experiment.data.feature_spec or (path_of(path) / FILE).exists():
         return True
-    return load_features(experiment.model.model_dir) is not None
+    return has_checkpoints(experiment.model.model_dir)  # A training that was lost before its first leaves its spec.
 
 
 def _look(
