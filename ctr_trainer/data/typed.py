@@ -142,7 +142,7 @@ def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str
         expected = f"one value for {use.why}; lists are for features with a combiner"
     is_date = pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)
     is_number = use.number and not (use.derived and is_date)
-    return _without_nulls(_number(values) if is_number else _category(values), use), bad, expected
+    return _without_nulls(as_number(values) if is_number else _category(values), use), bad, expected
 
 
 def _without_nulls(values: pa.Array, use: Use) -> pa.Array:
@@ -174,7 +174,8 @@ def _flat(lists: pa.ListArray) -> tuple[np.ndarray, pa.Array]:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), lists.flatten()
 
 
-def _number(values: pa.Array) -> pa.Array:
+def as_number(values: pa.Array) -> pa.Array:
+    """Returns values as numbers; texts as bytes; dates, times and durations in seconds."""
     kind = values.type
     if is_text(kind):
         return bytes_of(values)  # The encoder parses the text and reports invalid numbers.

@@ -220,6 +220,13 @@ def test_ids_written_in_another_way_are_warned_of_wherever_they_are_scored(tmp_p
             assert 0 <= shares["item"]["in_training"] < 0.5
             text = f"100% of its keys are new; values look like {form.format(77)!r}, in training like '77'"
             assert (f"feature item: {text}" in caplog.text) == bool(wrong)
+    as_text = csv.ConvertOptions(column_types={"item": pa.string()})
+    pq.write_table(csv.read_csv(tmp_path / "0.csv", convert_options=as_text), tmp_path / "0.parquet")
+    monkeypatch.setattr(NewKeys, "_warned", set())
+    caplog.clear()
+    assert cli.main(["evaluate", flagfile, f"--eval_data={tmp_path / '0.parquet'}"]) == 0
+    # Parquet is read without a conversion, which alone finds how most values are written.
+    assert "feature item: 100% of its keys are new. In training" in caplog.text
 
 
 def test_data_that_is_not_converted_needs_a_spec(directory, tmp_path, capsys):

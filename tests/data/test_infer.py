@@ -102,6 +102,7 @@ def test_parquet_types_decide(tmp_path):
             "ratio": [float("nan") if age == 30 else age / 7 for age in AGES],
             "at": [start + datetime.timedelta(hours=i) for i in range(ROWS)],
             "history": [list(range(i % 4)) for i in range(ROWS)],
+            "wait": [datetime.timedelta(milliseconds=250 * int(age)) for age in AGES],
             "vector": [[0.5, 0.25]] * ROWS,
             "info": [{"a": 1}] * ROWS,
             "empty": pa.nulls(ROWS, pa.string()),
@@ -112,7 +113,7 @@ def test_parquet_types_decide(tmp_path):
     pq.write_table(table, tmp_path / "data" / "b.parquet")
     spec = infer(tmp_path / "data" / "day=mo", tmp_path / "s.toml")
     assert spec.label.column == "target" and spec.ids == ("at",)
-    assert [f.name for f in spec.dense if not f.pieces] == ["amount", "digits", "ratio"]
+    assert [f.name for f in spec.dense if not f.pieces] == ["amount", "digits", "ratio", "wait"]
     kinds = {"item": None, "at_hour": None, "at_weekday": None, "history": "mean"}
     assert {f.name: f.combiner for f in spec.sparse} == kinds
     text = (tmp_path / "s.toml").read_text()
@@ -120,6 +121,7 @@ def test_parquet_types_decide(tmp_path):
         assert f"# left out: {what}" in text
     info = convert("parquet", tmp_path / "data" / "b.parquet", tmp_path / "out", spec, progress=False)["parts"]["all"]
     assert (info.rows, info.label_mean) == (ROWS, pytest.approx(CLICKS.mean()))
+    assert info.statistics["wait"]["max"] == max(AGES) / 4  # Seconds.
 
 
 def test_a_column_of_different_types_in_two_files_is_named(tmp_path):

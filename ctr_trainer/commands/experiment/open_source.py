@@ -16,6 +16,7 @@ from ctr_trainer.data.conversion.seen_format import seen_format
 from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.source import ConvertedData, list_files
 from ctr_trainer.estimator.slices import number_of
+from ctr_trainer.features.columns import FORM
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.ranks import distributed
@@ -113,8 +114,10 @@ def _look(
         return {"converted": convert(labels=labels, max_bad_rows=max_bad_rows, advanced=advanced)}
     spec = spec if labels else spec.without_labels()
     layout = parquet.scan(files, spec, advanced=advanced)
-    statistics = model[1] if model is not None else {}
-    if fitted and model is None:
+    statistics = {}
+    if model is not None:  # The form of this data's values is unknown.
+        statistics = {name: {key: x for key, x in each.items() if key != FORM} for name, each in (model[1] or {}).items()}
+    elif fitted:
         statistics = parquet.fit_statistics(layout, spec, advanced=advanced)
         if warns:
             warn_of_leaks(parquet.ForeignParquet(layout, spec, {}))

@@ -127,8 +127,9 @@ def _column(name: str, values: pa.Array) -> Column:
         is_supported = typed.is_text(held) or pa.types.is_integer(held) or pa.types.is_dictionary(held)
         values = _emptied(values.cast(pa.list_(held)), pc.equal(pc.list_value_length(values), 0))
         return Column(name, LIST if is_supported else OTHER, values)
-    if pa.types.is_boolean(kind) or pa.types.is_decimal(kind) or typed.is_number(kind):
-        numbers = values.cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.float64(), safe=False)
+    is_numeric = pa.types.is_boolean(kind) or pa.types.is_decimal(kind) or pa.types.is_duration(kind)
+    if is_numeric or typed.is_number(kind):
+        numbers = typed.as_number(values).cast(pa.float64(), safe=False)
         return Column(name, NUMBER, _emptied(numbers, pc.invert(pc.is_finite(numbers))))
     if not typed.is_text(kind):
         return Column(name, TIME if pa.types.is_temporal(kind) else OTHER, values)
