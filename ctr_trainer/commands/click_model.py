@@ -18,6 +18,7 @@ from ctr_trainer.commands.experiment.checks import require_model
 from ctr_trainer.commands.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.commands.experiment.recipes import NAME, Facts, choices, given_values
 from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.data.typed import without_views
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.settings.by_flag import text_of
 from ctr_trainer.settings.command_flags import TrainedModelFlags
@@ -303,6 +304,7 @@ def as_table(data: Any) -> pa.Table:
         table = pa.table(data)
     else:
         raise UserError(f"data is {type(data).__name__}: give a DataFrame, an Arrow table, or paths of files")
+    table = table.cast(pa.schema([f.with_type(without_views(f.type)) for f in table.schema]))
     fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in table.schema]
     return table.cast(pa.schema(fields))
 

@@ -134,7 +134,7 @@ def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str
             return values, None, ""  # Keep the dictionary, so that each distinct value is hashed once.
         values = values.cast(kind.value_type)
     if is_list(values.type):
-        lists = values.cast(pa.list_(values.type.value_type))
+        lists = values.cast(pa.list_(without_views(values.type.value_type)))
         if use.several:
             splits, flat = _flat(lists)
             return pa.ListArray.from_arrays(pa.array(splits), _category(flat)), None, ""
@@ -206,9 +206,23 @@ def decoded(values: pa.Array) -> pa.Array:
 
 def is_text(kind: pa.DataType) -> bool:
     """Whether an Arrow type is a string or binary type."""
-    views = (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)) if hasattr(pa, "string_view") else False
     sized = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    return pa.types.is_string(kind) or pa.types.is_binary(kind) or sized or views
+    return pa.types.is_string(kind) or pa.types.is_binary(kind) or sized or _is_view(kind)
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return hasattr(pa, "string_view") and (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def without_views(kind: pa.DataType) -> pa.DataType:
+    """Returns an Arrow type with large texts instead of views, which Arrow cannot take from lists and dictionaries."""
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, without_views(kind.value_type))
+    if is_list(kind):
+        return pa.large_list(without_views(kind.value_type))
+    if not _is_view(kind):
+        return kind
+    return pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()
 
 
 def is_number(kind: pa.DataType) -> bool:

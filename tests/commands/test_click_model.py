@@ -145,6 +145,31 @@ def test_pandas_frames_give_a_series_with_their_index(model):
     assert isinstance(scores, pd.Series) and list(scores.index) == list(range(100, 150))
 
 
+def test_views_of_texts_are_read_in_columns_dictionaries_and_lists(tmp_path):
+    data, rows = clicks(300), np.arange(301, dtype=np.int32)
+    users = data["user"].combine_chunks()
+
+    def table(kind):
+        texts = users.dictionary_decode().cast(kind)
+        coded = pa.DictionaryArray.from_arrays(users.indices, users.dictionary.cast(kind))
+        lists = [pa.ListArray.from_arrays(rows, texts), pa.LargeListArray.from_arrays(rows, coded)]
+        return data.select(["price", "clicked"]).append_column("user", texts).append_column("code", coded), lists
+
+    (plain, plain_lists), (views, view_lists) = table(pa.string()), table(pa.string_view())
+    for name, one, other in zip(("list", "codes"), plain_lists, view_lists, strict=True):
+        plain, views = plain.append_column(name, one), views.append_column(name, other)
+    model = ctr.train(plain, label="clicked", epochs=1)
+    in_file = {"code": views["user"], "codes": views["list"]}  # Arrow cannot write dictionaries of views.
+    in_file = pa.table({name: in_file.get(name, views[name]) for name in views.column_names})
+    pq.write_table(in_file, tmp_path / "views.parquet")
+    scores = model.predict(plain)
+    for each in (views, tmp_path / "views.parquet"):
+        np.testing.assert_array_equal(model.predict(each), scores)
+    of_file = ctr.train(tmp_path / "views.parquet", label="clicked", epochs=1)
+    np.testing.assert_array_equal(of_file.predict(views), of_file.predict(plain))
+    np.testing.assert_array_equal(ctr.train(views, label="clicked", epochs=1).predict(plain), scores)
+
+
 def test_a_training_lost_before_its_first_checkpoint_leaves_no_features(tmp_path):
     spec = 'name = "s"\nlabel = {column = "clicked"}\ndense = [{name = "price", transform = "standardize"}]\n'
     (tmp_path / "old.toml").write_text(spec + '[[sparse]]\nname = "user"\ndim = 4\n')

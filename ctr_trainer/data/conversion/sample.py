@@ -125,7 +125,7 @@ def _column(name: str, values: pa.Array) -> Column:
     if typed.is_list(kind):
         held = kind.value_type
         is_supported = typed.is_text(held) or pa.types.is_integer(held) or pa.types.is_dictionary(held)
-        values = _emptied(values.cast(pa.list_(held)), pc.equal(pc.list_value_length(values), 0))
+        values = _emptied(values.cast(pa.list_(typed.without_views(held))), pc.equal(pc.list_value_length(values), 0))
         return Column(name, LIST if is_supported else OTHER, values)
     is_numeric = pa.types.is_boolean(kind) or pa.types.is_decimal(kind) or pa.types.is_duration(kind)
     if is_numeric or typed.is_number(kind):
