@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.commands.click_model import ClickModel, as_table, train
+from ctr_trainer.commands.click_model import ClickModel, as_table, refusing_mixed_columns, train
 from ctr_trainer.system.messages.errors import UserError
 
 try:
@@ -63,12 +63,12 @@ class ClickClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"y has the target type {type_of_target(y)!r}: expected two classes")
         self.classes_ = found
         names = getattr(X, "columns", None)
-        self.n_features_in_ = np.shape(X)[1]
         if names is not None:
             self.feature_names_in_ = np.array(names, object)
         given = ("epochs", "batch_size", "learning_rate", "embedding_dim")
         chosen = {name: value for name in given if (value := getattr(self, name)) is not None}
         table, label = self._table(X, y)
+        self.n_features_in_ = table.num_columns - 1
         self.model_: ClickModel = train(
             table,
             label=label,
@@ -105,5 +105,10 @@ class ClickClassifier(ClassifierMixin, BaseEstimator):
         """Returns the table of `X`; the columns of an array are named x0, x1 and so on."""
         if hasattr(X, "columns"):
             return as_table(X)
-        values = np.asarray(X)
-        return pa.table({f"x{number}": pa.array(column) for number, column in enumerate(values.T)})
+        if np.ndim(values := np.asarray(X)) != 2:
+            raise UserError(
+                f"X is {type(X).__name__}: expected a DataFrame or an array of 2 dimensions, such as X.toarray() of a "
+                "sparse matrix"
+            )
+        with refusing_mixed_columns():
+            return pa.table({f"x{number}": pa.array(column) for number, column in enumerate(values.T)})

@@ -131,7 +131,15 @@ class ClickModel:
 
         A model of several labels returns a dict of label -> float32[n]; a `model_fn` of your own, whose predictions
         have no `probabilities`, a dict of all predictions.
+
+        Raises:
+          UserError: the data cannot be read, or `max_bad_rows` would leave rows out.
         """
+        if settings.get("max_bad_rows"):
+            raise UserError(
+                "max_bad_rows: predict returns a value for each row, in order, so it leaves none out; remove the rows "
+                "that cannot be read, or use the command `predict`, which writes ids next to the predictions"
+            )
         with self._reading(data, settings, labels=False) as (estimator, checkpoint, batches):
             parts = list(estimator.predict(lambda: batches, checkpoint_path=checkpoint, yield_single_examples=False))
         columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
@@ -253,7 +261,8 @@ def _converted(
         infer(files, spec_file, format=format, label=label or None, max_bad_rows=max_bad_rows)
     elif label and len(FeatureSpec.load(spec_file).labels) == 1:
         raise UserError("label: the feature spec names the label; leave it out")
-    holds_out = eval_data is None and _rows(data) >= _HELD_OUT_ROWS
+    is_table = path == str(work / "data.parquet")
+    holds_out = eval_data is None and (not is_table or pq.read_metadata(path).num_rows >= _HELD_OUT_ROWS)
     convert(
         format,
         files,
@@ -299,7 +308,8 @@ def _files(data: Any, path: pathlib.Path, predicted: FeatureSpec | None = None) 
 def as_table(data: Any) -> pa.Table:
     """Returns the Arrow table of a DataFrame, without dictionaries, which the readers of raw data do not take."""
     if _is_pandas(data):
-        table = pa.Table.from_pandas(data, preserve_index=False)
+        with refusing_mixed_columns():
+            table = pa.Table.from_pandas(data, preserve_index=False)
     elif hasattr(data, "__arrow_c_stream__"):
         table = pa.table(data)
     else:
@@ -309,9 +319,15 @@ def as_table(data: Any) -> pa.Table:
     return table.cast(pa.schema(fields))
 
 
+@contextlib.contextmanager
+def refusing_mixed_columns() -> Iterator[None]:
+    """Raises UserError if the block makes columns of values that have no common Arrow type."""
+    try:
+        yield
+    except (pa.ArrowException, ValueError) as error:
+        said = "; ".join(map(str, error.args))
+        raise UserError(f"data: {said}. Each column needs a name and values of one type, as by astype(str)") from None
+
+
 def _is_pandas(data: Any) -> bool:
     return hasattr(data, "iloc") and hasattr(data, "columns")
-
-
-def _rows(data: Any) -> float:
-    return len(data) if hasattr(data, "__arrow_c_stream__") or _is_pandas(data) else float("inf")

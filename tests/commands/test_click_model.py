@@ -277,6 +277,37 @@ def test_a_directory_with_a_model_is_refused(model):
         model.predict(3)
 
 
+def test_data_that_cannot_be_read_is_refused_in_plain_words(model):
+    with pytest.raises(UserError, match="max_bad_rows: predict returns a value for each row"):
+        model.predict(clicks(3), max_bad_rows=5)
+    pd = pytest.importorskip("pandas", reason="no pandas: pip install pandas")
+    mixed = pd.DataFrame({"user": ["user 1", 2, "user 3"], "price": [1.0, 2.0, 3.0]})
+    with pytest.raises(UserError, match=r"Conversion failed for column user.*astype\(str\)"):
+        model.predict(mixed)
+    with pytest.raises(UserError, match="Duplicate column names"):
+        model.predict(mixed.set_axis(["price", "price"], axis=1))
+
+
+def test_a_reader_of_record_batches_trains(tmp_path):
+    data = clicks(300)
+    model = ctr.train(data.to_reader(), label="clicked", model="lr", epochs=1)
+    assert len(model.predict(data.to_reader())) == 300
+
+
+@pytest.mark.parametrize("make", ["csr_matrix", "one_column", "mixed"])
+def test_a_classifier_refuses_what_is_no_table_of_columns(make):
+    sparse = pytest.importorskip("scipy.sparse", reason="no scikit-learn: pip install scikit-learn")
+    X, y = np.eye(4), [0, 1, 0, 1]
+    mixed = np.array([["a", 1], [2, "b"]] * 2, object)
+    X, message = {
+        "csr_matrix": (sparse.csr_matrix(X), r"X is csr_matrix: expected a DataFrame or an array of 2 dimensions.*X.toarray\(\)"),
+        "one_column": (X[0], "X is ndarray: expected a DataFrame or an array of 2 dimensions"),
+        "mixed": (mixed, "Expected bytes, got a 'int' object"),
+    }[make]
+    with pytest.raises(UserError, match=message):
+        ctr.ClickClassifier(epochs=1).fit(X, y)
+
+
 def test_a_classifier_works_in_scikit_learn(tmp_path):
     selection = pytest.importorskip("sklearn.model_selection", reason="no scikit-learn: pip install scikit-learn")
     pipeline = pytest.importorskip("sklearn.pipeline")
