@@ -54,6 +54,7 @@ def main() -> None:
     run = ctr.RunConfig(
         save_checkpoints_steps=flags.save_checkpoints_steps, log_steps=10, deterministic=flags.deterministic
     )
+    last_loss = None
     with ctr.own_loop(model_fn, input_fn, flags.model_dir, run) as loop:
         hooks = [hvd.BroadcastGlobalVariablesHook(0), *loop.hooks]  # 5: all workers start with rank 0's variables.
         checkpoint_dir = loop.checkpoint_dir if hvd.rank() == 0 else None  # 6: only rank 0 writes checkpoints.
@@ -62,7 +63,7 @@ def main() -> None:
         ) as session:
             while not session.should_stop():
                 _, last_loss = session.run([loop.train_op, loop.loss])
-    if hvd.rank() == 0:
+    if hvd.rank() == 0 and last_loss is not None:  # A run that starts again after the last batch makes no step.
         print(json.dumps({"loss": float(last_loss)}))
 
 

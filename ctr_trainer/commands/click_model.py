@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # At run time the functions import what imports TensorFlow.
     from ctr_trainer.data.reader import BatchReader
     from ctr_trainer.estimator import Estimator
 
-# Fewer rows are all trained on, because a tenth of them would say little about when to stop.
+# Tables of fewer rows are all trained on, because a tenth of them would say little about when to stop.
 _HELD_OUT_ROWS = 10_000
 
 
@@ -59,8 +59,8 @@ def train(
         `deepfm`, or `tabm` for data whose numbers say most.
       model_dir: directory of the model, which must not contain a model yet; None for a temporary directory, which is
         removed with the returned object.
-      eval_data: data in any form of `data`, which decides when to stop. None holds out a random tenth of files, and of
-        tables of 10,000 rows or more; if later clicks depend on earlier ones, give the newest rows.
+      eval_data: data in any form of `data`, which decides when to stop. None holds out a random tenth of raw files, and
+        of tables of 10,000 rows or more; if later clicks depend on earlier ones, give the newest rows.
       feature_spec: TOML file of the features; None drafts it from the data, as `convert --infer` does.
       settings: any flags of the command `train`, such as `epochs=3`, `hidden_units=(256, 128)` or
         `embedding_optimizer_params={"initial_accumulator": 1e-3}`.

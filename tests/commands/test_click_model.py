@@ -300,7 +300,7 @@ def test_a_classifier_refuses_what_is_no_table_of_columns(make):
     X, y = np.eye(4), [0, 1, 0, 1]
     mixed = np.array([["a", 1], [2, "b"]] * 2, object)
     X, message = {
-        "csr_matrix": (sparse.csr_matrix(X), r"X is csr_matrix: expected a DataFrame or an array of 2 dimensions.*X.toarray\(\)"),
+        "csr_matrix": (sparse.csr_matrix(X), r"X is csr_matrix: expected a DataFrame or an array.*X.toarray\(\)"),
         "one_column": (X[0], "X is ndarray: expected a DataFrame or an array of 2 dimensions"),
         "mixed": (mixed, "Expected bytes, got a 'int' object"),
     }[make]

@@ -153,6 +153,12 @@ def test_a_loop_of_ones_own_refuses_one_half_without_the_other(loops, clicks, tm
     assert lost.name in done.stderr
 
 
+def test_a_loop_of_ones_own_that_is_run_again_after_its_end_prints_nothing(clicks, tmp_path):
+    arguments = (0, EXAMPLES / "horovod_loop.py", f"--data={clicks}", f"--model_dir={tmp_path}")
+    assert json.loads(launch.run(*arguments).stdout.splitlines()[-1])["loss"] > 0
+    assert launch.run(*arguments).stdout == ""
+
+
 def test_an_own_loop_refuses_another_programs_variables(clicks, tmp_path):
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"\n')
     done = launch.run(0, EXAMPLES / "horovod_loop.py", f"--data={clicks}", f"--model_dir={tmp_path}", check=False)

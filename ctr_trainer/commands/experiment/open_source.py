@@ -114,9 +114,10 @@ def _look(
         return {"converted": convert(labels=labels, max_bad_rows=max_bad_rows, advanced=advanced)}
     spec = spec if labels else spec.without_labels()
     layout = parquet.scan(files, spec, advanced=advanced)
-    statistics = {}
-    if model is not None:  # The form of this data's values is unknown.
-        statistics = {name: {key: x for key, x in each.items() if key != FORM} for name, each in (model[1] or {}).items()}
+    statistics: dict[str, dict] = {}
+    if model is not None:
+        for name, figures in (model[1] or {}).items():  # How most values of this data are written is not known.
+            statistics[name] = {figure: value for figure, value in figures.items() if figure != FORM}
     elif fitted:
         statistics = parquet.fit_statistics(layout, spec, advanced=advanced)
         if warns:
