@@ -13,7 +13,12 @@ from pyarrow import csv
 
 import ctr_trainer as ctr
 from ctr_trainer import cli
+from ctr_trainer.commands.experiment.experiment import Experiment
+from ctr_trainer.commands.experiment.open_source import open_source
 from ctr_trainer.embedding.worker.new_keys import NewKeys
+from ctr_trainer.features.columns import TableLimits
+from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.by_flag import replaced
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.data import foreign
@@ -94,6 +99,23 @@ def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, ca
     predictions = pq.read_table(tmp_path / "p.parquet")
     assert sorted(predictions["row"].to_pylist()) == list(range(ROWS))
     assert np.mean(predictions["probabilities"].to_numpy()) == pytest.approx(metrics[1]["prob_mean"], abs=1e-6)
+
+
+def test_the_given_limits_hold_for_converted_data_and_another_weight_is_refused(tmp_path):
+    data, spec = small.make(tmp_path, 50), tmp_path / "other.toml"
+    distributed.init()
+
+    def opened(path, more, **settings):
+        spec.write_text(settings.pop("before", "") + small.SPEC + more)
+        values = {"train_data": str(path), "feature_spec": str(spec), "model_dir": str(tmp_path / "model"), **settings}
+        return open_source(str(path), replaced(Experiment(), values), warns=False)
+
+    limits = '[[limits]]\ntable = "dim4"\nttl_steps = 7\n'
+    for path in (data, tmp_path / "rows.csv"):
+        for more, expected in ((limits, (TableLimits("dim4", ttl_steps=7),)), ("", ())):
+            assert opened(path, more).spec.limits == expected
+    with pytest.raises(UserError, match="was converted with another spec: weight price, not None"):
+        opened(data, "", before='weight = "price"\n')
 
 
 def test_a_run_that_goes_on_keeps_the_models_statistics(directory, tmp_path):

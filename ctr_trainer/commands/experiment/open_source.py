@@ -53,7 +53,11 @@ def open_source(
     look = functools.partial(_look, path, experiment, labels, fitted, warns, by)
     found = distributed.from_chief(look, "the_data_that_rank_0_found")
     if "converted" in found:
-        return ConvertedData(found["converted"])
+        source = ConvertedData(found["converted"])
+        if "spec" in found:  # No key depends on the dims and limits, so each run may have its own.
+            spec = FeatureSpec.from_dict(found["spec"])
+            source.spec = dataclasses.replace(source.spec, sparse=spec.sparse, cross=spec.cross, limits=spec.limits)
+        return source
     spec = FeatureSpec.from_dict(found["spec"])
     if not labels:
         spec = dataclasses.replace(spec.without_labels(), labelled=found["layout"]["labelled"])
@@ -76,16 +80,18 @@ def _look(
     model = load_features(model_dir)
     spec = FeatureSpec.load(feature_spec) if feature_spec else None
     if (path_of(path) / FILE).exists():
+        if spec is None:
+            return {"converted": path}
         own = ConvertedData(path).spec
-        if spec and (spec.labels, spec.dense, spec.embedded, spec.files) != (
-            *(own.labels, own.dense, own.embedded, own.files),
+        if (spec.labels, spec.dense, spec.embedded, spec.files, spec.weight if own.labelled else None) != (
+            *(own.labels, own.dense, own.embedded, own.files, own.weight),
         ):
             raise UserError(
                 f"--feature_spec={feature_spec}: {path} was converted with another spec: "
                 f"{contradictions(own, spec) or novelties(own, spec)}. Leave the flag out, or convert the data with "
                 "this one"
             )
-        return {"converted": path}
+        return {"converted": path, "spec": spec.to_dict()}
     if spec is None and model is not None:
         spec = model[0]
     if spec is None:
