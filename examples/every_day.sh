@@ -15,14 +15,17 @@ ctr() { python -m ctr_trainer "$@"; }
 if [[ ${HOW:-next_data} == next_data ]]; then
     model=models/current former=models/current how=--next_data
 else
-    model=models/$day former=$(find models -mindepth 1 -maxdepth 1 ! -name "$day" | sort | tail -n 1)
+    model=models/$day former=
+    for each in models/[0-9]*; do if [[ -d $each/checkpoints && $each < $model ]]; then former=$each; fi; done
     how=${former:+--warm_start=$former}
 fi
 data=data/$day before=before/$day.json
 [[ -e $data/_dataset.json ]] ||
     ctr convert --format=csv --input="$clicks/$day.csv" --feature_spec=features.toml --output="$data"
 
-if [[ -d $former/checkpoints && ! -e $before ]]; then # What the model says of clicks that it has not seen.
+if [[ ! -d $former/checkpoints ]]; then # The first day: a repetition must not evaluate clicks that were trained on.
+    [[ -e $before ]] || echo {} > "$before"
+elif [[ ! -e $before ]]; then # What the model says of clicks that it has not seen.
     ctr evaluate --model_dir="$former" --eval_data="$data" --checkpoint=latest --output="$before"
 fi
 # More clicks of a broken day would spoil the model. Its conversion is removed: its file may be repaired.

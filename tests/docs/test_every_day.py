@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -13,6 +14,16 @@ from tests import small
 from tests.docs import page
 from tests.parallel import launch
 
+# Stands for `python`, to see what the script starts.
+RECORDING = """#!/usr/bin/env bash
+[[ $1 == - ]] && exec {python} "$@"
+echo "${{@:3}}" >> commands
+for each; do
+    [[ $each != --output=before/* ]] || echo '{{"auc": 0.7}}' > "${{each#--output=}}"
+    [[ $3 != train || $each != --model_dir=* ]] || mkdir -p "${{each#--model_dir=}}/checkpoints"
+done
+[[ $3 != "${{FAILS:-}}" ]]
+"""
 ROWS = (1000, 900, 800)
 DAYS = ("2026-11-25", "2026-11-26", "2026-11-27")
 FLAGS = "--recipe=none\n--batch_size=50\n--threads=1\n--keep_checkpoint_max=0\n"
@@ -52,6 +63,7 @@ def test_three_days_are_each_evaluated_before_training_and_published(clicks, tmp
     before = [json.loads((tmp_path / "before" / f"{day}.json").read_text()) for day in DAYS[1:]]
     assert [each["examples"] for each in before] == list(ROWS[1:])
     first, second, last = (rows // 50 for rows in ROWS)
+    assert json.loads((tmp_path / "before" / f"{DAYS[0]}.json").read_text()) == {}
     begun = first + second if how == "next_data" else 0
     assert [each["global_step"] for each in before] == [first, begun or second]
     assert (saved.data_begin, saved.step) == (begun, begun + last)
@@ -68,3 +80,28 @@ def test_three_days_are_each_evaluated_before_training_and_published(clicks, tmp
     with open(tmp_path / "lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert _day(tmp_path, clicks, DAYS[2], HOW=how).returncode == 75
+
+
+def test_a_day_continues_the_day_before_it_and_is_not_evaluated_again(clicks, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text(RECORDING.format(python=sys.executable))
+    (tmp_path / "bin" / "python").chmod(0o755)
+    (tmp_path / "models" / "2026-11-24").mkdir(parents=True)  # A training that ended before its first checkpoint.
+
+    def started(day, **variables):
+        (tmp_path / "commands").write_text("")
+        variables["PATH"] = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        done = _day(tmp_path, clicks, day, **variables)
+        assert done.returncode == ("FAILS" in variables), done.stderr
+        said = (tmp_path / "commands").read_text().splitlines()
+        return {line.split()[0]: line.split() for line in said}
+
+    # On the first day there is nothing to evaluate, also if it is repeated after its training.
+    assert "publish" in started(DAYS[0], FAILS="publish")
+    assert "evaluate" not in started(DAYS[0])
+    assert "evaluate" in started(DAYS[1])
+    # The model of all days is none of a day before, and a later day is not either.
+    assert not any(word.startswith("--warm_start") for word in started(DAYS[1], HOW="warm_start")["train"])
+    assert f"--warm_start=models/{DAYS[1]}" in started(DAYS[2], HOW="warm_start")["train"]
+    assert not any(word.startswith("--warm_start") for word in started(DAYS[0], HOW="warm_start")["train"])
+    assert f"--warm_start=models/{DAYS[0]}" in started(DAYS[1], HOW="warm_start")["train"]
