@@ -129,6 +129,8 @@ class Source(abc.ABC):
         self.group_rows = tuple(count for _, rows, _ in files for count in rows)
         self.files = _description([(size, *rows) for _, rows, size in files], content)
         self._open: dict[Named, pq.ParquetFile] = {}
+        self._sizes = {path: size for path, _, size in files}
+        self._stamps: dict[Named, tuple[int, int]] = {}  # When each file was first opened, by any copy.
 
     @abc.abstractmethod
     def read(self, group: int) -> pa.Table:
@@ -175,6 +177,7 @@ class Source(abc.ABC):
             if path not in self._open:
                 if len(self._open) == _MOST_OPEN:
                     self._open.pop(next(iter(self._open))).close()
+                self._check_unchanged(path)
                 self._open[path] = _open(path, dictionaries)
             # A thread pool would compete with training for the core.
             table = self._open[path].read_row_group(number, columns=columns, use_threads=False)
@@ -186,6 +189,14 @@ class Source(abc.ABC):
                 f"changed; {self._cure}"
             )
         return table
+
+    def _check_unchanged(self, path: Named) -> None:
+        """Raises UserError if a file has another size than expected, or was written since it was first opened."""
+        stamp, size = path_of(path).stamp(), self._sizes[path]
+        if stamp[0] != size or stamp != self._stamps.setdefault(path, stamp):
+            raise UserError(
+                f"{path}: it has changed, or was written again: {stamp[0]:,} bytes, expected {size:,}; {self._cure}"
+            )
 
 
 def _description(files: Sequence[Sequence[int]], content: Sequence[object]) -> str:

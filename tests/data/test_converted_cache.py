@@ -7,9 +7,12 @@ import pytest
 
 from ctr_trainer.data import parquet
 from ctr_trainer.data.conversion import converted_cache
+from ctr_trainer.features import toml
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.lease import InUse
 from ctr_trainer.system.files.outputs import unfinished
 from ctr_trainer.system.messages.errors import UserError
+from tests import small
 from tests.data import foreign
 from tests.data.make import read
 
@@ -70,6 +73,22 @@ def test_files_that_arrive_during_a_wait_are_not_of_the_conversion(source, tmp_p
     assert len(read(first)) == ROWS and len(calls) == 2
     second = convert(source, tmp_path / "cache")
     assert len(read(second)) == ROWS + 50 and first != second
+
+
+def test_a_file_that_grows_while_it_is_converted_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "rows.csv"
+    small.write_csv(path, 50)
+    real, spec = converted_cache.convert, FeatureSpec.from_dict(toml.tomllib.loads(small.SPEC))
+
+    def convert_while_another_writes(*given, **options):
+        real(*given, **options)
+        with open(path, "a") as file:
+            file.write("r51,1,")
+
+    monkeypatch.setattr(converted_cache, "convert", convert_while_another_writes)
+    with pytest.raises(UserError, match="rows.csv has changed while it was converted"):
+        converted_cache.converted(str(path), "csv", spec, tmp_path / "cache")
+    assert not any((tmp_path / "cache").iterdir())
 
 
 def test_a_cache_in_the_source_is_refused(source):

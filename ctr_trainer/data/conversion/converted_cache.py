@@ -80,6 +80,10 @@ def converted(
         except UserError:
             if not (target / FILE).is_file():  # Another process may have just finished it.
                 raise
+        else:
+            if _name(files, format, spec) != target.name:
+                path_of(target).remove_all()  # It may end with a part of a row.
+                raise UserError(f"{source} has changed while it was converted; convert it when its files are complete")
     if left_out := open_dataset(target).bad_rows:
         said = f"{target}, the conversion of {source} on first use, lacks {left_out} bad rows"
         if left_out > max_bad_rows:
