@@ -38,7 +38,7 @@ def read(files: Iterable[SourceFile], spec: FeatureSpec | None, time: str | None
 def _blocks(files: Iterable[SourceFile], wanted: dict[str, Use], spec: FeatureSpec | None) -> Iterator[Block]:
     for file in files:
         with open_file(file.path) as parquet:
-            present, first = own_columns(file, parquet, wanted, spec) or None, 0
+            present, first = own_columns(file, parquet, wanted, spec) if wanted else None, 0
             try:
                 for batch in parquet.iter_batches(_ROWS, columns=present, use_threads=False):
                     table = file.complete(pa.Table.from_batches([batch]), wanted or file.partitions)

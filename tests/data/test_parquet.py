@@ -115,6 +115,18 @@ def test_a_number_without_a_text_is_missing_as_in_a_csv(tmp_path):
     np.testing.assert_array_equal(read(tmp_path / "out")["x"], np.float32([np.nan, 2.5]))
 
 
+def test_a_label_in_the_names_of_directories_is_read_as_it_is(tmp_path):
+    for clicked in range(2):
+        (tmp_path / f"y={clicked}").mkdir()
+        pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / f"y={clicked}" / "a.parquet")
+    one = spec(dense=[{"name": "x"}])
+    source = ForeignParquet(scan(tmp_path, one), one, {})
+    assert [batch.labels.tolist() for batch in BatchReader(source, 2, shuffle=False, epochs=1)] == [[0, 0], [1, 1]]
+    assert source.label_means(lambda text: None) == {"y": 0.5}
+    both = spec(dense=[{"name": "y"}])
+    assert ForeignParquet(scan(tmp_path, both), both, {}).label_means(lambda text: None) == {"y": 0.5}
+
+
 def test_a_time_of_int96_may_be_in_any_year(tmp_path):
     times = pa.array([datetime.datetime(9999, 12, 31), datetime.datetime(2024, 1, 31, 8)], pa.timestamp("us"))
     file = tmp_path / "a.parquet"
