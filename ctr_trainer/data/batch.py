@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
+from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, concatenated, label_columns
 from ctr_trainer.features import hashing
 from ctr_trainer.features.spec import FeatureSpec
 
@@ -139,8 +139,11 @@ def _matrix(columns: list[np.ndarray], rows: int, dtype: npt.DTypeLike = np.int6
     return pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), len(columns))
 
 
-def batches(pieces: Iterator[pa.Table], steps: int, batch_size: int) -> Iterator[Batch]:
-    """Splits at least one result of `rows_of` into `steps` Batches, in order; the last ones may be padding."""
+def batches(pieces: Iterator[pa.Table], steps: int, batch_size: int, name: str = "") -> Iterator[Batch]:
+    """Splits at least one result of `rows_of` into `steps` Batches, in order; the last ones may be padding.
+
+    `name` is that of the data set, for messages.
+    """
     piece, at = next(pieces), 0
     for _ in range(steps):
         parts, wanted = [], batch_size
@@ -151,7 +154,7 @@ def batches(pieces: Iterator[pa.Table], steps: int, batch_size: int) -> Iterator
             if not wanted or (following := next(pieces, None)) is None:
                 break
             piece, at = following, 0
-        whole = parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="permissive")
+        whole = parts[0] if len(parts) == 1 else concatenated(parts, name)
         yield batch_of(whole, batch_size)
     for _ in pieces:
         raise AssertionError("rows are left after the last batch")

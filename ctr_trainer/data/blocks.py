@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,14 @@ def label_columns(spec: FeatureSpec) -> dict[str, Label]:
     if len(spec.labels) == 1:
         return {LABEL: spec.label}
     return {LABEL_PREFIX + label.name: label for label in spec.labels}
+
+
+def concatenated(tables: Sequence[pa.Table], name: str) -> pa.Table:
+    """Concatenates tables of the data set `name`. Raises UserError if a column has types that cannot be joined."""
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowTypeError as error:
+        raise UserError(f"data set {name}: {error}; write the column with one type in all files") from error
 
 
 class BadRow(NamedTuple):

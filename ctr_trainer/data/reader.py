@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ctr_trainer.data import row_order
 from ctr_trainer.data.batch import Batch, batches, rows_of
-from ctr_trainer.data.blocks import ID_PREFIX
+from ctr_trainer.data.blocks import ID_PREFIX, concatenated
 from ctr_trainer.data.class_weight import without_negatives
 from ctr_trainer.data.read_ahead import OrderedMap
 from ctr_trainer.data.row_order import Place, Position
@@ -159,7 +159,8 @@ class BatchReader:
             for position in self._epochs_from_start():
                 # None marks the end of an epoch's pieces.
                 steps = row_order.num_batches(position.shares, self.batch_size)
-                for number, batch in enumerate(batches(iter(pieces.__next__, None), steps, self.batch_size)):
+                found = batches(iter(pieces.__next__, None), steps, self.batch_size, self._source.name)
+                for number, batch in enumerate(found):
                     if self._share is not None:
                         left = row_order.advance(position.shares[self._rank], number * self.batch_size)
                         batch = without_negatives(batch, left, self._share, self._order.seed, position.epoch)
@@ -182,11 +183,7 @@ class BatchReader:
         """Reads the rows of a Place from `source`; returns None for None, which marks the end of an epoch."""
         if place is None:
             return None
-        tables = [source.read(group) for group in place.buffer.groups]
-        try:
-            table = pa.concat_tables(tables, promote_options="permissive")
-        except pa.ArrowTypeError as error:
-            raise UserError(f"data set {source.name}: {error}; write the column with one type in all files") from error
+        table = concatenated([source.read(group) for group in place.buffer.groups], source.name)
         rows = rows_of(table, self.spec, self._buckets)
         order = self._order.permutation(place.epoch, place.buffer)
         if order is None:

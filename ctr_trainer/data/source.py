@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ctr_trainer.data.blocks import concatenated
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.paths import Path, path_of
@@ -156,7 +157,7 @@ class Source(abc.ABC):
         drawn = np.sort(rng.choice(count, min(rows, count), replace=False, shuffle=False))
         parts = np.split(drawn, np.searchsorted(drawn, starts[1:]))
         tables = [self.read(int(g)).take(part - start) for g, part, start in zip(groups, parts, starts, strict=True)]
-        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+        return concatenated(tables, self.name).combine_chunks()
 
     def reopened(self) -> "Source":
         """Returns a copy of the source for another thread. The copy opens the files separately."""

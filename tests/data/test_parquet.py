@@ -176,6 +176,19 @@ def test_ids_whose_type_differs_by_file_keep_their_values(tmp_path, ids, expecte
     assert found == expected if split is None else sorted(map(str, found)) == sorted(map(str, expected))
 
 
+@pytest.mark.parametrize("buffer", [0, 1_000_000])
+@pytest.mark.parametrize("ids", [[[1, 2], ["007", "008"]], [["007", "008"], [1, 2]]])
+def test_ids_of_two_types_are_refused_where_they_meet(tmp_path, ids, buffer):
+    for number, column in enumerate(ids):
+        pq.write_table(pa.table({"y": [0, 1], "user": column, "x": [1.0, 2.0]}), tmp_path / f"{number}.parquet")
+    one = spec(dense=[{"name": "x"}], ids=["user"])
+    source, message = ForeignParquet(scan(tmp_path, one), one, {}), "incompatible types.*with one type in all files"
+    with pytest.raises(UserError, match=message):
+        list(BatchReader(source, 2, shuffle=False, epochs=1, shuffle_buffer=buffer))
+    with pytest.raises(UserError, match=message):
+        source.sample(4)
+
+
 @pytest.mark.parametrize(
     "column",
     [
