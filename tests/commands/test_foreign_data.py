@@ -1,5 +1,6 @@
 """Training on, evaluating and predicting Parquet made elsewhere, without conversion."""
 
+import errno
 import gzip
 import json
 import logging
@@ -15,10 +16,12 @@ import ctr_trainer as ctr
 from ctr_trainer import cli
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.commands.experiment.open_source import open_source
+from ctr_trainer.data.conversion import converted_cache
 from ctr_trainer.embedding.worker.new_keys import NewKeys
 from ctr_trainer.features.columns import TableLimits
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.by_flag import replaced
+from ctr_trainer.system.files.local_path import refusing_unwritable
 from ctr_trainer.system.messages.errors import UserError
 from tests import small
 from tests.data import foreign
@@ -369,7 +372,23 @@ def test_a_conversion_on_first_use_keeps_partition_columns(tmp_path, ending):
     data = [f"--train_data={tmp_path / 'warehouse'}", f"--eval_data={tmp_path / 'warehouse'}", "--max_bad_rows=2"]
     assert cli.main(["train", *data, *trains(tmp_path)]) == 0
     assert cli.main(["predict", *data[1:], *trains(tmp_path), f"--output={tmp_path / 'p.parquet'}"]) == 0
-    assert pq.read_table(tmp_path / "p.parquet")["day"].to_pylist() == 2 * ["2024-01-30"] + 2 * ["2024-01-31"]
+    # A row that training leaves out because of its label is predicted.
+    assert pq.read_table(tmp_path / "p.parquet")["day"].to_pylist() == 3 * ["2024-01-30"] + 3 * ["2024-01-31"]
+
+
+def test_a_full_disk_is_not_taken_for_missing_labels(of_numbers, tmp_path, monkeypatch, capsys):
+    (tmp_path / "b.csv").write_text((of_numbers / "a.csv").read_text() + "z,1,2\n")
+    calls = []
+
+    def convert(*given, **options):
+        calls.append(given)
+        with refusing_unwritable("data_cache"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(converted_cache, "convert", convert)
+    predict = ["predict", f"--eval_data={tmp_path / 'b.csv'}", f"--output={tmp_path / 'p.parquet'}"]
+    assert cli.main([*predict, *trains(of_numbers)]) == 1
+    assert "No space left on device" in capsys.readouterr().err and len(calls) == 1
 
 
 def test_converted_data_is_not_read_as_raw_by_its_parent_a_pattern_or_a_list(tmp_path, capsys):

@@ -1,6 +1,5 @@
 """Opens --train_data and --eval_data: converted data, foreign Parquet, TFRecords or CSV."""
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -21,6 +20,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.spec_changes import contradictions, novelties
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import refused_on_disk
+from ctr_trainer.system.files.lease import InUse
 from ctr_trainer.system.files.paths import is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -115,8 +115,11 @@ def _look(
         format = "parquet" if is_parquet else _format(first)
         convert = functools.partial(converted_cache.converted, files, format, spec, data_cache, warns=warns)
         if not labels:
-            with contextlib.suppress(UserError):  # If every row has a label, it stands next to the prediction.
+            try:  # If every row has a label, it stands next to the prediction.
                 return {"converted": convert(advanced=advanced)}
+            except UserError as error:
+                if isinstance(error.__cause__, OSError | InUse):  # Not an error of the rows, such as a full disk.
+                    raise
         return {"converted": convert(labels=labels, max_bad_rows=max_bad_rows, advanced=advanced)}
     spec = spec if labels else spec.without_labels()
     layout = parquet.scan(files, spec, advanced=advanced)

@@ -40,14 +40,14 @@ def converted(
     If several processes need the same conversion, one of them converts and the others wait, as long as it makes
     progress within `timeout` seconds. Conversions of other files or specs are not removed.
 
-    Without `labels`, a new conversion has neither labels nor weights; an existing one with labels is reused. `advanced`
-    is f(text), called whenever the conversion, in this or another process, makes progress. At most `max_bad_rows` rows
-    may be left out, or have been left out.
+    Without `labels`, a new conversion has neither labels nor weights; an existing one with labels is reused if it has
+    all rows. `advanced` is f(text), called whenever the conversion, in this or another process, makes progress. At most
+    `max_bad_rows` rows may be left out, or have been left out.
     """
     refuse_overlap(directory, named(source), [])
     files = list_files(source)  # Files that arrive later are not of this conversion.
     target = pathlib.Path(directory) / _name(files, format, spec)
-    if not labels and not (target / FILE).is_file():
+    if not labels and not ((target / FILE).is_file() and open_dataset(target).bad_rows == 0):
         spec = spec.without_labels()
         target = pathlib.Path(directory) / _name(files, format, spec)
     what = f"converting {source} on first use"
