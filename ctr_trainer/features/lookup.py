@@ -1,11 +1,13 @@
 """The `[[lookup]]` and `[[pretrained]]` of a feature spec: values in a file, by the value of a column."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import os
 import posixpath
 import typing
+from collections.abc import Iterator
 
 from ctr_trainer.system.files.paths import Path, is_local, path_of
 from ctr_trainer.system.messages.errors import UserError, reason
@@ -58,7 +60,10 @@ class LookupColumns:
         """Returns the lookup with its file relative to a directory made absolute, and with the file's hash."""
         file = os.path.abspath(os.path.join(directory, self.file)) if is_local(self.file) else self.file
         found = dataclasses.replace(self, file=file)
-        return found if self.sha256 else dataclasses.replace(found, sha256=_hash_of(file, found._stamp()))
+        if self.sha256:
+            return found
+        with found._reading() as stamp:
+            return dataclasses.replace(found, sha256=_hash_of(file, stamp))
 
     def read(self) -> bytes:
         """Returns the bytes of the file.
@@ -66,8 +71,8 @@ class LookupColumns:
         Raises:
           UserError: the file cannot be read, is too large, or is not the one of the spec.
         """
-        self._stamp()
-        data = path_of(self.file).read_bytes()
+        with self._reading():
+            data = path_of(self.file).read_bytes()
         if (digest := hashlib.sha256(data).hexdigest()) != self.sha256:
             raise self.refused(
                 f"its SHA-256 begins with {digest[:12]}, and the feature spec of the model or data has "
@@ -95,13 +100,15 @@ class LookupColumns:
     def name_of_copy(self) -> str:
         return f"_lookup-{self.sha256[:16]}{posixpath.splitext(self.file)[1]}"
 
-    def _stamp(self) -> tuple[int, int]:
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[tuple[int, int]]:
+        """Yields the stamp of the file, to read it. Raises UserError if it is too large or cannot be read."""
         try:
             stamp = path_of(self.file).stamp()
+            check_size(self.file, stamp[0])
+            yield stamp
         except OSError as error:
-            raise self.refused(f"{reason(error)}; put a copy of the file there") from error
-        check_size(self.file, stamp[0])
-        return stamp
+            raise self.refused(f"{reason(error)}; put a readable copy of the file there") from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,6 +94,11 @@ def test_another_file_is_another_spec_and_is_not_read(tmp_path):
         joined(pa.table({"item": ["a"]}), first)
     with pytest.raises(UserError, match="feature spec: .*items.csv, the file of .*No such file"):
         _spec(path, NUMBERS)
+    path.mkdir()  # As Spark writes it.
+    with pytest.raises(UserError, match="items.csv, the file of .*Is a directory: .*; put a readable copy"):
+        joined(pa.table({"item": ["a"]}), first)
+    with pytest.raises(UserError, match="feature spec: .*items.csv, the file of .*Is a directory"):
+        _spec(path, NUMBERS)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import tensorflow as tf
 
 from ctr_trainer.data.conversion import converted_cache
 from ctr_trainer.data.conversion.convert import convert
+from ctr_trainer.data.conversion.tfrecord import read as read_records
+from ctr_trainer.data.source import SourceFile
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.system.messages.errors import UserError
 from tests.data import foreign
@@ -118,6 +120,25 @@ def test_a_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp_path, comp
     twice = tmp_path / "twice"
     twice.write_bytes(whole + whole)
     assert len(run(twice, tmp_path / "out")) == 200
+
+
+@pytest.mark.parametrize("content", [None, "directory"])
+def test_a_file_that_cannot_be_opened_is_named(tmp_path, content):
+    path = tmp_path / "a.tfrecord"
+    if content:
+        path.mkdir()
+    with pytest.raises(UserError, match="a.tfrecord: cannot be read: .*; it must exist and be readable"):
+        list(read_records([SourceFile(str(path), {})], foreign.SPEC, None))
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_a_file_that_is_removed_while_it_is_read_is_named(tmp_path, compression):
+    path = write(tmp_path / "a.tfrecord", map(row, range(9)), compression)
+    blocks = read_records([SourceFile(str(path), {})], foreign.SPEC, None)
+    next(blocks)
+    path.unlink()
+    with pytest.raises(UserError, match="a.tfrecord: cannot be read: No such file"):
+        next(blocks)
 
 
 def test_a_feature_that_no_record_has_is_named_with_the_others(tmp_path):

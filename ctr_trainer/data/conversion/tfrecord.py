@@ -45,7 +45,11 @@ def read(files: Iterable[SourceFile], spec: FeatureSpec | None, time: str | None
         for file in files:
             first = 0
             # TensorFlow reads local files only, so a remote file is copied to the local disk while it is read.
-            with path_of(file.path).local_file() as local, contextlib.closing(_records(local, file.path)) as blocks:
+            with (
+                _naming(file.path),
+                path_of(file.path).local_file() as local,
+                contextlib.closing(_records(local, file.path)) as blocks,
+            ):
                 for records in blocks:
                     if not wanted or not first:
                         kinds = kinds | _kinds(records, wanted)
@@ -57,6 +61,15 @@ def read(files: Iterable[SourceFile], spec: FeatureSpec | None, time: str | None
                     bad = [BadRow(file.path, first + row + 1, *_fault(records[row], kinds)) for row in misfits]
                     yield functools.partial(typed.as_chunk, table, wanted, file.path, numbers, misfits=bad)
                     first += len(records)
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Replaces an OSError of reading a file by a UserError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}; it must exist and be readable") from error
 
 
 def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None, None]:
