@@ -108,17 +108,19 @@ def test_the_given_limits_hold_for_converted_data_and_another_weight_is_refused(
     data, spec = small.make(tmp_path, 50), tmp_path / "other.toml"
     distributed.init()
 
-    def opened(path, more, **settings):
-        spec.write_text(settings.pop("before", "") + small.SPEC + more)
-        values = {"train_data": str(path), "feature_spec": str(spec), "model_dir": str(tmp_path / "model"), **settings}
+    def opened(path, more="", old="", new=""):
+        spec.write_text(small.SPEC.replace(old, new, 1) + more)
+        values = {"train_data": str(path), "feature_spec": str(spec), "model_dir": str(tmp_path / "model")}
         return open_source(str(path), replaced(Experiment(), values), warns=False)
 
     limits = '[[limits]]\ntable = "dim4"\nttl_steps = 7\n'
     for path in (data, tmp_path / "rows.csv"):
         for more, expected in ((limits, (TableLimits("dim4", ttl_steps=7),)), ("", ())):
             assert opened(path, more).spec.limits == expected
+    again = opened(tmp_path / "rows.csv", old="dim = 4", new="dim = 8").spec
+    assert {each.dim for each in again.embedded} == {8} and len([*(tmp_path / "model" / "data_cache").iterdir()]) == 1
     with pytest.raises(UserError, match="was converted with another spec: weight price, not None"):
-        opened(data, "", before='weight = "price"\n')
+        opened(data, old="[label]", new='weight = "price"\n[label]')
 
 
 def test_a_run_that_goes_on_keeps_the_models_statistics(directory, tmp_path):

@@ -91,6 +91,20 @@ def test_a_file_that_grows_while_it_is_converted_is_refused(tmp_path, monkeypatc
     assert not any((tmp_path / "cache").iterdir())
 
 
+def test_a_conversion_does_not_depend_on_dims_limits_or_a_lookups_place(tmp_path):
+    (tmp_path / "a.csv").write_text("y,item\n0,a\n1,b\n")
+    paths = []
+    limited = [{"table": "dim3", "ttl_steps": 5}]
+    for place, cost, dim, limits in (("one", 1, 2, []), ("two", 1, 3, limited), ("two", 2, 3, [])):
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / "items.csv").write_text(f"item,cost\na,{cost}\n")
+        values = {"name": "s", "label": {"column": "y"}, "sparse": [{"name": "item", "dim": dim}], "limits": limits}
+        values |= {"dense": [{"name": "cost"}], "lookup": [{"name": "cost", "file": "items.csv", "key": "item"}]}
+        spec = FeatureSpec.from_dict(values, directory=tmp_path / place)
+        paths.append(converted_cache.converted(str(tmp_path / "a.csv"), "csv", spec, tmp_path / "cache"))
+    assert paths[0] == paths[1] != paths[2]
+
+
 def test_a_cache_in_the_source_is_refused(source):
     with pytest.raises(UserError, match="is inside the input"):
         convert(source, source / "cache")

@@ -116,11 +116,12 @@ def _look(
         convert = functools.partial(converted_cache.converted, files, format, spec, data_cache, warns=warns)
         if not labels:
             try:  # If every row has a label, it stands next to the prediction.
-                return {"converted": convert(advanced=advanced)}
+                return {"converted": convert(advanced=advanced), "spec": spec.to_dict()}
             except UserError as error:
                 if isinstance(error.__cause__, OSError | InUse):  # Not an error of the rows, such as a full disk.
                     raise
-        return {"converted": convert(labels=labels, max_bad_rows=max_bad_rows, advanced=advanced)}
+        path = convert(labels=labels, max_bad_rows=max_bad_rows, advanced=advanced)
+        return {"converted": path, "spec": spec.to_dict()}
     spec = spec if labels else spec.without_labels()
     layout = parquet.scan(files, spec, advanced=advanced)
     statistics: dict[str, dict] = {}

@@ -1,6 +1,7 @@
 """Converts sources on first use and reuses the conversions afterwards."""
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -36,9 +37,9 @@ def converted(
 ) -> str:
     """Returns the path of a source's conversion below `directory`. Converts the source first if necessary.
 
-    A conversion is identified by the format, the spec, and the paths, sizes and modification times of the source files.
-    If several processes need the same conversion, one of them converts and the others wait, as long as it makes
-    progress within `timeout` seconds. Conversions of other files or specs are not removed.
+    A conversion is identified by the format, the spec without dims and limits, and the paths, sizes and modification
+    times of the source files. If several processes need the same conversion, one of them converts and the others wait,
+    as long as it makes progress within `timeout` seconds. Conversions of other files or specs are not removed.
 
     Without `labels`, a new conversion has neither labels nor weights; an existing one with labels is reused if it has
     all rows. `advanced` is f(text), called whenever the conversion, in this or another process, makes progress. At most
@@ -108,9 +109,12 @@ def _sizes(directory: pathlib.Path) -> dict[str, int]:
 def _name(files: Sequence[SourceFile], format: str, spec: FeatureSpec) -> str:
     """Returns the name of a conversion's directory."""
     paths = [path_of(file.path).absolute() for file in files]
+    values = dataclasses.replace(spec, limits=()).with_dim(1).to_dict()  # Dims and limits change no key.
+    for each in (*values["lookup"], *values["pretrained"]):
+        del each["file"]  # Its hash identifies it.
     identity = [
         format,
-        spec.to_dict(),
+        values,
         *(() if spec.labelled else ("unlabelled",)),
         [(str(path), *path.stamp()) for path in paths],
     ]
