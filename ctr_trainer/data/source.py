@@ -85,17 +85,20 @@ def named(source: Input | None) -> Sequence[str | os.PathLike]:
 def _below(path: Path) -> list[SourceFile]:
     if not path.is_dir():
         return [SourceFile(str(path), {})]
-    names = [name for name in path.files() if not any(part[0] in "_." for part in name.split("/")[:-1])]
+    names = [name for name in path.entries() if not any(part[0] in "_." for part in name.split("/")[:-1])]
     if found := [str((path / name).parent) for name in names if posixpath.basename(name) == FILE]:
         raise UserError(
             f"input {path}: converted data in {', '.join(found)}, whose keys would be hashed again; expected raw data. "
             "Where converted data is expected, name one such directory itself"
         )
-    return [
-        SourceFile(str(path / name), _partitions(name.split("/")[:-1]))
-        for name in names
-        if posixpath.basename(name)[0] not in "_."
-    ]
+    names = [name for name in names if posixpath.basename(name)[0] not in "_."]
+    for name in names:
+        if (path / name).is_symlink() and not (path / name).is_file():
+            raise UserError(
+                f"input {path}: {name} is a link to a directory or to nothing, which is not followed; list the "
+                "directories to read, or give the link a name that begins with '_'"
+            )
+    return [SourceFile(str(path / name), _partitions(name.split("/")[:-1])) for name in names]
 
 
 def _partitions(directories: Iterable[str]) -> dict[str, str | None]:

@@ -10,6 +10,7 @@ import pytest
 from ctr_trainer.commands.convert import format_summary
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.observations import form
+from ctr_trainer.data.source import list_files
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.messages.errors import UserError
@@ -183,6 +184,21 @@ def test_a_file_that_is_there_twice_is_refused(tmp_path):
         write(tmp_path / f"day_{day}.csv", "row,y,x,w,c,tags\n0,0,0,1,a,\n")
     with pytest.raises(UserError, match="input .*day_10.csv: it is there twice.*overlapping.*list it once"):
         run("csv", [tmp_path / "day_1*", tmp_path / "day_10.csv"], tmp_path / "out", SPEC)
+
+
+@pytest.mark.parametrize("target", ["../elsewhere", "nothing", "."])
+def test_a_link_to_a_directory_or_to_nothing_is_not_left_out_in_silence(tmp_path, target):
+    for name in ("rows", "elsewhere"):
+        (tmp_path / name / "day=1").mkdir(parents=True)
+        write(tmp_path / name / "day=1" / "a.csv", "y,x\n1,2\n")
+    (tmp_path / "rows" / "b.csv").symlink_to(tmp_path / "elsewhere" / "day=1" / "a.csv")
+    (tmp_path / "rows" / "_hidden").symlink_to(tmp_path / "elsewhere")
+    assert len(list_files(tmp_path / "rows")) == 2
+    (tmp_path / "rows" / "day=2").symlink_to(target)
+    with pytest.raises(UserError, match="rows: day=2 is a link to a directory or to nothing, .*; list"):
+        list_files(tmp_path / "rows")
+    (tmp_path / "rows" / "day=2").rename(tmp_path / "rows" / "_day=2")
+    assert len(list_files(tmp_path / "rows")) == 2
 
 
 def test_a_split_by_time_sorts_and_cuts(tmp_path):
