@@ -62,7 +62,8 @@ class Encoder:
     def encode(self, chunk: Chunk, bad_rows: list[BadRow], observed: Observations) -> pa.Table:
         """Returns the encoded table of a Chunk's good rows.
 
-        Each row that is left out is added to `bad_rows`; the lengths and odd values of lists are added to `observed`.
+        Each row that is left out is added to `bad_rows` of the same file, which are then sorted by line; the lengths
+        and odd values of lists are added to `observed`.
         """
         table = lookups.joined(chunk.table, self._spec)
         columns: dict[str, pa.Array | Unhashed] = {}
@@ -83,6 +84,7 @@ class Encoder:
                 expected = f"{encoded.expected}, for {what}{encoders.invalid_byte(value) or encoded.cure}"
                 expected += chunk.first_line_hint if line == 1 else ""
                 bad_rows.append(BadRow(chunk.file, line, column, encoders.shown(value), expected))
+        bad_rows.sort(key=lambda bad: bad.line or 0)
         for name, each in lengths.items():
             found, rows = np.unique(each[good], return_counts=True)
             observed.lengths[name].update(dict(zip(found.tolist(), rows.tolist(), strict=True)))

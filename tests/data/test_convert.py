@@ -10,6 +10,7 @@ import pytest
 from ctr_trainer.commands.convert import format_summary
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.observations import form
+from ctr_trainer.data.parquet import ForeignParquet, scan
 from ctr_trainer.data.source import list_files
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
@@ -119,6 +120,20 @@ def test_a_bad_row_is_named_and_budgeted(tmp_path, caplog, row, parts):
     assert summary["bad_rows"] == 2 and open_dataset(tmp_path / "two").rows == 2
     lines = sorted(r.getMessage().split("line ")[1].split(",")[0].split(":")[0] for r in caplog.records)
     assert lines == ["3", "4"]
+
+
+def test_bad_rows_are_reported_in_the_order_of_the_input(tmp_path, caplog):
+    rows = ["a,0,0,1,a,", "b,0,x,1,a,", "c,2,0,1,a,", "d,0", "e,x,0,1,a,", "f,0,0,x,a,"]
+    source = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "".join(f"{row}\n" for row in rows))
+    run("csv", source, tmp_path / "out", SPEC, max_bad_rows=5)
+    lines = [r.getMessage().split("line ")[1].split(",")[0].split(":")[0] for r in caplog.records]
+    assert lines == ["3", "4", "5", "6", "7"]
+    with pytest.raises(UserError, match="line 3, column 'x'"):
+        run("csv", source, tmp_path / "none", SPEC)
+    table = pa.table({"row": ["a", "b"], "y": [0, 2], "x": ["x", "1"], "w": [1, 1], "c": ["a"] * 2, "tags": ["a"] * 2})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="row 1, column 'x'"):
+        ForeignParquet(scan(tmp_path / "a.parquet", SPEC), SPEC, {}).read(0)
 
 
 def test_only_the_first_fault_of_a_row_counts(tmp_path):

@@ -109,8 +109,8 @@ def _look(
         data_cache = str(path_of(model_dir) / CACHE)
         if not is_local(data_cache):
             raise UserError(
-                f"{path}: TFRecords and text are converted on first use to a directory on a disk that all workers see, "
-                f"and {data_cache} is in a store: convert the data with `convert` first"
+                f"{path}: it would be converted on first use to a directory on a disk that all workers see, and "
+                f"{data_cache} is in a store: convert the data with `convert` first"
             )
         format = "parquet" if is_parquet else _format(first)
         convert = functools.partial(converted_cache.converted, files, format, spec, data_cache, warns=warns)
