@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import ssl
@@ -188,15 +189,96 @@ class _Consumer:
         return [self._message(*each) for each in found]
 
     def _message(self, partition, offset):
-        fields = dict(partition=partition, offset=offset, error=None, timestamp=(1, 0), value=b"x" * 1000)
-        return SimpleNamespace(**{name: lambda value=value: value for name, value in fields.items()})
+        return _answer(partition=partition, offset=offset, error=None, timestamp=(1, 0), value=b"x" * 1000)
+
+
+def _answer(**fields):
+    """Returns an object of the client, whose methods return these values."""
+    return SimpleNamespace(**{name: lambda value=value: value for name, value in fields.items()})
+
+
+def _error(name):
+    """Returns an error of the client by the name of its code."""
+    brokers.require_kafka()
+    import confluent_kafka
+
+    return confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name), "the reason")
+
+
+def _read_by(consumer):
+    """Returns a source without a broker that reads by an object in the place of its consumer."""
+    brokers.require_kafka()
+    source = opener(StreamAddress.parse("kafka://127.0.0.1:1/clicks"), "", RedisFiles(), "group")()
+    vars(source)["_consumer"] = consumer
+    return source
+
+
+class _Refusing(_Consumer):
+    """Plays a consumer that reports an error for partition 0."""
+
+    def __init__(self, name):
+        super().__init__()
+        self._error = _error(name)
+
+    def consume(self, most, seconds):
+        return [_answer(partition=0, offset=7, error=self._error)] if most == 1 else []
+
+
+_PERMANENT = ["TOPIC_AUTHORIZATION_FAILED", "_BAD_MSG", "_BAD_COMPRESSION", "_NOT_IMPLEMENTED", "MSG_SIZE_TOO_LARGE"]
+
+
+@pytest.mark.parametrize("name", _PERMANENT)
+def test_records_that_can_never_be_fetched_end_the_training(name):
+    with pytest.raises(UserError, match="partition 0, offset 5.*the reason"):
+        list(itertools.islice(_read_by(_Refusing(name)).read(Range(0, 5, 9)), 3))
+
+
+def test_an_error_of_a_fetch_is_the_reason_why_no_record_arrives():
+    source = _read_by(_Refusing("NOT_LEADER_FOR_PARTITION"))
+    assert [len(messages) for messages in itertools.islice(source.read(Range(0, 5, 9)), 3)] == [0, 0, 0]
+    assert source.trouble == "partition 0, offset 5: the reason"
+
+
+@pytest.mark.parametrize(("first", "end", "expected"), [(9, 12, "so 4 records are lost"), (0, 3, "only up to 3:")])
+def test_an_offset_that_is_not_there_is_described(first, end, expected, monkeypatch):
+    source = _read_by(_Refusing("OFFSET_OUT_OF_RANGE"))
+    monkeypatch.setattr(source, "earliest", lambda partitions: {0: first})
+    monkeypatch.setattr(source, "latest", lambda partitions: {0: end})
+    with pytest.raises(UserError, match=expected):
+        list(source.read(Range(0, 5, 9)))
+
+
+def test_a_topic_that_is_unknown_for_a_moment_does_not_end_the_training(monkeypatch):
+    now, source = [0.0], _read_by(None)
+    monkeypatch.setattr("ctr_trainer.live.stream.kafka.time.monotonic", lambda: now[0])
+    unknown = _error("UNKNOWN_TOPIC_OR_PART")
+    answers = {"clicks": SimpleNamespace(error=unknown, partitions={})}
+    vars(source)["_admin"] = SimpleNamespace(list_topics=lambda *asked, **named: SimpleNamespace(topics=answers))
+    with pytest.raises(UserError, match="there is no topic"):
+        source.partitions()
+    for began in (100.0, 500.0):
+        now[0], answers["clicks"] = began, SimpleNamespace(error=None, partitions={0: None})
+        assert source.partitions() == [0]
+        answers["clicks"] = SimpleNamespace(error=unknown, partitions={})
+        for now[0] in (began + 90, began + 119):
+            with pytest.raises(Unavailable, match="there is no topic"):
+                source.partitions()
+    now[0] += 2
+    with pytest.raises(UserError, match="there is no topic"):
+        source.partitions()
+
+
+def test_a_topic_that_the_user_may_not_describe_ends_the_training():
+    source = _read_by(None)
+    answers = {"clicks": SimpleNamespace(error=_error("TOPIC_AUTHORIZATION_FAILED"), partitions={})}
+    vars(source)["_admin"] = SimpleNamespace(list_topics=lambda *asked, **named: SimpleNamespace(topics=answers))
+    with pytest.raises(UserError, match="kafka topic clicks.*the reason"):
+        source.partitions()
 
 
 def test_records_kept_for_later_are_limited_in_bytes(monkeypatch):
-    brokers.require_kafka()
     monkeypatch.setattr("ctr_trainer.live.stream.kafka._MOST_KEPT_BYTES", 200_000)
-    source = opener(StreamAddress.parse("kafka://127.0.0.1:1/clicks"), "", RedisFiles(), "group")()
-    vars(source)["_consumer"] = _Consumer()
+    source = _read_by(_Consumer())
 
     def offsets(*place):
         return [message.offset for messages in source.read(Range(*place)) for message in messages]

@@ -4,7 +4,7 @@ import collections
 import concurrent.futures
 import contextlib
 import functools
-import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,13 +31,21 @@ from ctr_trainer.live.stream.source import (
 from ctr_trainer.settings.training_configs import RedisFiles
 from ctr_trainer.system.messages.errors import UserError
 
-_log = logging.getLogger(__name__)
 _ASK_SECONDS, _READ_SECONDS = 5.0, 0.1
+_UNKNOWN_SECONDS = 30.0  # For a moment, a broker that restarts may not know its topics.
 _MOST = 10_000  # Largest number of messages per call.
 # Largest number of messages of one partition, and of bytes of all partitions, that are kept for later ranges.
 _MOST_KEPT, _MOST_KEPT_BYTES = 50_000, 64 << 20
 _GAP = 20_000  # A gap of at most this many records is read and dropped; over a longer gap, the consumer seeks.
 _LOST = (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE)
+# A repeated fetch gives these errors again, or skips records.
+_PERMANENT = (
+    confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE,
+    confluent_kafka.KafkaError._BAD_MSG,
+    confluent_kafka.KafkaError._BAD_COMPRESSION,
+    confluent_kafka.KafkaError._NOT_IMPLEMENTED,
+)
 
 
 class KafkaSource:
@@ -46,6 +54,7 @@ class KafkaSource:
     def __init__(self, address: StreamAddress, settings: dict[str, Any]) -> None:
         self.name, self.address, self._topic = f"kafka topic {address.name}", address.hosts, address.name
         self._settings, self._trouble = settings, Trouble()
+        self._unknown_since: float | None = -math.inf  # The time since when the brokers do not know the topic.
         self._has_answered, self.has_gaps = False, True  # Markers of transactions, and what compaction removes.
         # By partition: the offset after the last received record, and the offset before which no record is needed.
         self._next: dict[int, int] = {}
@@ -64,9 +73,13 @@ class KafkaSource:
 
         found = self._asked(ask, "the partitions")
         if found.error is not None:
+            text, is_lasting = f"{self.name} at {self.address}: {found.error.str()}", found.error.code() in _PERMANENT
             if found.error.code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise UserError(f"there is no topic {self._topic!r} at {self.address}; create it, or correct the URL")
-            raise Unavailable(f"{self.name} at {self.address}: {found.error.str()}")
+                text = f"there is no topic {self._topic!r} at {self.address}; create it, or correct the URL"
+                self._unknown_since = time.monotonic() if self._unknown_since is None else self._unknown_since
+                is_lasting = time.monotonic() - self._unknown_since > _UNKNOWN_SECONDS
+            raise UserError(text) if is_lasting else Unavailable(text)
+        self._unknown_since = None
         return sorted(found.partitions)
 
     def identity(self) -> str:
@@ -196,13 +209,20 @@ class KafkaSource:
         if error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
             # The end may also follow transaction markers, or records that compaction removed.
             self._next[partition] = max(self._next.get(partition, 0), offset)
-        elif error.code() in _LOST:
-            first = self.earliest([partition])[partition]
-            raise UserError(lost_text(self, partition, self._next[partition], first, first - self._next[partition]))
-        elif error.fatal():
-            raise UserError(f"{self.name} at {self.address}: {error.str()}")
-        else:
-            _log.debug("%s at %s: %s", self.name, self.address, error.str())
+            return
+        at = self._next.get(partition, offset)
+        if error.code() in _LOST:
+            first, end = (each([partition])[partition] for each in (self.earliest, self.latest))
+            is_cut = first <= at
+            raise UserError(
+                cut_text(self, partition, at, end) if is_cut else lost_text(self, partition, at, first, first - at)
+            )
+        self._trouble.text = f"partition {partition}, offset {at}: {error.str()}"
+        if error.fatal() or error.code() in _PERMANENT:
+            raise UserError(
+                f"{self.name} at {self.address}, {self._trouble.text}. Correct the cause, or set stream_from to a time "
+                "after this record"
+            )
 
     def _go_to(self, partition: int, start: int) -> None:
         """Continues a partition at `start`."""
