@@ -15,7 +15,7 @@ from ctr_trainer.live.stream.opening import dead_letters, opener
 from ctr_trainer.live.stream.plan import StreamPosition
 from ctr_trainer.live.stream.planner import Planner
 from ctr_trainer.live.stream.redis_streams import connected
-from ctr_trainer.live.stream.source import StreamAddress, Unavailable
+from ctr_trainer.live.stream.source import DeadLetters, Range, StreamAddress, Unavailable
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests.stream import brokers
@@ -223,3 +223,90 @@ def test_a_backlog_is_estimated_from_the_ids(server):
         assert 390 < source.backlog(0, 601 << 64, end) < 410
         client.xtrim("long", maxlen=0)
         assert source.backlog(0, 0, end) == 0
+
+
+def _open(address, key):
+    return contextlib.closing(opener(StreamAddress.parse(f"redis://{address}/{key}"), "", RedisFiles(), "")())
+
+
+@pytest.mark.parametrize("how", ["trimmed", "deleted"])
+def test_trained_entries_that_are_removed_on_a_quiet_stream_are_not_lost(server, how):
+    client, address = server
+    key = f"quiet-{how}"
+    for number in (1, 2, 3):
+        client.xadd(key, {"value": "{}"}, id=f"{number}-0")
+    with _open(address, key) as source:
+        at = source.latest([0])[0]
+        if how == "deleted":
+            client.xdel(key, "1-0", "2-0", "3-0")
+        for number in (4, 5):
+            client.xadd(
+                key,
+                {"value": "{}"},
+                id=f"{number}-0",
+                minid=f"{number}-0" if how == "trimmed" else None,
+                approximate=False,
+            )
+            texts = source.lost({0: at})
+            if number == 4:
+                assert texts == {} and source.latest([0])[0] > at
+        assert ("records are lost" in texts.get(0, "")) == (how == "trimmed")
+
+
+def test_a_time_between_two_entries_is_the_offset_of_the_second(server):
+    client, address = server
+    for milliseconds in (1000, 5000):
+        client.xadd("sparse", {"value": "{}"}, id=f"{milliseconds}-1")
+    with _open(address, "sparse") as source:
+        assert source.at_time([0], 3.0) == {0: 5000 << 64 | 1} and source.at_time([0], 9.0) == source.latest([0])
+        client.xdel("sparse", "1000-1")
+        assert source.lost(source.at_time([0], 3.0)) == {}
+
+
+def test_a_window_downloads_few_entries_beyond_its_own(server, monkeypatch):
+    client, address = server
+    for number in range(4):
+        add(client, f"wide:{number}", records(0, 1 if number == 3 else 100))
+    monkeypatch.setattr("ctr_trainer.live.stream.redis_streams._ENTRIES", 3)
+    found = []
+    with _open(address, "wide") as source:
+        ask = source._entries
+        monkeypatch.setattr(source, "_entries", lambda *place: found.append(ask(*place)) or found[-1])
+        planner = Planner(source, StreamConfig(), 1, 2, Figures(), time.sleep, None)
+        planner.begin(None)
+        window = planner.next({}, 1.0)
+        assert window.messages == 16 and [each.partition for each in window.shares[0]] == [0, 1, 2, 3]
+        assert sum(map(len, found)) < 60 and max(map(len, found)) == 3
+        assert source.count(0, 0, 1 << 120, 50) == 50 and source.count(0, 0, 1 << 120, 1 << 60) == 100
+        assert source.after(0, 0, 1 << 120, 100) < source.after(0, 0, 1 << 120, 101) == 1 << 120
+
+
+def test_a_key_that_is_gone_is_named(server):
+    client, address = server
+    for number in range(2):
+        add(client, f"gone:{number}", records(0, 3))
+    with _open(address, "gone") as source:
+        planner = Planner(source, StreamConfig(), 1, 2, Figures(), time.sleep, None)
+        planner.begin(None)
+        client.delete("gone:1")
+        planner._checked -= 60
+        with pytest.raises(UserError, match="redis stream gone no longer has partition 1"):
+            planner.next({}, 1.0)
+    with _open(address, "gone") as source, pytest.raises(UserError, match="gone no longer has partition 1"):
+        list(source.read(Range(1, 0, 9)))
+
+
+def test_a_field_that_an_entry_has_twice_is_a_bad_record(server, spec):  # noqa: F811
+    client, address = server
+    fields = ["user", "u", "number", "1", "clicked", "1"]
+    client.execute_command("XADD", "twice", "*", *fields, "clicked", "0")
+    client.execute_command("XADD", "twice", "*", "value", json.dumps(records(7, 8)[0]), "value", "{}")
+    client.execute_command("XADD", "twice", "*", *fields)
+    config = StreamConfig(until="latest", max_bad_rows=2)
+    letters = []
+    workers = Workers(f"redis://{address}/twice", spec, config=config, letters=DeadLetters(send=_kept(letters)))
+    assert workers.finish().trained == [1] and "'clicked' is there more than once" in letters[0]["reason"]
+
+
+def _kept(letters):
+    return lambda found: (letters.extend(found) or [], "")

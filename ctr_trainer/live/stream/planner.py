@@ -11,7 +11,7 @@ from typing import TypeVar
 from ctr_trainer.live.stream.figures import Figures
 from ctr_trainer.live.stream.messages import rows_in
 from ctr_trainer.live.stream.plan import StreamPosition, Window, evenly, share_out
-from ctr_trainer.live.stream.source import Message, Range, StreamSource, Unavailable, other_text, reading
+from ctr_trainer.live.stream.source import Message, Range, StreamSource, Unavailable, gone_text, other_text, reading
 from ctr_trainer.settings.training_configs import StreamConfig, seconds_of
 from ctr_trainer.system.messages.errors import UserError
 from ctr_trainer.system.messages.log_lines import Seldom
@@ -75,16 +75,12 @@ class Planner:
         self._identity = position.identity if position else ""
         is_recognized = self._refuse_other()
         if position is not None:
+            for partition in sorted(position.next.keys() - set(partitions)):
+                raise UserError(gone_text(source, partition))
             for partition, mark in position.marks.items() if not is_recognized else ():
                 self._refuse_unlike(int(partition), mark, first)
             for places in (position.trained(), position.next):
-                self._refuse_lost({p: offset for p, offset in places.items() if p in partitions})
-            gone = sorted(set(position.next) - set(partitions))
-            if gone:
-                raise UserError(
-                    f"{source.name} no longer has partition {gone[0]}, in which the checkpoint has a position; set "
-                    "stream_from to another value to begin there"
-                )
+                self._refuse_lost(places)
             self._next = {p: position.next.get(p, first[p]) for p in partitions}
             _log.info("resuming %s: %s", source.name, _places(source, self._next))
         else:
@@ -113,7 +109,8 @@ class Planner:
         ends = self._ends(hints)
         step = max(1, int(self._workers * self._batch_size / (rows_per_message or self._rows_of_first(ends))))
         counts = self._patiently(functools.partial(self._counts, ends, _BATCHES * step))
-        full = [p for p, count in counts.items() if count == _BATCHES * step]
+        most = max(counts.values(), default=0) if sum(counts.values()) >= _BATCHES * step else -1
+        full = [p for p, count in counts.items() if count == most]
         more = self._patiently(lambda: {p: self._source.backlog(p, self._next[p], ends[p]) for p in full})
         self._figures.lag_records = sum(max(count, more.get(p, 0)) for p, count in counts.items())
         there = min(sum(counts.values()), _BATCHES * step)
@@ -192,8 +189,14 @@ class Planner:
         return {p: max(end, hints.get(p, 0), self._at_start.get(p, 0), self._next[p]) for p, end in latest.items()}
 
     def _counts(self, ends: dict[int, int], most: int) -> dict[int, int]:
-        """Returns, for each partition, the number of records that are not planned yet, up to `most`."""
-        return {p: self._source.count(p, self._next[p], end, most) for p, end in ends.items()}
+        """Returns numbers of records by partition that are not planned yet: together `most` or more, or all."""
+        counts, longer = dict.fromkeys(ends, 0), [*ends]
+        while longer and (left := most - sum(counts.values())) > 0:
+            share = -(-left // len(longer))  # Of Redis, all entries that are counted are downloaded.
+            wanted = {p: counts[p] + share for p in longer}
+            counts |= {p: self._source.count(p, self._next[p], ends[p], count) for p, count in wanted.items()}
+            longer = [p for p in longer if counts[p] == wanted[p]]
+        return counts
 
     def _stop_offsets(self) -> dict[int, int] | None:
         """Returns, for each partition, the offset to stop before; None if there is no end, or if it is unknown yet."""

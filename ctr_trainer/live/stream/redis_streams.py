@@ -23,6 +23,7 @@ from ctr_trainer.live.stream.source import (
     StreamSource,
     Unavailable,
     cut_text,
+    gone_text,
     lost_text,
 )
 from ctr_trainer.settings.training_configs import RedisFiles
@@ -41,6 +42,7 @@ _SEQUENCES = 64  # Number of bits of the sequence in an offset, which is an ID `
 # A replica whose primary is away answers with the third, MASTERDOWN.
 _GONE = redis.ConnectionError, redis.TimeoutError, ClusterDownError, TryAgainError
 _ENTRIES, _SECONDS, _RETRY_SECONDS = 5_000, 10.0, 0.5
+_Entry = tuple[bytes, list[bytes]]  # (ID, names and values of the fields in turn).
 
 
 class RedisSource:
@@ -50,6 +52,8 @@ class RedisSource:
         self.name, self.address, self._key = f"redis stream {address.name}", address.hosts, address.name
         self._group, self._client = group, connected(address.scheme, address.hosts, files)
         self._keys: dict[int, str] = {}
+        # For each partition: end of the stream at some time -> number of entries that had ever been added.
+        self._added: dict[int, dict[int, int]] = {}
         self.has_gaps = False
         self._has_answered, self.trouble = False, ""
 
@@ -72,42 +76,41 @@ class RedisSource:
         return ""
 
     def earliest(self, partitions: Sequence[int]) -> dict[int, int]:
-        found = self._of_each(partitions, lambda key: self._client.xrange(key, count=1))
-        last = self.latest([p for p in partitions if not found[p]])
-        return {p: _offset(found[p][0][0]) if found[p] else last[p] for p in partitions}
+        return self.at_time(partitions, 0.0)
 
     def latest(self, partitions: Sequence[int], exact: bool = False) -> dict[int, int]:
-        found = self._of_each(partitions, lambda key: self._client.xrevrange(key, count=1))
-        return {p: _offset(found[p][0][0]) + 1 if found[p] else 0 for p in partitions}
+        return {p: end for p, (_, end, _, _) in self._extents(partitions).items()}
 
     def lost(self, places: dict[int, int]) -> dict[int, str]:
         texts = {}
-        for partition, (first, end, _) in self._extents(list(places)).items():
-            at = places[partition]
+        for partition, (first, end, length, added) in self._extents(list(places)).items():
+            at, known = places[partition], self._added[partition]
+            self._added[partition] = {old: count for old, count in known.items() if old >= at}
             if at > end:
                 texts[partition] = cut_text(self, partition, at, end)
-            # If the last read entry still exists, no later entry was removed.
-            elif 0 < at < first and not self.count(partition, at - 1, at, 1):
+            # If all entries that were added since then exist, or if the last read entry exists, none is lost.
+            elif 0 < at < first and known.get(at) != added - length and not self.count(partition, at - 1, at, 1):
                 texts[partition] = lost_text(self, partition, at, first, "an unknown number of")
         return texts
 
     def at_time(self, partitions: Sequence[int], seconds: float) -> dict[int, int]:
-        start = int(seconds * 1000) << _SEQUENCES
-        return {p: min(start, last) for p, last in self.latest(partitions).items()}
+        last, start = self.latest(partitions), int(seconds * 1000) << _SEQUENCES
+        found = {p: self._entries(p, start, last[p], 1) if start < last[p] else [] for p in partitions}
+        return {p: _offset(found[p][0][0]) if found[p] else last[p] for p in partitions}
 
     def count(self, partition: int, start: int, stop: int, most: int) -> int:
-        return len(self._entries(partition, start, stop, most)) if start < stop else 0
+        return sum(map(len, self._pages(partition, start, stop, most)))
 
     def backlog(self, partition: int, start: int, stop: int) -> int:
-        first, end, length = self._extents([partition])[partition]
+        first, end, length, _ = self._extents([partition])[partition]
         # As if entries arrived at a constant rate: the server counts none by their IDs.
         return length * max(min(stop, end) - max(start, first), 0) // max(end - first, 1)
 
     def after(self, partition: int, start: int, stop: int, count: int) -> int:
-        entries = self._entries(partition, start, stop, count) if count else []
-        if not entries:
-            return start
-        return stop if len(entries) < count else _offset(entries[-1][0]) + 1
+        found, at = 0, start
+        for entries in self._pages(partition, start, stop, count):
+            found, at = found + len(entries), _offset(entries[-1][0]) + 1
+        return stop if 0 < found < count else at
 
     def read(self, place: Range) -> Iterator[list[Message]]:
         at = place.start
@@ -147,28 +150,39 @@ class RedisSource:
     def close(self) -> None:
         self._client.close()
 
-    def _entries(self, partition: int, start: int, stop: int, count: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    def _pages(self, partition: int, start: int, stop: int, most: int) -> Iterator[list[_Entry]]:
+        """Yields the first `most` entries in [start, stop), some thousands at a time."""
+        while start < stop and most > 0:
+            entries = self._entries(partition, start, stop, min(most, _ENTRIES))
+            if not entries:
+                return
+            yield entries
+            start, most = _offset(entries[-1][0]) + 1, most - len(entries)
+
+    def _entries(self, partition: int, start: int, stop: int, count: int) -> list[_Entry]:
         return self._asked(
             lambda: self._client.xrange(self._key_of(partition), self.text(start), self.text(stop - 1), count),
             f"entries of {self._key_of(partition)}",
         )
 
     def _key_of(self, partition: int) -> str:
-        if partition not in self._keys:
-            self.partitions()
+        if partition not in self._keys and partition not in self.partitions():
+            raise UserError(gone_text(self, partition))
         return self._keys[partition]
 
-    def _extents(self, partitions: Sequence[int]) -> dict[int, tuple[int, int, int]]:
-        """Returns, for each partition, (offset of the first entry, end of all that were ever added, number now)."""
+    def _extents(self, partitions: Sequence[int]) -> dict[int, tuple[int, int, int, int]]:
+        """Returns, for each partition, (offset of the first entry, end and number of all ever added, number now)."""
         found = {}
-        for partition, info in self._of_each(partitions, self._client.xinfo_stream).items():
-            end = _offset(info["last-generated-id"]) + 1
+        for partition in partitions:
+            ask = functools.partial(self._client.xinfo_stream, self._key_of(partition))
+            info = self._asked(ask, "the first and last entry")
+            end, added = _offset(info["last-generated-id"]) + 1, info.get("entries-added")
             first = _offset(info["first-entry"][0]) if info["first-entry"] else end
-            found[partition] = first, end, info["length"]
+            found[partition] = first, end, info["length"], added or 0
+            self._added.setdefault(partition, {})
+            if added is not None:  # Servers before Redis 7 do not count.
+                self._added[partition][end] = added
         return found
-
-    def _of_each(self, partitions: Sequence[int], ask: Callable[[str], Any]) -> dict[int, Any]:
-        return {p: self._asked(functools.partial(ask, self._key_of(p)), "the first or last entry") for p in partitions}
 
     def _asked(self, ask: Callable[[], Any], what: str) -> Any:
         try:
@@ -190,7 +204,7 @@ class RedisSource:
 
 def connected(scheme: str, hosts: str, files: RedisFiles) -> Any:
     """Returns a client of the first host, which connects when it is first used."""
-    return redis.Redis(
+    client = redis.Redis(
         **parse_url(f"redis://{hosts.split(',')[0]}"),
         socket_timeout=_SECONDS,
         socket_connect_timeout=_SECONDS,
@@ -198,6 +212,8 @@ def connected(scheme: str, hosts: str, files: RedisFiles) -> Any:
         **credentials_of(files),
         **(tls_of(scheme, files) if scheme == "rediss" else {}),  # Otherwise they are for a publication.
     )
+    client.set_response_callback("XRANGE", lambda answer, **_: answer)  # By default, an entry has no field twice.
+    return client
 
 
 def _offset(name: bytes) -> int:
@@ -205,12 +221,13 @@ def _offset(name: bytes) -> int:
     return int(milliseconds) << _SEQUENCES | int(sequence)
 
 
-def _value(fields: dict[bytes, bytes]) -> bytes:
-    if len(fields) == 1:
-        return next(iter(fields.values()))
+def _value(fields: list[bytes]) -> bytes:
+    if len(fields) == 2:
+        return fields[1]
     # Bytes that are not UTF-8 stay as they are, so that the record is found to be bad.
-    texts = {n.decode(errors="surrogateescape"): v.decode(errors="surrogateescape") for n, v in fields.items()}
-    return json.dumps(texts, ensure_ascii=False).encode(errors="surrogateescape")
+    texts = [json.dumps(each.decode(errors="surrogateescape"), ensure_ascii=False) for each in fields]
+    pairs = ", ".join(f"{name}: {value}" for name, value in zip(texts[::2], texts[1::2], strict=True))
+    return f"{{{pairs}}}".encode(errors="surrogateescape")
 
 
 def source_opener(

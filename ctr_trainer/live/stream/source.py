@@ -169,6 +169,14 @@ def other_text(source: StreamSource, found: str) -> str:
     )
 
 
+def gone_text(source: StreamSource, partition: int) -> str:
+    """Describes a partition that was read and is not there."""
+    return (
+        f"{source.name} no longer has partition {partition}, in which the training has a position; set stream_from to "
+        "another value to begin there"
+    )
+
+
 def cut_text(source: StreamSource, partition: int, wanted: int, last: int) -> str:
     """Describes a partition that ends before the position of the checkpoint."""
     return (
