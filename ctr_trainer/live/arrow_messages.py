@@ -78,8 +78,10 @@ class ArrowMessages:
                 found = _sizes(_data(table) if kind == _DICTIONARY else table, memoryview(message.body or b""))
                 values, size = values + found[0], size + found[1]
                 self._check("the message", values, size)
-            with pa.ipc.open_stream(stream) as reader:
+            with pa.BufferReader(stream) as file, pa.ipc.open_stream(file) as reader:
                 found = reader.read_all()
+                if not value.startswith(_FILE) and (rest := file.read().strip(b"\0")):
+                    raise BadArrow(f"has {len(rest)} bytes after the end of its Arrow stream; expected one stream")
             if columns is not None:
                 found = found.select([place for place, name in enumerate(found.schema.names) if name in columns])
             if len({*found.column_names}) < found.num_columns:

@@ -148,6 +148,13 @@ def test_two_columns_of_one_name_are_a_bad_record(decoder):
     assert "column 'clicked' is there more than once" in found[1]
 
 
+def test_bytes_after_the_end_of_an_arrow_stream_are_a_bad_record(decoder):
+    one = arrow(row(1))
+    file = written(pa.Table.from_pylist([row(1)]), pa.ipc.new_file)
+    found = reasons(decoder, one + arrow(row(2)), one + bytes(8), file)
+    assert [*found] == [0] and "after the end of its Arrow stream" in found[0]
+
+
 def test_columns_that_repeat_their_values_are_bad_records_if_they_are_read(decoder):
     table = pa.Table.from_pylist([row(1), row(2)])
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array(["u"]))

@@ -94,6 +94,20 @@ def test_a_refused_certificate_or_user_ends_the_start_and_names_the_setting(tmp_
     assert "a password" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"client.id=Z\xfcrich", "kafka.conf cannot be read.*utf-8"),
+        (b"a=b\nbootstrap.servers=other:9092", "line 2: remove"),
+    ],
+)
+def test_a_file_of_settings_that_cannot_be_used_is_named(tmp_path, text, expected):
+    brokers.require_kafka()
+    (tmp_path / "kafka.conf").write_bytes(text)
+    with pytest.raises(UserError, match=expected), _open("127.0.0.1:1", str(tmp_path / "kafka.conf")):
+        pass
+
+
 def _letters(address, tmp_path, topic):
     url = StreamAddress.parse(f"kafka://{address}/clicks?dead_letters={topic}")
     return dead_letters(url, "", RedisFiles(), str(tmp_path))

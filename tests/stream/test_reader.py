@@ -173,6 +173,23 @@ def test_bad_records_are_counted_and_named_and_block_nothing(cluster, spec, tmp_
     letters = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(each["stream"], each["partition"], each["offset"]) for each in letters][0] == ("kafka topic bad", 0, "30")
     assert "'many' is not a finite number" in letters[1]["reason"]
+    anew = Workers(url, spec, 1, dataclasses.replace(config, start="earliest"), position=rest.position).finish()
+    assert not anew.errors and anew.position.bad_rows == 2  # Those before are not of this reading.
+
+
+def test_bad_records_that_cannot_be_kept_end_the_training(cluster, spec):
+    brokers.produce(cluster, "full", [*records(0, 9), b"?"], 1)
+    config = dataclasses.replace(LATEST, max_bad_rows=2)
+    workers = Workers(f"kafka://{cluster}/full", spec, 1, config, letters=DeadLetters("/dev/full")).finish()
+    assert "/dev/full" in workers.errors[0] and "No space left on device" in workers.errors[0]
+
+
+def test_a_bad_record_follows_a_line_whose_write_was_interrupted(tmp_path):
+    file = tmp_path / "dead_letters.jsonl"
+    for text, kept in (("", ""), ('{"offset": 1}\n', '{"offset": 1}\n'), ('{"off', '{"off\n')):
+        file.write_text(text)
+        DeadLetters(file).write([{"offset": 2}])
+        assert file.read_text() == kept + '{"offset": 2}\n'
 
 
 def test_more_bad_records_than_allowed_end_every_worker_by_name(cluster, spec):

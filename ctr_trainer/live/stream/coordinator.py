@@ -65,7 +65,7 @@ class Coordinator:
         self._start: StreamPosition | None = None
         self._hints: dict[int, int] = {}
         self._rates: dict[int, tuple[int, int]] = {}  # Messages and rows up to a window, by its number.
-        self._bad_rows = position.bad_rows if position else 0
+        self._bad_rows = 0
         self._error: BaseException | None = None
         self._is_closed = self._is_over = False
         self.figures = figures
@@ -255,7 +255,7 @@ class Coordinator:
         )
         position, left = planner.begin(self._position)
         with self._changed:
-            self._start = position
+            self._start, self._bad_rows = position, position.bad_rows
             self._changed.notify_all()
         if left is not None:
             self._add(left)

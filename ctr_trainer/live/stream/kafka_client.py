@@ -31,7 +31,7 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
       group: the consumer group, unless the file names one.
 
     Raises:
-      UserError: the file cannot be read, or a line is not a setting.
+      UserError: the file cannot be read, or a line is not a setting or names brokers.
     """
     settings: dict[str, Any] = {
         "bootstrap.servers": address.hosts,
@@ -47,14 +47,16 @@ def configuration(address: StreamAddress, path: str, group: str) -> dict[str, An
     }
     try:
         lines = open(path, encoding="utf-8").read().splitlines() if path else []
-    except OSError as error:
-        raise UserError(f"kafka_config: {path} cannot be read: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"kafka_config: {path} cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
         name, equals, value = line.partition("=")
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not equals:
             raise UserError(f"kafka_config: {path}, line {number}: expected name=value, such as security.protocol=SSL")
+        if name.strip() in ("bootstrap.servers", "metadata.broker.list"):
+            raise UserError(f"kafka_config: {path}, line {number}: remove {name.strip()}; the URL names the brokers")
         settings[name.strip()] = value.strip()
     # The positions in checkpoints depend on these settings, so users may not change them.
     return settings | {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "error"}

@@ -207,16 +207,27 @@ class DeadLetters:
         self._failed, self._why = -_PAUSE_SECONDS, ""
 
     def write(self, letters: Letters) -> None:
-        """Stores descriptions of records (stream, partition, offset, row, reason, value)."""
+        """Stores descriptions of records (stream, partition, offset, row, reason, value).
+
+        Raises UserError: the file cannot be written.
+        """
         left = letters
         if time.monotonic() - self._failed >= _PAUSE_SECONDS:
             left, self._why = self._send(letters)
             if left:
                 self._failed = time.monotonic()
         if left and self._path:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.writelines(json.dumps(letter) + "\n" for letter in left)
+            lines = "".join(json.dumps(letter) + "\n" for letter in left).encode()
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with open(self._path, "a+b") as file:
+                    file.seek(max(file.tell() - 1, 0))
+                    file.write(b"\n" + lines if file.read(1) not in (b"", b"\n") else lines)
+            except OSError as error:
+                raise UserError(
+                    f"bad records cannot be written to {self._path}: {error.strerror}. Make space there, or correct its "
+                    "permissions, and run the same command again"
+                ) from error
         if left and self._stream:
             kept = self._path or "the log"
             _log.error(
