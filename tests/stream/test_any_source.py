@@ -91,7 +91,7 @@ def quick(monkeypatch):
 
 
 class Reading:
-    """A worker that takes what a `Coordinator` plans, without decoding it. Records that are None have no row."""
+    """A worker that takes what a `Coordinator` plans, without decoding it. Numbers are records of so many rows."""
 
     def __init__(self, source, config, position=None, **settings):
         self._source = source
@@ -107,7 +107,7 @@ class Reading:
                     return
                 self.ranges += share
                 records = [r for each in share for r in self._source.records[each.partition][each.start : each.stop]]
-                rows = len(records) - records.count(None)
+                rows = sum(1 if record == b"{}" else record for record in records)
                 cuts = [(0, share[0].start, 0, 0)] * -(-rows // 4)
                 self.coordinator.report(number, Report(rows, cuts, [], 0.0, {}))
 
@@ -236,7 +236,7 @@ def test_a_window_without_rows_behind_the_one_in_training_changes_no_position():
     reading = Reading(source, StreamConfig(wait_secs=0.05))
     found = reading.directives()
     assert next(found).steps == 8
-    source.records[0].append(None)
+    source.records[0].append(0)
     assert next(each for each in found if each.kind == "window").steps == 0
     position = reading.coordinator.position_after(5)
     assert position.next == {0: 32} and position.left
@@ -275,3 +275,12 @@ def test_few_records_become_a_window_as_soon_as_their_wait_is_over(monkeypatch):
     reading = Reading(MemorySource(3), StreamConfig(wait_secs=0.05))
     assert any(each.kind == "window" for each in itertools.islice(reading.directives(), 60))
     reading.coordinator.close()
+
+
+def test_the_next_windows_are_as_long_as_the_rows_of_the_last_one_say():
+    source = MemorySource(3200)
+    source.records[0] += [100] * 640
+    reading = Reading(source, StreamConfig(until="latest"))
+    assert sum(each.kind == "window" for each in reading.directives()) > 100
+    lengths = [each.stop - each.start for each in reading.ranges if each.start >= 3200]
+    assert lengths[:2] == [32, 32] and set(lengths[2:]) == {8}

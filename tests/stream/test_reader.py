@@ -154,6 +154,29 @@ def test_a_restart_resumes_within_a_message_of_many_rows(cluster, spec):
     assert sorted(first.trained + rest.trained) == list(range(200))
 
 
+@pytest.mark.parametrize("scheme", ["kafka", "redis"])
+def test_a_window_of_records_that_are_too_large_is_trained_in_parts(cluster, spec, scheme, tmp_path, monkeypatch):
+    monkeypatch.setattr("ctr_trainer.live.stream.reader._MOST_BYTES", 200)  # About four records.
+    monkeypatch.setattr("ctr_trainer.live.stream.kafka._MOST", 4)
+    monkeypatch.setattr("ctr_trainer.live.stream.redis_streams._ENTRIES", 5)
+    with contextlib.ExitStack() as stack:
+        if scheme == "redis":
+            client, address = stack.enter_context(brokers.redis_server(tmp_path))
+            for number, record in enumerate(records(0, 300)):
+                client.xadd(f"large:{number % 2}", {"value": json.dumps(record)})
+        else:
+            brokers.produce(address := cluster, "large", records(0, 300), 2)
+        url, trained, position = f"{scheme}://{address}/large", [], None
+        for size, batches in ((2, 3), (1, 7), (3, 2), (2, None)):
+            workers = Workers(url, spec, size, position=position, batches=batches).finish()
+            assert not workers.errors
+            trained, position = trained + workers.trained, workers.position
+            assert position.records == len(trained)
+        assert sorted(trained) == list(range(300)) and not position.left
+        first, second = (Workers(url, spec).finish() for _ in range(2))
+        assert first.trained == list(range(300)) and len(first.numbers[0]) > 45
+
+
 def test_a_replay_of_one_worker_makes_the_same_batches(cluster, spec):
     brokers.produce(cluster, "replayed", records(0, 500), 3)
     first, second = (Workers(f"kafka://{cluster}/replayed", spec).finish() for _ in range(2))

@@ -64,7 +64,8 @@ class Coordinator:
         self._batches = 0  # Number of batches of all directives so far.
         self._start: StreamPosition | None = None
         self._hints: dict[int, int] = {}
-        self._rates: dict[int, tuple[int, int]] = {}  # Messages and rows up to a window, by its number.
+        self._rates: dict[int, float] = {}  # Rows per message of a window, by its number.
+        self._rests: dict[int, list[Range]] = {}  # What workers have not read of a window, by its number.
         self._bad_rows = 0
         self._error: BaseException | None = None
         self._is_closed = self._is_over = False
@@ -180,7 +181,8 @@ class Coordinator:
         """Schedules the training on a window that all workers have read."""
         window, source = self._windows[number], self._source
         gone = window.messages - sum(report.messages for report in window.reports.values())
-        if source and not source.has_gaps and gone > 0:
+        rest = [each for report in window.reports.values() for each in report.rest]
+        if source and not source.has_gaps and gone > 0 and not rest:  # The number of records in a rest is unknown.
             self._error = UserError(
                 f"{source.name}: {gone} of {window.messages} records were removed before they were read. Keep more "
                 "records in the stream, such as with a larger MAXLEN, and run the same command again"
@@ -201,23 +203,21 @@ class Coordinator:
                 )
                 return
             _log.warning("bad row %d of at most %d, left out: %s", self._bad_rows, self._config.max_bad_rows, text)
-        messages, rows = self._rates.get(number - 1, (0, 0))
-        self._rates[number] = messages + window.messages, rows + window.rows + len(bad)
+        self._rates[number] = max((window.rows + len(bad)) / max(window.messages, 1), 1.0)
         self._rates.pop(number - 2 * _AHEAD, None)
+        self._rests[number] = rest
         self._released = number + 1
         steps = window.steps(self._batch_size)
         self.figures.add(window)
         self._give(Directive("window", number, steps))
 
     def _after(self, position: StreamPosition, window: Window, batches: int) -> StreamPosition:
-        is_whole = batches >= window.steps(self._batch_size)
-        left = () if is_whole else tuple(window.left_after(batches))
-        most = window.rows if is_whole else batches * self._batch_size
-        rows = sum(min(report.rows, most) for report in window.reports.values())
+        left = [each for each in position.left if each not in window.again] + window.left_after(batches)
+        rows = sum(min(report.rows, batches * self._batch_size) for report in window.reports.values())
         return dataclasses.replace(
             position,
             next=window.next,
-            left=left,
+            left=tuple(left),
             bad_rows=position.bad_rows + window.bad_before(batches),
             records=position.records + rows,
             marks=window.marks(position.marks),
@@ -259,20 +259,27 @@ class Coordinator:
             self._changed.notify_all()
         if left is not None:
             self._add(left)
-        while not planner.is_over:
+        while True:
             with self._changed:
                 self._wait_for(lambda: self._planned < self._begun + _AHEAD and self._planned < self._released + 2)
                 if self._is_closed:
                     return
-                messages, rows = self._rates.get(self._planned - 2, (0, 0))  # Of all windows except the last one.
+                # The last window may be read or not, and a replay must not depend on that.
+                rate, rest = self._rates.get(self._planned - 2, 0.0), self._rests.pop(self._planned - 2, [])
                 hints = dict(self._hints)
-            window = planner.next(hints, max(rows / messages, 1.0) if messages else 0.0)
+            window = planner.again(rest) if rest else planner.next(hints, rate)
+            if window is None:
+                with self._changed:
+                    self._wait_for(lambda: not planner.is_over or self._released == self._planned)
+                    rest = self._rests.pop(self._planned - 1, [])
+                window = planner.again(rest) if rest else None
             if window is not None:
                 self._add(window)
-            elif not planner.is_over:
+            elif planner.is_over:
+                break
+            else:
                 self._sleep(planner.until_next(_POLL_SECONDS))
         with self._changed:
-            self._wait_for(lambda: self._released == self._planned)
             self._is_over = True
             self._give(Directive("end"))
 

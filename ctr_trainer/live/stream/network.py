@@ -76,7 +76,8 @@ class CoordinatorServer:
             return dataclasses.asdict(self._coordinator.directive(number, rank))
         assert report is not None
         watermarks = {int(p): offset for p, offset in report["watermarks"].items()}
-        self._coordinator.report(number, Report(**{**report, "watermarks": watermarks}), rank)
+        rest = [Range(*each) for each in report["rest"]]
+        self._coordinator.report(number, Report(**{**report, "watermarks": watermarks, "rest": rest}), rank)
         return None
 
 

@@ -66,6 +66,7 @@ class Report:
       watermarks: for each partition, the offset after its last record, if this worker has seen it.
       marks: for each partition, as a text, the `Message.mark` of the last record that was read.
       messages: number of records that were read.
+      rest: what the worker has not read of its share, because the records are too large together.
     """
 
     rows: int
@@ -75,6 +76,7 @@ class Report:
     watermarks: dict[int, int]
     marks: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     messages: int = 0
+    rest: list[Range] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -85,12 +87,14 @@ class Window:
       shares: the ranges of each worker.
       next: for each partition, the offset after the window.
       reports: rank -> report, for the workers that have read their shares.
+      again: the ranges of the window, if they were planned before.
     """
 
     shares: list[list[Range]]
     next: dict[int, int]
     messages: int
     reports: dict[int, Report] = dataclasses.field(default_factory=dict)
+    again: tuple[Range, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -115,11 +119,13 @@ class Window:
         """Returns the ranges that remain after this number of batches per worker."""
         left = []
         for rank, share in enumerate(self.shares):
-            cuts = self.reports[rank].cuts
-            if batches < len(cuts):
-                number, offset, row, _ = cuts[batches]
+            report = self.reports[rank]
+            if batches < len(report.cuts):
+                number, offset, row, _ = report.cuts[batches]
                 left.append(share[number]._replace(start=offset, row=row))
                 left += share[number + 1 :]
+            else:
+                left += report.rest
         return left
 
     def bad_before(self, batches: int) -> int:

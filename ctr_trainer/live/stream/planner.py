@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ctr_trainer.live.stream.figures import Figures
@@ -75,8 +75,8 @@ class Planner:
         self._identity = position.identity if position else ""
         is_recognized = self._refuse_other()
         if position is not None:
-            for partition in sorted(position.next.keys() - set(partitions)):
-                raise UserError(gone_text(source, partition))
+            for gone in sorted(position.next.keys() - set(partitions)):
+                raise UserError(gone_text(source, gone))
             for partition, mark in position.marks.items() if not is_recognized else ():
                 self._refuse_unlike(int(partition), mark, first)
             for places in (position.trained(), position.next):
@@ -89,14 +89,15 @@ class Planner:
             _log.info("beginning %s: %s", source.name, _places(source, self._next))
             position = StreamPosition(source.name, start, self._next)
         self._stops = self._stop_offsets()
-        return dataclasses.replace(position, since=start, identity=self._identity), self._plan_left(position)
+        left = self.again(position.left) if position.left else None
+        return dataclasses.replace(position, since=start, identity=self._identity), left
 
     def next(self, hints: dict[int, int], rows_per_message: float) -> Window | None:
         """Returns the next window; None if too few records are available, or if all are planned (`is_over`).
 
         Args:
           hints: for each partition, an offset up to which a worker has seen records; the brokers may name a lower one.
-          rows_per_message: the mean so far; 0 if it is unknown.
+          rows_per_message: the mean of a recent window; 0 if it is unknown.
 
         Raises UserError: records were removed before they were read.
         """
@@ -127,6 +128,16 @@ class Planner:
         if window:
             self._next, self._waiting_since = dict(window.next), None
         return window
+
+    def again(self, left: Sequence[Range]) -> Window:
+        """Returns a window of ranges that were planned before."""
+        counts = [
+            self._patiently(functools.partial(self._source.count, each.partition, each.start, each.stop, _MANY))
+            for each in left
+        ]
+        pieces = list(zip(left, counts, strict=True))
+        shares = self._patiently(lambda: share_out(self._source, pieces, self._workers))
+        return Window(shares, dict(self._next), sum(counts), again=tuple(left))
 
     def until_next(self, most: float) -> float:
         """Returns the seconds until the records that are there may become a window, at most `most`."""
@@ -168,18 +179,6 @@ class Planner:
             return self._patiently(lambda: self._source.latest(self._partitions, exact=True))
         seconds = seconds_of(where)
         return None if seconds is None else self._patiently(lambda: self._source.at_time(self._partitions, seconds))
-
-    def _plan_left(self, position: StreamPosition) -> Window | None:
-        """Returns a window of the untrained records of the checkpoint's last window; None if there are none."""
-        if not position.left:
-            return None
-        counts = [
-            self._patiently(functools.partial(self._source.count, each.partition, each.start, each.stop, _MANY))
-            for each in position.left
-        ]
-        pieces = list(zip(position.left, counts, strict=True))
-        shares = self._patiently(lambda: share_out(self._source, pieces, self._workers))
-        return Window(shares, dict(self._next), sum(counts))
 
     def _ends(self, hints: dict[int, int]) -> dict[int, int]:
         """Returns, for each partition, the offset up to which records are available."""

@@ -26,6 +26,7 @@ from ctr_trainer.system.messages.log_lines import Seldom
 _log = logging.getLogger(__name__)
 _SHOWN = 2000  # Number of bytes of the message in a dead letter.
 _AHEAD_SECONDS = 600.0
+_MOST_BYTES = 128 << 20  # A worker leaves the rest of a window for later after this many bytes of messages.
 _READY = 2  # Number of windows that are decoded ahead of the training.
 
 
@@ -110,29 +111,39 @@ class StreamReader:
             with contextlib.closing(source):
                 for number in itertools.count():
                     share = self._coordination.share(number)
-                    messages = None if share is None else self._read(source, share)
-                    if share is None or messages is None:
+                    found = None if share is None else self._read(source, share)
+                    if share is None or found is None:
                         return
                     with uncollected():
-                        rows, report = self._decoded(source, decoder, share, messages)
+                        rows, report = self._decoded(source, decoder, share, *found)
                     self._coordination.report(number, report)
                     yield rows
         except Exception as error:  # The window will not be released, so no step waits for its rows.
             self._error = error
             self._coordination.fail(error)
 
-    def _read(self, source: StreamSource, share: list[Range]) -> list[tuple[int, Message]] | None:
-        """Returns (index of the range, message) for all messages of a share, in order; None if the reader is closed."""
-        found = []
+    def _read(self, source: StreamSource, share: list[Range]) -> tuple[list[tuple[int, Message]], list[Range]] | None:
+        """Returns (index of the range, message) pairs of a share, and what it leaves; None if the reader is closed."""
+        found: list[tuple[int, Message]] = []
+        size = 0
         for number, place in enumerate(share):
             for messages in reading(source, place, self._waiting):
                 if self._closing.is_set():
                     return None
                 found += [(number, message) for message in messages]
-        return found
+                size += sum(len(message.value or b"") for message in messages)
+                if size > _MOST_BYTES:  # The plan knows no sizes. A source does not give records of a list again.
+                    left = [place._replace(start=messages[-1].offset + 1, row=0), *share[number + 1 :]]
+                    return found, [each for each in left if each.start < each.stop]
+        return found, []
 
     def _decoded(
-        self, source: StreamSource, decoder: MessageDecoder, share: list[Range], read: list[tuple[int, Message]]
+        self,
+        source: StreamSource,
+        decoder: MessageDecoder,
+        share: list[Range],
+        read: list[tuple[int, Message]],
+        rest: list[Range],
     ) -> tuple[pa.Table, Report]:
         skip = {}
         for place, (number, message) in enumerate(read):
@@ -161,7 +172,7 @@ class StreamReader:
         ]
         seconds = self._event_seconds(source, [message for _, message in read])
         marks = {str(partition): message.mark for partition, message in {m.partition: m for _, m in read}.items()}
-        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks(), marks, len(read))
+        return decoded.rows, Report(rows, cuts, letters, seconds, source.watermarks(), marks, len(read), rest)
 
     def _event_seconds(self, source: StreamSource, messages: list[Message]) -> float:
         """Returns the newest event time of messages that is not too far ahead of the clock; 0 without one."""

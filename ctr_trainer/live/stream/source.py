@@ -225,7 +225,7 @@ class DeadLetters:
                     file.write(b"\n" + lines if file.read(1) not in (b"", b"\n") else lines)
             except OSError as error:
                 raise UserError(
-                    f"bad records cannot be written to {self._path}: {error.strerror}. Make space there, or correct its "
+                    f"bad records cannot be written to {self._path}: {error.strerror}. Make space, or correct its "
                     "permissions, and run the same command again"
                 ) from error
         if left and self._stream:
