@@ -22,6 +22,7 @@ from ctr_trainer.live.stream.reader import StreamReader
 from ctr_trainer.live.stream.source import DeadLetters, Range, StreamAddress
 from ctr_trainer.settings.training_configs import RedisFiles, StreamConfig
 from ctr_trainer.system.messages.errors import UserError
+from tests.parallel import launch
 from tests.stream import brokers
 from tests.stream.test_messages import arrow
 
@@ -100,6 +101,11 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
+    def end_after(self, batches):
+        """Makes the workers end after so many further batches; returns the number of batches of each."""
+        self._most = max(map(len, self.numbers)) + batches
+        return self._most
+
     def finish(self):
         for thread in self._threads:
             thread.join(60)
@@ -177,7 +183,8 @@ def test_a_window_of_records_that_are_too_large_is_trained_in_parts(cluster, spe
         assert first.trained == list(range(300)) and len(first.numbers[0]) > 45
 
 
-def test_a_replay_of_one_worker_makes_the_same_batches(cluster, spec):
+def test_a_replay_of_one_worker_makes_the_same_batches(cluster, spec, monkeypatch):
+    monkeypatch.setattr("ctr_trainer.live.stream.coordinator._REPLAY_REST_SECONDS", 3600.0)
     brokers.produce(cluster, "replayed", records(0, 500), 3)
     first, second = (Workers(f"kafka://{cluster}/replayed", spec).finish() for _ in range(2))
     assert first.numbers == second.numbers and len(first.numbers[0]) == 63
@@ -225,9 +232,11 @@ def test_more_bad_records_than_allowed_end_every_worker_by_name(cluster, spec):
 
 def test_a_quiet_stream_gives_padding_and_a_partial_batch_after_the_wait(cluster, spec):
     brokers.produce(cluster, "quiet", records(0, 3), 1)
-    workers = Workers(f"kafka://{cluster}/quiet", spec, 2, StreamConfig(wait_secs=0.2), batches=3).finish()
-    assert workers.trained == [0, 1, 2]
-    assert [len(of_rank) for of_rank in workers.numbers] == [3, 3] and sum(map(len, workers.numbers[0][1:])) == 0
+    workers = Workers(f"kafka://{cluster}/quiet", spec, 2, StreamConfig(wait_secs=0.2))
+    launch.wait_until(lambda: workers.trained == [0, 1, 2], "the records")
+    last = workers.end_after(2)
+    assert workers.finish().trained == [0, 1, 2]
+    assert [len(of_rank) for of_rank in workers.numbers] == [last, last]
 
 
 def test_where_to_begin_and_to_end(spec):

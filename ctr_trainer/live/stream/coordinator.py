@@ -24,8 +24,9 @@ from ctr_trainer.system.processes.waiting import call_within
 
 _log = logging.getLogger(__name__)
 _AHEAD = 3  # Number of windows that are planned ahead of the training.
-# Time without a window after which workers complete a step with padding. A replay with a known end should need none.
-_REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 30.0
+# Time without a window after which workers complete a step with padding. A replay with a known end should need none,
+# but a signal must not wait for as long as grace_secs.
+_REST_SECONDS, _REPLAY_REST_SECONDS = 2.0, 10.0
 _POLL_SECONDS, _COMMIT_SECONDS = 0.05, 10.0
 _KEPT_BATCHES = 1000  # Number of the last batches after each of which the position is known.
 

@@ -34,7 +34,7 @@ class StreamReader:
     """The batches of one worker from a stream. Each record goes to exactly one worker.
 
     Every worker makes the same number of batches with exactly `batch_size` rows, some of which may be padding with
-    weight 0. While no records arrive, it completes a step with padding every 2 s, or every 30 s if the stream has an
+    weight 0. While no records arrive, it completes a step with padding every 2 s, or every 10 s if the stream has an
     end that is known.
 
     Args:
