@@ -181,19 +181,22 @@ def test_entries_trimmed_between_two_windows_end_the_training(server, until):
             planner.next({}, 1.0)
 
 
-def test_entries_trimmed_after_they_were_planned_end_the_training(server, spec, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize(("key", "most_bytes", "planned"), [("brief", 1 << 20, 32), ("brief-parts", 1, 11)])
+def test_entries_trimmed_after_they_were_planned_end_the_training(server, spec, monkeypatch, key, most_bytes, planned):  # noqa: F811
+    monkeypatch.setattr("ctr_trainer.live.stream.reader._MOST_BYTES", most_bytes)
+    monkeypatch.setattr("ctr_trainer.live.stream.redis_streams._ENTRIES", 5 if most_bytes == 1 else 5000)
     client, address = server
-    add(client, "brief", records(0, 40))
+    add(client, key, records(0, 40))
     add_window = Coordinator._add
 
     def trimmed(self, window):
-        client.xtrim("brief", maxlen=30, approximate=False)
+        client.xtrim(key, maxlen=30, approximate=False)
         add_window(self, window)
 
     monkeypatch.setattr(Coordinator, "_add", trimmed)
-    workers = Workers(f"redis://{address}/brief", spec, 2).finish()
-    assert "redis stream brief: 10 of 32 records were removed before they were read" in workers.errors[0]
-    assert not workers.trained
+    workers = Workers(f"redis://{address}/{key}", spec, 2).finish()
+    assert f"redis stream {key}: 10 of {planned} records were removed before they were read" in workers.errors[0]
+    assert most_bytes == 1 or not workers.trained
 
 
 def test_a_replica_without_its_primary_is_waited_for(server):

@@ -66,7 +66,8 @@ class Coordinator:
         self._start: StreamPosition | None = None
         self._hints: dict[int, int] = {}
         self._rates: dict[int, float] = {}  # Rows per message of a window, by its number.
-        self._rests: dict[int, list[Range]] = {}  # What workers have not read of a window, by its number.
+        # What workers have not read of a window, and the number of its records, by the window's number.
+        self._rests: dict[int, tuple[list[Range], int]] = {}
         self._bad_rows = 0
         self._error: BaseException | None = None
         self._is_closed = self._is_over = False
@@ -183,7 +184,7 @@ class Coordinator:
         window, source = self._windows[number], self._source
         gone = window.messages - sum(report.messages for report in window.reports.values())
         rest = [each for report in window.reports.values() for each in report.rest]
-        if source and not source.has_gaps and gone > 0 and not rest:  # The number of records in a rest is unknown.
+        if source and not source.has_gaps and gone > 0 and not rest:
             self._error = UserError(
                 f"{source.name}: {gone} of {window.messages} records were removed before they were read. Keep more "
                 "records in the stream, such as with a larger MAXLEN, and run the same command again"
@@ -206,7 +207,7 @@ class Coordinator:
             _log.warning("bad row %d of at most %d, left out: %s", self._bad_rows, self._config.max_bad_rows, text)
         self._rates[number] = max((window.rows + len(bad)) / max(window.messages, 1), 1.0)
         self._rates.pop(number - 2 * _AHEAD, None)
-        self._rests[number] = rest
+        self._rests[number] = rest, gone
         self._released = number + 1
         steps = window.steps(self._batch_size)
         self.figures.add(window)
@@ -266,14 +267,14 @@ class Coordinator:
                 if self._is_closed:
                     return
                 # The last window may be read or not, and a replay must not depend on that.
-                rate, rest = self._rates.get(self._planned - 2, 0.0), self._rests.pop(self._planned - 2, [])
-                hints = dict(self._hints)
-            window = planner.again(rest) if rest else planner.next(hints, rate)
+                rate, hints = self._rates.get(self._planned - 2, 0.0), dict(self._hints)
+                rest, messages = self._rests.pop(self._planned - 2, ([], 0))
+            window = planner.again(rest, messages) if rest else planner.next(hints, rate)
             if window is None:
                 with self._changed:
                     self._wait_for(lambda: not planner.is_over or self._released == self._planned)
-                    rest = self._rests.pop(self._planned - 1, [])
-                window = planner.again(rest) if rest else None
+                    rest, messages = self._rests.pop(self._planned - 1, ([], 0))
+                window = planner.again(rest, messages) if rest else None
             if window is not None:
                 self._add(window)
             elif planner.is_over:

@@ -129,15 +129,15 @@ class Planner:
             self._next, self._waiting_since = dict(window.next), None
         return window
 
-    def again(self, left: Sequence[Range]) -> Window:
-        """Returns a window of ranges that were planned before."""
+    def again(self, left: Sequence[Range], messages: int | None = None) -> Window:
+        """Returns a window of ranges that were planned before, with this number of records if it is known."""
         counts = [
             self._patiently(functools.partial(self._source.count, each.partition, each.start, each.stop, _MANY))
             for each in left
         ]
         pieces = list(zip(left, counts, strict=True))
         shares = self._patiently(lambda: share_out(self._source, pieces, self._workers))
-        return Window(shares, dict(self._next), sum(counts), again=tuple(left))
+        return Window(shares, dict(self._next), sum(counts) if messages is None else messages, again=tuple(left))
 
     def until_next(self, most: float) -> float:
         """Returns the seconds until the records that are there may become a window, at most `most`."""
