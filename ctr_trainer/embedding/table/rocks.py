@@ -17,6 +17,7 @@ from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError, reason
+from ctr_trainer.system.processes import hardware
 
 _BLOCK_BYTES = 4096  # What a disk reads at once.
 _BITS_PER_KEY = 16  # Of the Bloom filters: of 1,000 unknown keys, one costs a read in each of a few sorted runs.
@@ -126,6 +127,7 @@ def _opened(files: Mapping[str, Path]) -> Iterator[Any]:
 
 def opened(directory: str | os.PathLike[str], options: Any, **more: Any) -> Any:
     """Opens a database with these options. By default, rocksdict takes those of the files, which have no filters."""
+    hardware.allow_open_files()  # It keeps all of its files open.
     return rocksdict().Rdict(str(directory), options, {"default": options}, **more)
 
 
@@ -212,6 +214,8 @@ def told(place: Any, opened_in: str = "", space: str = _SPACE) -> Iterator[None]
         cure = _RESTART
         if "No space" in text or "too large" in text:
             cure = space
+        elif "Too many open files" in text:
+            cure = f"raise the limit of open files (ulimit -n), then {cure}"
         elif "Corruption" in text:
             cure = f"the disk returned other bytes than were written: check it, then {cure}; if this happens again, "
             cure += f"remove the checkpoints that have this file, as *.cold.NUMBER{ROWS_FILE}"

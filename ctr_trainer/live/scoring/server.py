@@ -4,7 +4,6 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import socket
 from collections.abc import Callable, Iterator
 
@@ -19,7 +18,7 @@ from ctr_trainer.live.scoring.live_model import LiveModel
 from ctr_trainer.live.scoring.metrics import ScoreMetrics
 from ctr_trainer.settings.command_flags import ScoreFlags
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.processes import child
+from ctr_trainer.system.processes import child, hardware
 
 _log = logging.getLogger(__name__)
 
@@ -102,9 +101,7 @@ class ScoreServer:
 
 def serve(flags: ScoreFlags) -> None:
     """Serves until SIGTERM or SIGINT. Must be called on the main thread of a process of its own, which it tunes."""
-    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    hardware.allow_open_files()  # Each connection is one.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
     def freeze() -> None:

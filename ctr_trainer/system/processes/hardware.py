@@ -1,8 +1,9 @@
-"""The machine: its identity, the instructions of its processor, and the cores of each worker."""
+"""The machine: its identity, the instructions of its processor, its cores, and the limit on open files."""
 
 import contextlib
 import os
 import pathlib
+import resource
 
 _BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
 # Added to a thread's niceness. The thread then gets a quarter of a busy core's time, enough to write files of rows.
@@ -68,6 +69,13 @@ def usable_cores(quota: str | os.PathLike[str] = "/sys/fs/cgroup/cpu.max") -> in
         share, period = map(int, pathlib.Path(quota).read_text().split())
         number = min(number, max(share // period, 1))
     return number
+
+
+def allow_open_files() -> None:
+    """Raises this process's soft limit on open files, often 1024, to the hard limit, if that is permitted."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def has_bfloat16(cpuinfo: str | os.PathLike[str] = "/proc/cpuinfo") -> bool:

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ import sys
 import numpy as np
 import pytest
 
+from ctr_trainer.embedding.table import rocks
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import path_of
 from ctr_trainer.system.messages.errors import UserError
+from ctr_trainer.system.processes import hardware
 from tests.embedding.table.test_cold_rows import CONFIG, make, rows_of, step
 
 WIDE = dataclasses.replace(CONFIG, dims=(64, 1))
@@ -114,6 +117,37 @@ def test_a_disk_that_cannot_be_written_is_named(tmp_path):
     with mounted(tmp_path / "fixed", "tmpfs", "ro") as fixed:
         with pytest.raises(UserError, match="table_dir=.*fixed: Read-only file system; name a directory"):
             make(fixed)
+
+
+def test_more_files_than_the_soft_limit_are_open_and_the_hard_limit_is_named(tmp_path, monkeypatch):
+    options, limits = rocks.options, resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 50  # Files that may be opened.
+
+    def of_small_files(*arguments):
+        found = options(*arguments)
+        found.set_target_file_size_base(1 << 14)
+        return found
+
+    def fill(directory):
+        with open(os.devnull) as first_free:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (first_free.fileno() + most, limits[1]))
+        store = make(directory, WIDE, MEMORY)
+        try:
+            train(store, range(3))
+            store.tables[WIDE.name].cold._db.compact_range(None, None)
+            assert len(store.tables[WIDE.name].cold._db.live_files()) > most
+            rows_of(store)
+        finally:
+            store.close()
+
+    monkeypatch.setattr(rocks, "options", of_small_files)
+    try:
+        fill(tmp_path / "raised")
+        monkeypatch.setattr(hardware, "allow_open_files", lambda: None)
+        with pytest.raises(UserError, match="Too many open files; raise the limit .*ulimit -n"):
+            fill(tmp_path / "low")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def child(*arguments, **more):
