@@ -13,7 +13,6 @@ from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.service import Service
-from ctr_trainer.system.messages.errors import UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration
@@ -166,6 +165,7 @@ def test_random_bytes_on_the_socket_change_nothing(server, unharmed):
             connection.sendall(preface + garbage if number % 2 else garbage)
 
 
-def test_long_json_is_refused_before_it_is_read():
-    with pytest.raises(UserError, match="2097153 bytes of JSON: expected at most 2097152"):
-        wire.from_json(b" " * ((2 << 20) + 1))
+@pytest.mark.parametrize(("name", "most"), [("save", 2 << 20), ("restore", 16 << 20)])
+def test_long_json_is_refused_before_it_is_read(server, name, most):
+    with pytest.raises(pa.ArrowInvalid, match=f"{most + 1} bytes of JSON: expected at most {most}"):
+        list(server[1].do_action(flight.Action(name, b" " * (most + 1)), _OPTIONS))

@@ -190,6 +190,20 @@ def test_a_read_of_rows_that_are_replaced_meanwhile_fails(tmp_path, monkeypatch)
             reader.read_all()
 
 
+def test_a_checkpoint_of_very_many_files_is_restored(tmp_path, connect):
+    with Service("127.0.0.1", 0, tmp_path) as service:
+        client, keys = connect([f"127.0.0.1:{service.port}"]), np.arange(1, 11)
+        client.create_table(CONFIG)
+        client.sync("t", keys, ones(10), "w", 1)
+        expected, full = pulled(client, "t", keys), client.save(tmp_path, 1)
+        delta = client.save(tmp_path, 2, since=full[-1]["snapshot"])
+        on_disk = {**full[-1], "file": "t-00000-of-00001.cold.000001.sst", "kind": "cold", "rows": 0, "bytes": 0}
+        (tmp_path / on_disk["file"]).touch()
+        client.sync("t", keys, ones(10), "w", 2)
+        client.restore(tmp_path, [*full, *[on_disk] * 20_000, *delta])
+        np.testing.assert_array_equal(pulled(client, "t", keys), expected)
+
+
 def test_rows_that_expire_at_once_are_evicted_by_several_short_requests(tmp_path, monkeypatch, connect):
     monkeypatch.setattr(row_limits, "_EXPIRED", 20)  # Rows, while the lock is held.
     monkeypatch.setattr(services, "_ADVANCE_SECONDS", 0)

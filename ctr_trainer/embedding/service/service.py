@@ -106,7 +106,8 @@ class Service(flight.FlightServerBase):
             if action.type not in (*self._actions, "save"):
                 known = ", ".join(["save", *self._actions, *self._row_requests.names])
                 raise UserError(f"no action {action.type!r}; there are: {known}")
-            body = wire.from_json(action.body)
+            most = wire.MOST_FILES_BYTES if action.type == "restore" else wire.MOST_JSON_BYTES
+            body = wire.from_json(action.body, most)
             check = self.incarnation.check_process if action.type in _OF_ANY_ROWS else self.incarnation.check
             check(body.get("incarnation"))  # Refuses requests for other rows.
             if action.type in _WRITES:

@@ -40,7 +40,9 @@ PAGE_BYTES = 32 << 20
 # An answer sends its columns in parts whose memory the allocator can reuse, because fresh pages cost more than the
 # copy.
 _PART_BYTES = 256 << 10
-_MOST_JSON_BYTES = 2 << 20
+# The most bytes of JSON of a request, and of a `restore`, which has about 200 bytes for each of its files. Parsed, both
+# take less memory than the largest row request.
+MOST_JSON_BYTES, MOST_FILES_BYTES = 2 << 20, 16 << 20
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 64
 # Bytes in addition to each row: key and version in a request, position and version in its answer.
@@ -208,13 +210,14 @@ def to_json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def from_json(data: bytes | memoryview | pa.Buffer) -> dict:
+def from_json(data: bytes | memoryview | pa.Buffer, most: int = MOST_JSON_BYTES) -> dict:
     """Returns the dict of the JSON of a request.
 
-    Raises UserError if it is not a JSON object, or too long: the parsed JSON takes up to thirty times its bytes.
+    Raises UserError if it is not a JSON object, or has more than `most` bytes: the parsed JSON takes up to thirty times
+    its bytes.
     """
-    if len(memoryview(data)) > _MOST_JSON_BYTES:
-        raise UserError(f"a request with {len(memoryview(data))} bytes of JSON: expected at most {_MOST_JSON_BYTES}")
+    if len(memoryview(data)) > most:
+        raise UserError(f"a request with {len(memoryview(data))} bytes of JSON: expected at most {most}")
     try:
         value = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
