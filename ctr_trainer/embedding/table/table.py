@@ -366,15 +366,15 @@ class Table:
         missing = np.flatnonzero((slots < 0) & (keys != 0))
         places, rows, use = self.cold.read(keys[missing])
         if (expired := self.limits.have_expired(use[0])).any():
-            self._forget(keys[missing[places[expired]]])
+            self._forget(np.unique(keys[missing[places[expired]]]))
             places, rows, use = places[~expired], rows[~expired], use[:, ~expired]
         if not len(places):
             return
         self._make_room(len(places), slots)
         created = self.counters.created
         found = self._make(keys[missing[places]])
+        self.cold.count -= int(self.counters.created - created)  # A reader's request may repeat a key.
         self.counters.created = created
-        self.cold.count -= len(places)
         row_kernels.put(self._rows.array, found, np.ascontiguousarray(rows).view(np.float32))
         slots[missing[places]] = found
         assert self.limits.usage is not None

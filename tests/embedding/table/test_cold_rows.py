@@ -11,6 +11,7 @@ import pytest
 from ctr_trainer.embedding.index.key_kernels import owned
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.versions import ABSENT
 from ctr_trainer.embedding.store.worker_rows import TableRows
 from ctr_trainer.embedding.table import rocks
 from ctr_trainer.embedding.table.cold_rows import STATS, ColdRows, Disk, status_line
@@ -200,6 +201,25 @@ def rows_of_disk(table, keys):
     here = np.zeros(len(keys), bool)
     here[table.cold.read(keys)[0]] = True
     return here
+
+
+@pytest.mark.parametrize("ttl_steps", [0, 5])
+def test_a_pull_that_repeats_keys_counts_each_row_on_disk_once(tmp_path, ttl_steps):
+    store, rng = make(tmp_path / "disk", dataclasses.replace(CONFIG, ttl_steps=ttl_steps)), np.random.default_rng(0)
+    store.advance(1)
+    for _ in range(40):
+        step(store, rng)
+    table = store.tables[CONFIG.name]
+    keys = np.arange(1, ROWS)
+    on_disk = keys[(table.find_in_memory(keys) < 0) & rows_of_disk(table, keys)][:50]
+    table.advance(10)  # Of rows that expire, only those that are pulled are evicted.
+    before = len(table)
+    found = store.pull(CONFIG.name, np.repeat(on_disk, 3), np.full(150, ABSENT, np.uint32))
+    assert len(found.positions) == (0 if ttl_steps else 150)
+    assert len(table) == before - (50 if ttl_steps else 0)
+    assert table.counters.evicted == before - len(table)
+    assert len(saved(tmp_path / "saved", store.save(tmp_path / "saved", 1))) == len(table)
+    store.close()
 
 
 def test_rows_fetched_while_they_are_written_are_read_again(tmp_path):
