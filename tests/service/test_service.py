@@ -109,6 +109,22 @@ def test_bytes_that_are_no_row_request_are_an_invalid_argument(server, body, mes
         _send(server[0], "pull", body)
 
 
+def test_refused_row_requests_are_counted_by_tables_that_exist(tmp_path):
+    with Service("127.0.0.1", 0, tmp_path) as service:
+        service._store.create_table(CONFIG)
+        service._leases.take(LEASE)
+        with flight.FlightClient(f"grpc://127.0.0.1:{service.port}") as client:
+            wide = [_KEY, np.ones((1, 4), np.float32)]
+            for changes in ({"lease": "x"}, {"columns": wide}, {"incarnation": "x.0"}, {"table": "made up"}):
+                with pytest.raises((pa.ArrowInvalid, flight.FlightServerError)):
+                    _request(client, **changes)
+            _request(client)
+        samples = next(iter(service.metrics._failures.collect())).samples
+        counted = {each.labels["table"]: each.value for each in samples if each.name.endswith("_total")}
+        assert counted == {"t": 3, "": 1}
+        assert service.metrics.requests() == {"put": 1}
+
+
 def test_an_oversized_request_is_refused_and_one_whose_answer_would_be(server, monkeypatch):
     monkeypatch.setattr(wire, "MOST_BYTES", 1000)
     client, store = server

@@ -16,6 +16,7 @@ from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.lease import Incarnation, LeaseBook
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.system.messages.errors import UserError
 
 _NAME = "columns"
@@ -119,6 +120,15 @@ class RowRequests:
     def answer(self, op: str, body: pa.Buffer) -> list[flight.Result]:
         """Returns the results of a request, one of `names`."""
         request, start = wire.unpack_header(body)
+        table, count = request["table"], request["count"]
+        known = table if table in self._store.tables else ""  # A metric has no label that a client made up.
+        pusher = str(request["worker"]) if op in _WRITES else None
+        with self._metrics.measure(op, known, count, pusher):
+            newer = self._carry_out(op, request, body, start)
+        return wire.answer({"count": count}) if newer is None else wire.newer_answer(newer)
+
+    def _carry_out(self, op: str, request: dict[str, Any], body: wire.Body, start: int) -> ChangedRows | None:
+        """Makes a request, whose columns begin at `start` of `body`; returns the rows to answer with, if any."""
         if "memory" in request:
             body, start = self._columns.read(str(request["memory"]), int(request["bytes"])), 0
         self._incarnation.check(request.get("incarnation"))
@@ -135,13 +145,11 @@ class RowRequests:
         keys, *columns = wire.unpack_columns(body, start, table, count, layout)
         if op not in _WRITES:
             wire.refuse_long_answer(table, count, lanes)
-        pusher = worker if op in _WRITES else None
         # While the store works on the request, its rows are not replaced.
-        with self._metrics.measure(op, table, count, pusher), self._incarnation.within(request.get("incarnation")):
+        with self._incarnation.within(request.get("incarnation")):
             if op == "pull":
-                newer = self._store.pull(table, keys, columns[0])
-            elif op == "sync":
-                newer = self._store.sync(table, keys, columns[1], worker, sequence, columns[0])
-            else:
-                self._store.put(table, keys, columns[0], worker, sequence)
-        return wire.newer_answer(newer) if op in ("pull", "sync") else wire.answer({"count": count})
+                return self._store.pull(table, keys, columns[0])
+            if op == "sync":
+                return self._store.sync(table, keys, columns[1], worker, sequence, columns[0])
+            self._store.put(table, keys, columns[0], worker, sequence)
+            return None

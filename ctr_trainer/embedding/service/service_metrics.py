@@ -31,9 +31,9 @@ class ServiceMetrics:
     |---|---|---|
     | `ctr_service_requests_total` | operation, table | requests answered |
     | `ctr_service_rows_total` | operation, table | keys in answered requests |
-    | `ctr_service_failures_total` | operation, table | requests refused or failed |
+    | `ctr_service_failures_total` | operation, table | requests refused or failed; `table` is empty if unknown |
     | `ctr_service_request_seconds` | operation | histogram of the time in the store |
-    | `ctr_service_table_rows`, `ctr_service_table_bytes` | table | resident rows and bytes |
+    | `ctr_service_table_rows`, `ctr_service_table_bytes` | table | rows, also on disk; bytes in memory |
     | `ctr_service_sync_age_seconds` | worker | since the last put or sync; only the latest 4096 workers |
 
     `stats`: a function that returns {"tables": {name: {"rows": int, "bytes": int}}}.
@@ -97,8 +97,8 @@ class ServiceMetrics:
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yields the gauges when Prometheus scrapes them."""
         tables = self._stats()["tables"]
-        for figure in ("rows", "bytes"):
-            gauge = GaugeMetricFamily(f"ctr_service_table_{figure}", f"Resident {figure}", labels=["table"])
+        for figure, text in (("rows", "Rows, also on disk"), ("bytes", "Bytes in memory")):
+            gauge = GaugeMetricFamily(f"ctr_service_table_{figure}", text, labels=["table"])
             for name, values in tables.items():
                 gauge.add_metric([name], values[figure])
             yield gauge
