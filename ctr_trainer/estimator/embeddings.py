@@ -230,10 +230,7 @@ class Embeddings:
         for name, rows in self.rows.items():
             inputs, (lookup, since) = self._inputs[name], lookups[name]
             began, asked = time.perf_counter(), rows.misses
-            if create:  # A strict lookup sees every earlier push, even if the row was pulled ahead.
-                slots = rows.find_or_create(lookup.unique, None if self.syncs.is_strict else since)
-            else:
-                slots = rows.find(lookup.unique)
+            slots = rows.find_or_create(lookup.unique, since) if create else rows.find(lookup.unique)
             fed, summed = inputs.gather(lookup, rows.read(lookup.unique, slots, create))
             feed |= fed
             self.new_keys.look(inputs.features, rows, lookup, slots, is_due)

@@ -10,7 +10,6 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.worker.row_copies import Group
 from ctr_trainer.estimator import EmbeddingConfig
-from ctr_trainer.estimator import open_embeddings as opening
 from ctr_trainer.estimator.built_step import BuiltStep
 from ctr_trainer.estimator.open_embeddings import open_embeddings
 from ctr_trainer.estimator.row_gradients import RowSync
@@ -63,11 +62,11 @@ def store():
     return LocalStore()
 
 
-def _worker(store, ahead=0, in_order=False, **config):
+def _worker(store, ahead=0, **config):
     spec = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=(SparseFeature("f", "f", 2, "f"),))
     features = types.SimpleNamespace(spec=spec, segments={spec.tables[0].name: {EMBEDDING: Tensor()}})
     embedding = EmbeddingConfig(optimizer="sgd", stddev=0.0, **config)
-    config, remote = RunConfig(threads=1, seed=1, deterministic=in_order, embedding=embedding), Remote(store)
+    config, remote = RunConfig(threads=1, seed=1, embedding=embedding), Remote(store)
     return open_embeddings(features, config, remote, STEP, ahead=ahead), remote, spec.tables[0].name
 
 
@@ -133,16 +132,6 @@ def test_batches_pulled_ahead_together_are_pulled_in_one_request(store):
     embeddings.flush()
     # Keys 1 to 3 were in two batches; a batch in which 4 stands twice has twice its gradient.
     np.testing.assert_array_equal(pulled(store, table, np.arange(1, 5)), np.full((4, 2), 2))
-
-
-def test_a_strict_step_sees_the_pushes_before_it_although_it_was_pulled_ahead(store, monkeypatch):
-    monkeypatch.setattr(opening, "Group", lambda groups=1: Group(groups=2))
-    (a, _, table), (b, _, _) = (_worker(store, ahead=1, in_order=True, row_copies="worker") for _ in range(2))
-    prepared = _prepared(a, table, 1)
-    _train(b, _prepared(b, table, 1))
-    b.syncs.sync()
-    a.syncs.sync()
-    np.testing.assert_array_equal(_train(a, prepared), np.ones((1, 2)))
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(0, [3, 6]), (1, [2, 5]), (2, [1, 4, 7])])

@@ -109,23 +109,20 @@ class CopiedRows:
         self._begin(first, window)
         return slots
 
-    def accept(
-        self, keys: np.ndarray, known: np.ndarray, newer: ChangedRows, rows: np.ndarray, window: int, create: bool
-    ) -> None:
+    def accept(self, keys: np.ndarray, known: np.ndarray, newer: ChangedRows, rows: np.ndarray, window: int) -> None:
         """Takes the answer `newer`, with decoded `rows`, to a pull of `keys` with versions `known`, made in `window`.
 
-        Skips rows that another answer has overtaken, and keeps steps made meanwhile. With `create`, a key that has no
-        row in the store either gets an initial row here. One that was here at the request, and was dropped since, does
-        not: the store has its row.
+        Skips rows that another answer has overtaken, and keeps steps made meanwhile. A key that has no row in the store
+        either gets an initial row here. One that was here at the request, and was dropped since, does not: the store
+        has its row.
         """
         first, missing = len(self), self.table.find(keys) < 0
         if missing.any():
             there = missing[newer.positions]
             self.table.find_or_insert(keys[newer.positions[there]], rows[there])
-            if create:
-                missing[newer.positions] = False
-                missing &= known == ABSENT
-                self.table.find_or_create(keys[missing])
+            missing[newer.positions] = False
+            missing &= known == ABSENT
+            self.table.find_or_create(keys[missing])
             self._begin(first, window)
         if self._has_base:
             slots = self.table.find(keys)

@@ -126,13 +126,27 @@ class RowCopies(WorkerRows):
     def asks(self) -> bool:
         return not self._numbers[_HAS_ALL]
 
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        raise RuntimeError(f"table {self.config.name} is trained here: each key gets a row")
+
     def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
         """Returns int64[U] slots; pulls rows not checked in this window, or since `since`, see `pull_ahead`."""
-        return self._find(keys, since, create=True)
-
-    def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns int64[U] slots, for evaluation; -1 for a key that has a row neither here nor in the store."""
-        return self._find(keys, None, create=False)
+        with self._lock.shared():
+            window = self._window
+            oldest = (window if since is None else since) if self._has_others else 0
+            slots, wanted, known = self._copies.stale(keys, oldest)
+        asked = len(wanted) if self.asks else 0
+        self.hits += int(np.count_nonzero(keys)) - asked
+        self.misses += asked
+        if asked:
+            self._pull(wanted, known, window)
+            with self._lock.shared():
+                slots = self._copies.table.find(keys)
+        elif len(wanted):
+            missing = np.flatnonzero((slots < 0) & (keys != 0))
+            with self._lock.alone():
+                slots[missing] = self._copies.make(keys[missing], window)
+        return slots
 
     def pull_ahead(self, keys: np.ndarray) -> int:
         """Pulls, outside the training thread, rows for a later `find_or_create`; returns `since` for it.
@@ -146,7 +160,7 @@ class RowCopies(WorkerRows):
                 _, wanted, known = self._copies.stale(keys, window if self._has_others else 0)
                 self.pulled_ahead += len(wanted)
             if len(wanted):
-                self._pull(wanted, known, window, create=True)
+                self._pull(wanted, known, window)
         return window
 
     def apply_gradients(
@@ -199,7 +213,7 @@ class RowCopies(WorkerRows):
             window = self._window
         for first in range(0, len(keys), self._request_rows):
             part = slice(first, first + self._request_rows)
-            self._pull(keys[part], known[part], window, create=True)
+            self._pull(keys[part], known[part], window)
 
     def forget(self) -> None:
         """Makes the second half of a strict sync: drops all rows, as a training that resumes begins without any."""
@@ -216,31 +230,13 @@ class RowCopies(WorkerRows):
         if self._copies.tidy(self._window):
             self._numbers[_HAS_ALL] = 0
 
-    def _find(self, keys: np.ndarray, since: int | None, create: bool) -> np.ndarray:
-        with self._lock.shared():
-            window = self._window
-            oldest = (window if since is None else since) if self._has_others else 0
-            slots, wanted, known = self._copies.stale(keys, oldest)
-        asked = len(wanted) if self.asks else 0
-        self.hits += int(np.count_nonzero(keys)) - asked
-        self.misses += asked
-        if asked:
-            self._pull(wanted, known, window, create)
-            with self._lock.shared():
-                slots = self._copies.table.find(keys)
-        elif len(wanted) and create:
-            missing = np.flatnonzero((slots < 0) & (keys != 0))
-            with self._lock.alone():
-                slots[missing] = self._copies.make(keys[missing], window)
-        return slots
-
-    def _pull(self, keys: np.ndarray, known: np.ndarray, window: int, create: bool) -> None:
+    def _pull(self, keys: np.ndarray, known: np.ndarray, window: int) -> None:
         with self.lookup_latency.measure():
             newer = self._store.pull(self.config.name, keys, known)
         self._count(newer, keys.nbytes + known.nbytes)
         rows = self._form.decode(newer.rows)
         with self._lock.alone():
-            self._copies.accept(keys, known, newer, rows, window, create)
+            self._copies.accept(keys, known, newer, rows, window)
 
     def _put_part(self, slots: np.ndarray) -> None:
         """Makes one request of a sync, which sends the rows at `slots`."""

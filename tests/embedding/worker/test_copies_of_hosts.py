@@ -181,7 +181,7 @@ def test_a_flush_brings_all_of_both_workers_to_the_service_to_the_bit(store, dty
     _sync(host)
     other.flush()
     one.flush()
-    np.testing.assert_array_equal(pulled(store, "t", _keys(1)), other.take(other.find(_keys(1))))
+    np.testing.assert_array_equal(pulled(store, "t", _keys(1)), other.take(other.find_or_create(_keys(1))))
 
 
 @pytest.mark.parametrize(("much", "left"), [(0.0, 2), (row_copies._MUCH, 100)], ids=["much", "little"])

@@ -25,7 +25,7 @@ def _step(cache, gradient, learning_rate=1.0):
 
 
 def _row(cache):
-    return cache._copies.table.stored[cache.find(KEY)][0]
+    return cache._copies.table.stored[cache.find_or_create(KEY)][0]
 
 
 def _bounds(optimizer, workers):
@@ -79,7 +79,7 @@ def test_rare_rows_get_nearly_the_sum_and_frequent_rows_the_mean(dtype):
             cache.apply_gradients(keys, cache.find_or_create(keys), [-np.ones((len(keys), 2), np.float32)], 1e6)
         cache.sync()
         np.testing.assert_allclose(pulled(store, "t", np.array([1, 2]))[:, 0], [sent, 2 * number], rtol=2e-3)
-    np.testing.assert_allclose(cache.take(cache.find(always)), pulled(store, "t", always)[:, :2], rtol=2e-3)
+    np.testing.assert_allclose(cache.take(cache.find_or_create(always)), pulled(store, "t", always)[:, :2], rtol=2e-3)
 
 
 def test_steps_beside_a_sync_are_counted_for_the_next():

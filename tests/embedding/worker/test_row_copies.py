@@ -33,8 +33,7 @@ def _keys(*keys):
 
 
 def _rows(cache, keys):
-    slots = cache.find(keys)
-    return cache.take(slots)
+    return cache.take(cache.find_or_create(keys))
 
 
 def _step(cache, keys, gradient, learning_rate=1.0):
@@ -264,19 +263,18 @@ def test_copies_equal_the_rounded_rows_of_the_store_to_the_bit(store, dtype, gro
         gradients = [rng.normal(size=(100, dim)).astype(np.float32) for dim in (4, 1)]
         one.apply_gradients(keys, one.find_or_create(keys), gradients, 0.05)
         one.sync()
-        np.testing.assert_array_equal(one._copies.table.take(one.find(keys)), pulled(store, "u", keys))
+        np.testing.assert_array_equal(one._copies.table.take(one.find_or_create(keys)), pulled(store, "u", keys))
     assert one.rows_pulled == 0
     assert store.tables["u"].stored.shape[1] == {"float32": 10, "float16": 8, "int8": 8}[dtype]
 
 
-def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(store):
+def test_a_worker_makes_the_rows_of_new_keys_itself(store):
     cache = _copies(store, "a")
     _step(cache, _keys(1), 1.0)
     cache.sync()
-    assert cache.find(_keys(1, 2)).tolist() == [0, -1]
     slots = cache.find_or_create(_keys(2, 5, 6))
     np.testing.assert_array_equal(cache.take(slots), pulled(store, "t", _keys(2, 5, 6)))
-    assert store.stats()["tables"]["t"]["rows"] == 1 and cache.rows_pulled == 0  # The worker makes new rows itself.
+    assert store.stats()["tables"]["t"]["rows"] == 1 and cache.rows_pulled == 0
 
 
 def test_optimizer_state_is_merged_and_a_restarted_worker_is_heard(store):
