@@ -23,8 +23,7 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.table.row_space import InitialRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.ranks import distributed
-from ctr_trainer.system.files.paths import is_local, path_of
+from ctr_trainer.system.files.paths import Advanced, is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -50,12 +49,15 @@ def _layout(config: TableConfig) -> Callable[[np.ndarray, np.ndarray], Block]:
 
 
 def pretrained_rows(
-    store: Store, spec: FeatureSpec, configs: Sequence[TableConfig], model_dir: str, warm: "WarmStart"
+    store: Store, spec: FeatureSpec, configs: Sequence[TableConfig], model_dir: str, source: str, advanced: Advanced
 ) -> None:
-    """Writes the rows of `FeatureSpec.pretrained` to a store whose tables exist and are empty."""
+    """Writes the rows of `FeatureSpec.pretrained` to a store whose tables exist and are empty.
+
+    `source` is that of the warm start, "" for none.
+    """
     vectors = lookups.pretrained_of(spec)
-    if vectors and warm.source:
-        raise UserError(f"warm_start={warm.source} and [[pretrained]] both give the first rows: leave out one of them")
+    if vectors and source:
+        raise UserError(f"warm_start={source} and [[pretrained]] both give the first rows: leave out one of them")
 
     def blocks(config: TableConfig) -> Iterator[Block]:
         lay_out = _layout(config)
@@ -68,11 +70,11 @@ def pretrained_rows(
             raise UserError(f"[[pretrained]]: the model has no embeddings of {config.name}: leave it out")
     if vectors:
         found = [(config, blocks(config)) for config in configs if config.name in vectors]
-        _put(store, found, model_dir, "the files of [[pretrained]]")
+        _put(store, found, model_dir, "the files of [[pretrained]]", advanced)
 
 
 def _put(
-    store: Store, found: Sequence[tuple[TableConfig, Iterator[Block]]], model_dir: str, source: str
+    store: Store, found: Sequence[tuple[TableConfig, Iterator[Block]]], model_dir: str, source: str, advanced: Advanced
 ) -> dict[str, int]:
     """Writes the blocks of tables to a store in which they are empty. Returns the number of rows by table."""
     path, identity, entries = path_of(model_dir) / _DRAFT, uuid.uuid4().hex, []
@@ -82,10 +84,10 @@ def _put(
             with tqdm.tqdm(
                 blocks, f"first rows of {config.name}", unit=" blocks", disable=not sys.stderr.isatty()
             ) as shown:
-                entries.append(snapshot_writer.write_blocks(path, config, shown, identity))
+                entries.append(snapshot_writer.write_blocks(path, config, shown, identity, advanced))
             _log.info("warm start: %d rows of table %s from %s", entries[-1]["rows"], config.name, source)
         if entries:
-            store.restore(str(path), entries)
+            store.restore(str(path), entries, advanced)
     finally:
         path.remove_all()
     return {entry["table"]: entry["rows"] for entry in entries}
@@ -103,12 +105,14 @@ class WarmStartSettings(NamedTuple):
     var_name_to_prev_var_name: Mapping[str, str] | None = None
 
 
-def warm_start_of(source: "str | WarmStartSettings | None", resumed: Checkpoint | None) -> "WarmStart":
-    """Returns the `WarmStart` of a training. If it resumes from a checkpoint, `source` is not read.
+def warm_start_of(
+    source: "str | WarmStartSettings | None", resumed: Checkpoint | None, advanced: Advanced = lambda text: None
+) -> "WarmStart":
+    """Returns the `WarmStart` of a training on rank 0. If it resumes from a checkpoint, `source` is not read.
 
     Raises UserError: `source` has nothing to start from, or one of its files is damaged.
     """
-    if not source or not distributed.is_chief():
+    if not source:
         return WarmStart()
     if resumed:
         _log.info("warm_start=%s is not read again: the training resumes from %s", source, resumed.path)
@@ -119,8 +123,8 @@ def warm_start_of(source: "str | WarmStartSettings | None", resumed: Checkpoint 
         return WarmStart(settings=source, report={"source": source.ckpt_to_initialize_from})
     checkpoint = None
     if (path_of(source) / checkpoints.MANIFEST).exists():
-        checkpoint = checkpoints.load_whole(str(path_of(source)))
-    elif not (checkpoint := checkpoints.newest_whole(source)) and not parquet_rows.has_files(source):
+        checkpoint = checkpoints.load_whole(str(path_of(source)), advanced)
+    elif not (checkpoint := checkpoints.newest_whole(source, advanced)) and not parquet_rows.has_files(source):
         raise UserError(
             f"warm_start={source}: nothing to start from: expected a model directory with a checkpoint, a checkpoint's "
             "directory, or a directory with TABLE.parquet for each table, whose columns are key and row"
@@ -173,16 +177,16 @@ class WarmStart:
                 self._init_variables(stack.enter_context(self.checkpoint.with_local_dense()), negative_sampling)
             yield
 
-    def rows(self, store: Store, configs: Sequence[TableConfig], model_dir: str) -> None:
+    def rows(self, store: Store, configs: Sequence[TableConfig], model_dir: str, advanced: Advanced) -> None:
         """Writes the rows of the start to a store whose tables exist and are empty."""
         if not self.source or self.report is None:
             return
-        found = {config.name: self.blocks(config) for config in configs}
+        found = {config.name: self.blocks(config, advanced) for config in configs}
         self.report["tables_left"] = self._log_differences(found)
         there = [(config, blocks) for config in configs if (blocks := found[config.name]) is not None]
-        self.report["rows"] = _put(store, there, model_dir, self.source)
+        self.report["rows"] = _put(store, there, model_dir, self.source, advanced)
 
-    def blocks(self, config: TableConfig) -> Iterator[Block] | None:
+    def blocks(self, config: TableConfig, advanced: Advanced = lambda text: None) -> Iterator[Block] | None:
         """Returns the rows of a table in the layout of `config`; None if the source has no such table.
 
         Raises UserError: the rows do not have the dims of `config`.
@@ -204,7 +208,7 @@ class WarmStart:
         is_kept = there.optimizer.name == config.optimizer.name and not config.optimizer.moves_all_rows
         columns = None if is_kept else there.weights
         lay_out = _layout(config)
-        blocks = snapshot.merged(self.source, entries)
+        blocks = snapshot.merged(self.source, entries, advanced=advanced)
         return (lay_out(keys, of.form.decode(stored)[:, :columns]) for of, keys, stored in blocks)
 
     def _log_differences(self, found: Mapping[str, Iterator[Block] | None]) -> list[str]:

@@ -149,7 +149,11 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         retention.set_aside(job.model_dir, job.start, job.newer_checkpoints)
         retention.remove_unfinished(job.model_dir)
         model_directory.point_tensorflow_to(job.model_dir, job.checkpoint)
-    warm = warm_start_of(job.warm_start, job.checkpoint)
+    found = [WarmStart()]
+    distributed.from_chief(
+        lambda advanced: found.append(warm_start_of(job.warm_start, job.checkpoint, advanced)), "warm_start"
+    )
+    warm = found[-1]
     clock = Clock()
     input_ends = InputEnds(clock)
     with observed_phases(clock, job.staging.path, input_ends), contextlib.ExitStack() as stack:
@@ -162,9 +166,10 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
             store = stack.enter_context(open_store(job, model.step.steps_wait))
         feed = connect(model.inputs, store, config, model.step, clock=clock)
         stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
-        if distributed.is_chief():
+
+        def restore(advanced: Callable[[str], object]) -> None:
             if job.checkpoint:
-                store.restore(job.checkpoint.path, job.checkpoint.tables)
+                store.restore(job.checkpoint.path, job.checkpoint.tables, advanced)
             elif there := {n: each["rows"] for n, each in store.stats()["tables"].items() if each["rows"]}:
                 if not store.has_own_rows:
                     raise UserError(
@@ -176,9 +181,10 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
             tables = feed.embeddings.rows.values() if feed.embeddings else ()
             configs = [rows.config for rows in tables]
             if model.inputs.fed and not job.checkpoint:
-                pretrained_rows(store, model.inputs.features.spec, configs, job.model_dir, warm)
-            warm.rows(store, configs, job.model_dir)
-        distributed.barrier("embedding_rows_restored")
+                pretrained_rows(store, model.inputs.features.spec, configs, job.model_dir, warm.source, advanced)
+            warm.rows(store, configs, job.model_dir, advanced)
+
+        distributed.from_chief(restore, "embedding_rows_restored")
         store.reopen()
         begin_feed(stack, feed)
         if model.inputs.fed and distributed.is_chief() and model.inputs.batches != 0:

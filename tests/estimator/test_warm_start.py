@@ -1,5 +1,6 @@
 """A new training begins with the rows and dense variables of another model, and says what it took."""
 
+import collections
 import logging
 
 import numpy as np
@@ -13,6 +14,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import Estimator, EstimatorSpec, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.system.messages.errors import UserError
 from tests.checkpoints import rows_by_key
@@ -71,6 +73,22 @@ def test_rows_and_variables_of_another_model_are_what_training_begins_with(other
     assert f"warm start: {len(rows_there)} rows of table {TABLE} from {before.path}" in caplog.text
     assert result["global_step"] == 1  # The schedule begins anew.
     assert not (tmp_path / "model" / "warm_start").exists()
+
+
+def test_a_start_and_a_resume_report_the_progress_of_rank_0(other, data, tmp_path, monkeypatch):
+    said, from_chief = collections.defaultdict(list), distributed.from_chief
+    monkeypatch.setattr(
+        distributed, "from_chief", lambda work, name: from_chief(lambda _: work(said[name].append), name)
+    )
+    estimator, _ = _train(tmp_path / "model", data, warm_start=other)
+    source = _estimator(other).latest_checkpoint()
+    assert f"reading {source}/{source.tables[0]['file']}" in said["warm_start"]
+    assert {f"the first rows of {TABLE}", f"restoring table {TABLE}"} <= set(said["embedding_rows_restored"])
+    said.clear()
+    checkpoint = estimator.latest_checkpoint()
+    _train(tmp_path / "model", data, steps=2)
+    assert f"reading {checkpoint}/{checkpoint.tables[0]['file']}" in said["embedding_rows_restored"]
+    assert f"restoring table {TABLE}" in said["embedding_rows_restored"]
 
 
 def test_a_training_that_goes_on_takes_nothing_again(other, data, tmp_path, caplog):

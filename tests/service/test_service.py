@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from ctr_trainer.embedding.service import client as clients
 from ctr_trainer.embedding.service import service as services
 from ctr_trainer.embedding.service import shard, wire
 from ctr_trainer.embedding.service.client import ServiceClient
@@ -218,6 +219,18 @@ def test_a_checkpoint_of_very_many_files_is_restored(tmp_path, connect):
         client.sync("t", keys, ones(10), "w", 2)
         client.restore(tmp_path, [*full, *[on_disk] * 20_000, *delta])
         np.testing.assert_array_equal(pulled(client, "t", keys), expected)
+
+
+def test_a_long_restore_reports_that_it_continues(tmp_path, connect, monkeypatch):
+    monkeypatch.setattr(clients, "_POLL_SECONDS", 0.01)
+    with Service("127.0.0.1", 0, tmp_path) as service:
+        client, told, restore = connect([f"127.0.0.1:{service.port}"]), threading.Event(), service._store.restore
+        client.create_table(CONFIG)
+        client.sync("t", np.array([5]), ones(1), "w", 1)
+        files = client.save(tmp_path / "saved", 1)
+        monkeypatch.setattr(service._store, "restore", lambda *args, **more: told.wait(60) and restore(*args, **more))
+        client.restore(tmp_path / "saved", files, lambda text: told.set())
+        assert told.is_set() and client.stats()["tables"]["t"]["restored"] == 1
 
 
 def test_rows_that_expire_at_once_are_evicted_by_several_short_requests(tmp_path, monkeypatch, connect):

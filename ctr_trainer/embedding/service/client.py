@@ -20,8 +20,11 @@ from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.lease import Lease, Owner
-from ctr_trainer.system.files.paths import AnyPath, path_of
+from ctr_trainer.system.files.paths import Advanced, AnyPath, path_of
 from ctr_trainer.system.messages.errors import ServiceLost, UserError
+from ctr_trainer.system.processes.waiting import in_thread
+
+_POLL_SECONDS = 0.5
 
 
 class ServiceClient(Store):
@@ -151,9 +154,12 @@ class ServiceClient(Store):
         """Writes all rows into the directory `path`, replacing no files; needs no lease. Returns the same as `save`."""
         return self._files_of_all("copy", {"path": _absolute(path)})
 
-    def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
+    def restore(self, path: AnyPath, files: Sequence[FileEntry], advanced: Advanced = lambda text: None) -> None:
         body = {"path": _absolute(path), "files": list(files)}
-        self._on_all(lambda shard: shard.restore(body))
+        done = in_thread(lambda: self._on_all(lambda shard: shard.restore(body)))
+        while not concurrent.futures.wait([done], _POLL_SECONDS).done:
+            advanced(f"the embedding service is restoring {path}")
+        done.result()
 
     def reopen(self) -> None:
         self._on_all(lambda shard: shard.hello())

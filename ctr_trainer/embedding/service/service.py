@@ -249,7 +249,7 @@ class Service(flight.FlightServerBase):
     def _restore(self, body: dict[str, Any]) -> dict[str, Any]:
         path, files = self._inside(body["path"]), body["files"]
         replacing = self.incarnation.replaced(f"{self._leases.holder} has restored other rows, from {path}")
-        self._store.restore(path, files, replacing)
+        self._store.restore(path, files, replacing=replacing)
         return {"incarnation": str(self.incarnation)}
 
     def _inside(self, path: str) -> Any:

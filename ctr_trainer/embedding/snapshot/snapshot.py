@@ -23,7 +23,7 @@ import contextlib
 import json
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.table import rocks
 from ctr_trainer.embedding.table.cold_rows import LinkedRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.paths import AnyPath, Path, bytes_and_crc32, path_of
+from ctr_trainer.system.files.paths import Advanced, AnyPath, Path, bytes_and_crc32, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 # The entry of a file in a manifest: its name `file`, `table`, `kind`, `rows`, `bytes` and `crc32`. An entry of a
@@ -95,7 +95,7 @@ def key_array(keys: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(keys), [None, pa.py_buffer(keys)])
 
 
-def check(path: AnyPath, entry: FileEntry, advanced: Callable[[str], object] = lambda text: None) -> None:
+def check(path: AnyPath, entry: FileEntry, advanced: Advanced = lambda text: None) -> None:
     """Checks the size, the checksum and the number of rows of a file that `write` wrote.
 
     Calls `advanced` with a text after each block of the file.
@@ -217,13 +217,13 @@ def check_chain(files: Sequence[FileEntry]) -> None:
 
 
 def iterate(
-    path: AnyPath, files: Sequence[FileEntry], advanced: Callable[[str], object] = lambda text: None
+    path: AnyPath, files: Sequence[FileEntry], advanced: Advanced = lambda text: None
 ) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Checks each file, see `check`, then yields what `merged` does, with rows float32[n, width]."""
     check_chain(files)
     for entry in files:
         check(path, entry, advanced)
-    for config, keys, stored in merged(path, files):
+    for config, keys, stored in merged(path, files, advanced=advanced):
         yield config, keys, config.form.decode(stored)
 
 
@@ -258,7 +258,7 @@ def rows_of_snapshots(files: Sequence[FileEntry]) -> dict[str, list[int]]:
 
 
 def merged(
-    path: AnyPath, files: Sequence[FileEntry], with_cold: bool = True
+    path: AnyPath, files: Sequence[FileEntry], with_cold: bool = True, advanced: Advanced = lambda text: None
 ) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Yields the (TableConfig, keys int64[n], stored rows float32[n, lanes]) blocks of a checked chain.
 
@@ -291,7 +291,7 @@ def merged(
                     held[config.name].find_or_add(np.require(keys, requirements=("C", "A")))
     for table, (shard, _), expected, own in cold:
         count = 0
-        for keys, packed in rocks.read_blocks(own, configs[table].form.nbytes):
+        for keys, packed in rocks.read_blocks(own, configs[table].form.nbytes, advanced):
             new = held[table].find(keys) < 0
             count += int(new.sum())
             yield configs[table], keys[new], packed[new].view(np.float32)

@@ -14,7 +14,7 @@ from ctr_trainer.embedding.table.row_kernels import refuse_not_finite
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.system.files.local_path import refusing_unwritable
-from ctr_trainer.system.files.paths import AnyPath, Path, path_of
+from ctr_trainer.system.files.paths import Advanced, AnyPath, Path, path_of
 
 _CURE = (
     "free some space there, then restart the same command to resume from the last checkpoint. The earlier snapshots "
@@ -133,7 +133,7 @@ def write(
 
 
 def write_blocks(
-    path: AnyPath, config: TableConfig, blocks: Iterable[tuple[np.ndarray, np.ndarray]], identity: str
+    path: AnyPath, config: TableConfig, blocks: Iterable[tuple[np.ndarray, ...]], identity: str, advanced: Advanced
 ) -> FileEntry:
     """Writes rows that are not in a store as a full snapshot of a table; `path` must exist.
 
@@ -143,6 +143,7 @@ def write_blocks(
     with arrow_file(path, file, schema(config)) as rows_file:
         for keys, rows in blocks:
             rows_file.write([key_array(keys), row_array(config, rows)])
+            advanced(f"the first rows of {config.name}")
         written = rows_file.finish()
     return dict(file=file, kind="full", table=config.name, snapshot=identity, since=None, **written)
 

@@ -32,7 +32,7 @@ from ctr_trainer.embedding.table.cold_rows import Disk, LinkedRows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import LIMITS, TableConfig
 from ctr_trainer.settings.embedding_config import refused_on_disk
-from ctr_trainer.system.files.paths import AnyPath, path_of
+from ctr_trainer.system.files.paths import Advanced, AnyPath, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 # Seconds between two uses of a table's lock. A thread that takes it again at once would overtake waiting requests.
@@ -213,13 +213,17 @@ class LocalStore(Store):
                 raise UserError(f"epoch {epoch} in {directory}: {error.strerror} ({error.filename})") from None
 
     def restore(
-        self, path: AnyPath, files: Sequence[FileEntry], replacing: AbstractContextManager[None] = _NOTHING
+        self,
+        path: AnyPath,
+        files: Sequence[FileEntry],
+        advanced: Advanced = lambda text: None,
+        replacing: AbstractContextManager[None] = _NOTHING,
     ) -> None:
         """Restores the rows of this shard; replaces them inside `replacing`, after all files are checked."""
         with self._alone("restore"):
             snapshot.check_chain(files)
             for entry in files:
-                snapshot.check(path, entry)
+                snapshot.check(path, entry, advanced)
             is_same = True  # Whether all rows have the form of their tables.
             for entry in snapshot.rows_files(files):
                 config = snapshot.read_config(path, entry)
@@ -236,8 +240,8 @@ class LocalStore(Store):
                 for _, table in sorted(self.tables.items()):
                     with table.lock.alone():
                         table.clear()
-                is_linked = is_same and self._link(path, files)
-                self._fill(path, files, is_linked)
+                is_linked = is_same and self._link(path, files, advanced)
+                self._fill(path, files, is_linked, advanced)
             # Rows that were on disk there, and are in memory now, are in no file that a delta could follow. The rows of
             # a chain have one form.
             self._last = files[-1]["snapshot"] if files and is_linked else None
@@ -304,7 +308,7 @@ class LocalStore(Store):
     def _is_new(self, table: str, worker: str, sequence: int) -> bool:
         return sequence > self._sequences.get((table, worker), -1)
 
-    def _link(self, path: AnyPath, files: Sequence[FileEntry]) -> bool:
+    def _link(self, path: AnyPath, files: Sequence[FileEntry], advanced: Advanced) -> bool:
         """Links the rows on disk of a snapshot; returns False if they are of other shards, or if there is no disk."""
         cold = list(snapshot.cold_tables(path, files))
         if cold and not (self._disk and all(shards == self._place[1] for _, (_, shards), _, _ in cold)):
@@ -313,19 +317,20 @@ class LocalStore(Store):
             if place == self._place:
                 with self._locked(name) as table:
                     assert table.cold is not None
-                    table.cold.restore(own, rows)
+                    table.cold.restore(own, rows, advanced)
         return True
 
-    def _fill(self, path: AnyPath, files: Sequence[FileEntry], is_linked: bool) -> None:
+    def _fill(self, path: AnyPath, files: Sequence[FileEntry], is_linked: bool, advanced: Advanced) -> None:
         for name, rows in snapshot.rows_of_snapshots(files).items():
             with self._locked(name) as table:
                 table.reserve(max(rows) // self._place[1])
         with tqdm.tqdm(desc="reading rows", unit=" rows", delay=1, disable=not sys.stderr.isatty()) as bar:
-            for config, keys, stored in snapshot.merged(path, files, with_cold=not is_linked):
+            for config, keys, stored in snapshot.merged(path, files, not is_linked, advanced):
                 own = owned(keys, *self._place)
                 with self._locked(config.name) as table:
                     self._versions[config.name].mark(table, table.restore(keys[own], stored[own], config.form))
                 bar.update(len(keys))
+                advanced(f"restoring table {config.name}")
         for entry in files:
             if entry["kind"] == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
                 with self._locked(entry["table"]) as table:

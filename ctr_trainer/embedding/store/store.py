@@ -13,7 +13,7 @@ from ctr_trainer.embedding.snapshot.snapshot import FileEntry
 from ctr_trainer.embedding.store.versions import ABSENT, ChangedRows
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.paths import AnyPath
+from ctr_trainer.system.files.paths import Advanced, AnyPath
 
 
 class Store(abc.ABC):
@@ -114,11 +114,11 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def restore(self, path: AnyPath, files: Sequence[FileEntry]) -> None:
+    def restore(self, path: AnyPath, files: Sequence[FileEntry], advanced: Advanced = lambda text: None) -> None:
         """Replaces all rows with those of a chain of snapshots in `path`, which any number of shards may have written.
 
         `files` are the result of `save` for a full snapshot, followed by its result for each delta. If a file is
-        invalid, the rows do not change.
+        invalid, the rows do not change. Calls `advanced` as the work progresses.
         """
 
     def reopen(self) -> None:

@@ -22,7 +22,7 @@ import tqdm
 from ctr_trainer.embedding.table import rocks
 from ctr_trainer.settings.embedding_config import DiskSettings, parse_bytes
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.files.paths import Path, bytes_and_crc32, is_local, path_of
+from ctr_trainer.system.files.paths import Advanced, Path, bytes_and_crc32, is_local, path_of
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError
 
@@ -230,7 +230,7 @@ class ColdRows:
         finally:
             path.remove_all()
 
-    def restore(self, files: Mapping[str, Path], count: int) -> None:
+    def restore(self, files: Mapping[str, Path], count: int, advanced: Advanced = lambda text: None) -> None:
         """Replaces all rows by those of linked files, by their names in the database; `count` is their number.
 
         Files on the same file system are linked, not read; a progress bar shows a copy that takes more than a second.
@@ -247,7 +247,7 @@ class ColdRows:
             hidden = not sys.stderr.isatty()
             for name, file in tqdm.tqdm(files.items(), "copying rows", unit=" files", delay=1, disable=hidden):
                 if name in self._saved:
-                    (path / name).share(file)
+                    (path / name).share(file, advanced)
                 else:
                     (path / name).copy_from(file)  # RocksDB changes it.
         self.count = count

@@ -14,7 +14,7 @@ import numpy as np
 import tqdm
 
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.files.paths import Path
+from ctr_trainer.system.files.paths import Advanced, Path
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError, reason
 from ctr_trainer.system.processes import hardware
@@ -33,9 +33,11 @@ ROWS_FILE = ".sst"  # The end of the names of RocksDB's files that never change.
 _END_BYTES = 1 << 14  # With the properties of a file, to which RocksDB gives a unique identifier.
 
 
-def read_blocks(files: Mapping[str, Path], row_bytes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def read_blocks(
+    files: Mapping[str, Path], row_bytes: int, advanced: Advanced = lambda text: None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (keys int64[n], rows uint8[n, row_bytes]) of linked files, by their names in the database."""
-    with _opened(files) as database:
+    with _opened(files, advanced) as database:
         for keys, packed in blocks(database):
             yield keys, packed[:, :row_bytes]
 
@@ -109,7 +111,7 @@ def move_files(database: Any, files: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _opened(files: Mapping[str, Path]) -> Iterator[Any]:
+def _opened(files: Mapping[str, Path], advanced: Advanced = lambda text: None) -> Iterator[Any]:
     """Yields the database of linked files, which it does not change."""
     module = rocksdict()
     with temporary_directory() as directory:
@@ -117,7 +119,7 @@ def _opened(files: Mapping[str, Path]) -> Iterator[Any]:
             if isinstance(file, LocalPath):
                 os.symlink(file.absolute(), os.path.join(directory, name))
             else:
-                LocalPath(directory, name).copy_from(file)
+                LocalPath(directory, name).copy_from(file, advanced)
         place = next(iter(files.values())).parent
         with told(place, directory):
             database = opened(directory, options(module), access_type=module.AccessType.read_only())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from pyarrow import fs
 
+Advanced: TypeAlias = Callable[[str], object]  # It is called with a text as long work progresses.
 _PATTERN = re.compile(r"[*?\[]")
 _STREAM_BYTES = 8 << 20  # Number of bytes per request when reading a stream.
 _LOCAL = "file://"
