@@ -23,7 +23,7 @@ data=data/$day before=before/$day.json
 [[ -e $data/_dataset.json ]] ||
     ctr convert --format=csv --input="$clicks/$day.csv" --feature_spec=features.toml --output="$data"
 
-if [[ ! -d $former/checkpoints ]]; then # The first day: a repetition must not evaluate clicks that were trained on.
+if [[ ! -d ${former:-none}/checkpoints ]]; then # The first day: a repetition must not evaluate clicks that were trained on.
     [[ -e $before ]] || echo {} > "$before"
 elif [[ ! -e $before ]]; then # What the model says of clicks that it has not seen.
     ctr evaluate --model_dir="$former" --eval_data="$data" --checkpoint=latest --output="$before"

@@ -201,8 +201,13 @@ def has_checkpoints(model_dir: str) -> bool:
 
 def remove_lost_features(model_dir: str) -> None:
     """Removes the features of a training that was lost before its first checkpoint. Hold the lock of `one_job`."""
-    if not has_checkpoints(model_dir):
-        features_path(model_dir).unlink(missing_ok=True)
+    path = features_path(model_dir)
+    if has_checkpoints(model_dir) or not path.exists():
+        return
+    with contextlib.suppress(UserError):  # Another program's file of this name is left.
+        saved = path.read_json(_CURE)
+        if isinstance(saved, dict) and {"spec", "statistics"} <= saved.keys():
+            path.unlink(missing_ok=True)
 
 
 def trained_features(model_dir: str) -> TrainedFeatures:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from ctr_trainer.data.blocks import concatenated
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.paths import Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
@@ -91,14 +92,21 @@ def _below(path: Path) -> list[SourceFile]:
             f"input {path}: converted data in {', '.join(found)}, whose keys would be hashed again; expected raw data. "
             "Where converted data is expected, name one such directory itself"
         )
-    names = [name for name in names if posixpath.basename(name)[0] not in "_."]
-    for name in names:
-        if (path / name).is_symlink() and not (path / name).is_file():
-            raise UserError(
-                f"input {path}: {name} is a link to a directory or to nothing, which is not followed; list the "
-                "directories to read, or give the link a name that begins with '_'"
-            )
+    names = [name for name in names if posixpath.basename(name)[0] not in "_." and not _is_left_out(path, name)]
     return [SourceFile(str(path / name), _partitions(name.split("/")[:-1])) for name in names]
+
+
+def _is_left_out(path: Path, name: str) -> bool:
+    """Returns whether a name below an input directory is no file, or a link to a directory that is read anyway."""
+    file = path / name
+    if not isinstance(file, LocalPath) or file.is_file():
+        return False
+    if file.is_symlink() and not (file.is_dir() and file.resolve().is_relative_to(os.path.realpath(str(path)))):
+        raise UserError(
+            f"input {path}: {name} is a link to a directory elsewhere or to nothing, which is not followed; list the "
+            "directories to read, or give the link a name that begins with '_'"
+        )
+    return True
 
 
 def _partitions(directories: Iterable[str]) -> dict[str, str | None]:
@@ -198,9 +206,9 @@ class Source(abc.ABC):
         """Raises UserError if a file has another size than expected, or was written since it was first opened."""
         stamp, size = path_of(path).stamp(), self._sizes[path]
         if stamp[0] != size or stamp != self._stamps.setdefault(path, stamp):
-            raise UserError(
-                f"{path}: it has changed, or was written again: {stamp[0]:,} bytes, expected {size:,}; {self._cure}"
-            )
+            if stamp[0] == size:
+                raise UserError(f"{path} was written again while it was read; run again when its files are complete")
+            raise UserError(f"{path}: it has changed: {stamp[0]:,} bytes, expected {size:,}; {self._cure}")
 
 
 def _description(files: Sequence[Sequence[int]], content: Sequence[object]) -> str:

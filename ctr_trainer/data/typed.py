@@ -158,6 +158,8 @@ def is_null(values: pa.Array, null_values: Iterable[str]) -> np.ndarray:
 
 
 def _category(values: pa.Array) -> pa.Array:
+    if pa.types.is_duration(values.type):  # Its unit is not part of the key.
+        values = as_number(values)
     return values if pa.types.is_integer(values.type) else bytes_of(values)
 
 

@@ -184,6 +184,14 @@ def test_a_training_lost_before_its_first_checkpoint_leaves_no_features(tmp_path
     saved = json.loads((model_dir / "features.json").read_text())
     assert saved["statistics"]["price"]["mean"] == pytest.approx(np.mean(new["price"]))
     assert not saved["spec"]["sparse"]
+    # The data of the evaluations waits for the features of this training, though its spec is given.
+    for name in ("checkpoints", "best"):
+        shutil.rmtree(model_dir / name)
+    boundaries = '\n[[sparse]]\nname = "level"\ncolumn = "price"\ndim = 4\nquantiles = 5\n'
+    (tmp_path / "other.toml").write_text((tmp_path / "new.toml").read_text() + boundaries)
+    spec, path = tmp_path / "other.toml", tmp_path / "new.parquet"
+    model = ctr.train(path, **given, feature_spec=spec, eval_data=path, model_dir=model_dir)
+    assert model.predict(path).shape == (300,)
 
 
 @pytest.mark.parametrize("is_converted", [False, True])

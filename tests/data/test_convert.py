@@ -1,6 +1,7 @@
 import gzip
 import json
 import logging
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -201,7 +202,7 @@ def test_a_file_that_is_there_twice_is_refused(tmp_path):
         run("csv", [tmp_path / "day_1*", tmp_path / "day_10.csv"], tmp_path / "out", SPEC)
 
 
-@pytest.mark.parametrize("target", ["../elsewhere", "nothing", "."])
+@pytest.mark.parametrize("target", ["../elsewhere", "nothing", ".."])
 def test_a_link_to_a_directory_or_to_nothing_is_not_left_out_in_silence(tmp_path, target):
     for name in ("rows", "elsewhere"):
         (tmp_path / name / "day=1").mkdir(parents=True)
@@ -210,9 +211,11 @@ def test_a_link_to_a_directory_or_to_nothing_is_not_left_out_in_silence(tmp_path
     (tmp_path / "rows" / "_hidden").symlink_to(tmp_path / "elsewhere")
     assert len(list_files(tmp_path / "rows")) == 2
     (tmp_path / "rows" / "day=2").symlink_to(target)
-    with pytest.raises(UserError, match="rows: day=2 is a link to a directory or to nothing, .*; list"):
+    with pytest.raises(UserError, match="rows: day=2 is a link to a directory elsewhere or to nothing, .*; list"):
         list_files(tmp_path / "rows")
     (tmp_path / "rows" / "day=2").rename(tmp_path / "rows" / "_day=2")
+    (tmp_path / "rows" / "latest").symlink_to("day=1")  # Its files are read anyway.
+    os.mkfifo(tmp_path / "rows" / "pipe")
     assert len(list_files(tmp_path / "rows")) == 2
 
 

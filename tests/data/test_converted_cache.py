@@ -75,6 +75,20 @@ def test_files_that_arrive_during_a_wait_are_not_of_the_conversion(source, tmp_p
     assert len(read(second)) == ROWS + 50 and first != second
 
 
+def test_a_file_that_is_gone_after_another_process_has_converted_it_is_refused(source, tmp_path, monkeypatch):
+    real = converted_cache.convert
+
+    def convert_elsewhere(*given, **options):
+        real(*given, **options)
+        next(source.glob("**/*.parquet")).unlink()
+        raise InUse("process 7 writes this conversion now")
+
+    monkeypatch.setattr(converted_cache, "convert", convert_elsewhere)
+    with pytest.raises(UserError, match="has changed while it was converted"):
+        convert(source, tmp_path / "cache")
+    assert not [*(tmp_path / "cache").glob("*/_dataset.json")]
+
+
 def test_a_file_that_grows_while_it_is_converted_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "rows.csv"
     small.write_csv(path, 50)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ctr_trainer.checkpoint.model_directory import has_checkpoints, load_features
+from ctr_trainer.checkpoint.model_directory import features_path, has_checkpoints, load_features
 from ctr_trainer.commands.experiment.experiment import Experiment
 from ctr_trainer.data import parquet
 from ctr_trainer.data.conversion import converted_cache
@@ -66,9 +66,11 @@ def open_source(
 
 def is_readable(path: str, experiment: Experiment) -> bool:
     """Returns whether this process can read the data at this path before the model's feature spec is saved."""
-    if experiment.data.feature_spec or (path_of(path) / FILE).exists():
+    model_dir = experiment.model.model_dir
+    if (path_of(path) / FILE).exists() or has_checkpoints(model_dir):
         return True
-    return has_checkpoints(experiment.model.model_dir)  # A training that was lost before its first leaves its spec.
+    # A training that was lost before its first checkpoint leaves features, which the next one removes.
+    return bool(experiment.data.feature_spec) and not features_path(model_dir).exists()
 
 
 def _look(

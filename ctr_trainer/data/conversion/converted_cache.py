@@ -53,6 +53,7 @@ def converted(
         target = pathlib.Path(directory) / _name(files, format, spec)
     what = f"converting {source} on first use"
     seen: dict[str, int] | None = None
+    is_new = not (target / FILE).is_file()
     since = time.monotonic()
     while not (target / FILE).is_file():
         try:
@@ -81,16 +82,22 @@ def converted(
         except UserError:
             if not (target / FILE).is_file():  # Another process may have just finished it.
                 raise
-        else:
-            if _name(files, format, spec) != target.name:
-                path_of(target).remove_all()  # It may end with a part of a row.
-                raise UserError(f"{source} has changed while it was converted; convert it when its files are complete")
+    if is_new and not _is_of(target.name, files, format, spec):
+        path_of(target).remove_all()  # It may end with a part of a row.
+        raise UserError(f"{source} has changed while it was converted; convert it when its files are complete")
     if left_out := open_dataset(target).bad_rows:
         said = f"{target}, the conversion of {source} on first use, lacks {left_out} bad rows"
         if left_out > max_bad_rows:
             raise UserError(f"{said}. Increase max_bad_rows (now {max_bad_rows}), or correct the rows")
         _warn_once(said)
     return str(target)
+
+
+def _is_of(name: str, files: Sequence[SourceFile], format: str, spec: FeatureSpec) -> bool:
+    """Returns whether the files are those from which the name of a conversion was made."""
+    with contextlib.suppress(FileNotFoundError):
+        return _name(files, format, spec) == name
+    return False
 
 
 @functools.cache
