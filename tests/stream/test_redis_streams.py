@@ -284,6 +284,15 @@ def test_a_window_downloads_few_entries_beyond_its_own(server, monkeypatch):
         assert source.after(0, 0, 1 << 120, 100) < source.after(0, 0, 1 << 120, 101) == 1 << 120
 
 
+def test_pages_of_long_entries_have_few_of_them(server, monkeypatch):
+    client, address = server
+    monkeypatch.setattr("ctr_trainer.live.stream.redis_streams._PAGE_BYTES", 2000)
+    add(client, "long", [*["x" * 5] * 200, *["x" * 500] * 300])
+    with _open(address, "long") as source:
+        pages = [*map(len, source.read(Range(0, 0, 1 << 120)))]
+    assert pages[0] == 100 and sum(pages) == 500 and max(pages) < 200 and set(pages[5:-1]) == {3}
+
+
 def test_a_key_that_is_gone_is_named(server):
     client, address = server
     for number in range(2):

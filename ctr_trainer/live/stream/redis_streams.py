@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -41,7 +42,8 @@ except ImportError as missing:
 _SEQUENCES = 64  # Number of bits of the sequence in an offset, which is an ID `milliseconds-sequence` as one integer.
 # A replica whose primary is away answers with the third, MASTERDOWN.
 _GONE = redis.ConnectionError, redis.TimeoutError, ClusterDownError, TryAgainError
-_ENTRIES, _SECONDS, _RETRY_SECONDS = 5_000, 10.0, 0.5
+_FIRST_ENTRIES, _ENTRIES, _PAGE_BYTES = 100, 5_000, 16 << 20  # Of a page.
+_SECONDS, _RETRY_SECONDS = 10.0, 0.5
 _Entry = tuple[bytes, list[bytes]]  # (ID, names and values of the fields in turn).
 
 
@@ -114,21 +116,19 @@ class RedisSource:
 
     def read(self, place: Range) -> Iterator[list[Message]]:
         at = place.start
-        while at < place.stop:
+        while True:
             try:
-                entries = self._entries(place.partition, at, place.stop, _ENTRIES)
+                for entries in self._pages(place.partition, at, place.stop, sys.maxsize):
+                    yield [
+                        Message(place.partition, _offset(name), (_offset(name) >> _SEQUENCES) / 1000, _value(fields))
+                        for name, fields in entries
+                    ]
+                    at = _offset(entries[-1][0]) + 1
+                return
             except Unavailable as error:
                 self.trouble = str(error)
-                yield []
-                time.sleep(_RETRY_SECONDS)
-                continue
-            if not entries:
-                return
-            yield [
-                Message(place.partition, _offset(name), (_offset(name) >> _SEQUENCES) / 1000, _value(fields))
-                for name, fields in entries
-            ]
-            at = _offset(entries[-1][0]) + 1
+            yield []
+            time.sleep(_RETRY_SECONDS)
 
     def watermarks(self) -> dict[int, int]:
         return {}
@@ -151,13 +151,16 @@ class RedisSource:
         self._client.close()
 
     def _pages(self, partition: int, start: int, stop: int, most: int) -> Iterator[list[_Entry]]:
-        """Yields the first `most` entries in [start, stop), some thousands at a time."""
+        """Yields the first `most` entries in [start, stop), in pages of at most some 16 MiB."""
+        page = _FIRST_ENTRIES
         while start < stop and most > 0:
-            entries = self._entries(partition, start, stop, min(most, _ENTRIES))
+            entries = self._entries(partition, start, stop, min(most, page, _ENTRIES))
             if not entries:
                 return
             yield entries
             start, most = _offset(entries[-1][0]) + 1, most - len(entries)
+            size = sum(len(text) for _, fields in entries for text in fields)
+            page = max(_PAGE_BYTES * len(entries) // max(size, 1), 1)  # Of entries of the same mean size.
 
     def _entries(self, partition: int, start: int, stop: int, count: int) -> list[_Entry]:
         return self._asked(
