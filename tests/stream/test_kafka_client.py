@@ -1,6 +1,7 @@
 """What librdkafka reports reaches the user: refused certificates and users, and bad records that no topic takes."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import itertools
 import json
@@ -238,6 +239,26 @@ class _Refusing(_Consumer):
         return [_answer(partition=0, offset=7, error=self._error)] if most == 1 else []
 
 
+class _Admin:
+    """Plays brokers that give topics, and the error of `clicks` for its offsets."""
+
+    def __init__(self, topics):
+        self._topics = topics
+
+    def list_topics(self, *asked, **named):
+        return SimpleNamespace(topics=self._topics)
+
+    def list_offsets(self, places, **named):
+        import confluent_kafka
+
+        answer = concurrent.futures.Future()
+        answer.set_exception(confluent_kafka.KafkaException(self._topics["clicks"].error))
+        return dict.fromkeys(places, answer)
+
+    def poll(self, seconds):
+        pass
+
+
 _PERMANENT = ["TOPIC_AUTHORIZATION_FAILED", "_BAD_MSG", "_BAD_COMPRESSION", "_NOT_IMPLEMENTED", "MSG_SIZE_TOO_LARGE"]
 
 
@@ -262,12 +283,27 @@ def test_an_offset_that_is_not_there_is_described(first, end, expected, monkeypa
         list(source.read(Range(0, 5, 9)))
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+def test_an_offset_that_only_a_replica_lacks_is_read_again(is_away, monkeypatch):
+    source = _read_by(_Refusing("OFFSET_OUT_OF_RANGE"))
+
+    def earliest(partitions):
+        if is_away:
+            raise Unavailable("gone")
+        return {0: 5}
+
+    monkeypatch.setattr(source, "earliest", earliest)
+    monkeypatch.setattr(source, "latest", lambda partitions: {0: 5})
+    assert [len(messages) for messages in itertools.islice(source.read(Range(0, 5, 9)), 3)] == [0, 0, 0]
+    assert source.trouble == ("gone" if is_away else "partition 0, offset 5: the reason")
+
+
 def test_a_topic_that_is_unknown_for_a_moment_does_not_end_the_training(monkeypatch):
     now, source = [0.0], _read_by(None)
     monkeypatch.setattr("ctr_trainer.live.stream.kafka.time.monotonic", lambda: now[0])
     unknown = _error("UNKNOWN_TOPIC_OR_PART")
     answers = {"clicks": SimpleNamespace(error=unknown, partitions={})}
-    vars(source)["_admin"] = SimpleNamespace(list_topics=lambda *asked, **named: SimpleNamespace(topics=answers))
+    vars(source)["_admin"] = _Admin(answers)
     with pytest.raises(UserError, match="there is no topic"):
         source.partitions()
     for began in (100.0, 500.0):
@@ -277,17 +313,21 @@ def test_a_topic_that_is_unknown_for_a_moment_does_not_end_the_training(monkeypa
         for now[0] in (began + 90, began + 119):
             with pytest.raises(Unavailable, match="there is no topic"):
                 source.partitions()
+            with pytest.raises(Unavailable, match="there is no topic"):
+                source.latest([0])
     now[0] += 2
-    with pytest.raises(UserError, match="there is no topic"):
-        source.partitions()
+    for ask in (source.partitions, lambda: source.latest([0])):
+        with pytest.raises(UserError, match="there is no topic"):
+            ask()
 
 
 def test_a_topic_that_the_user_may_not_describe_ends_the_training():
     source = _read_by(None)
     answers = {"clicks": SimpleNamespace(error=_error("TOPIC_AUTHORIZATION_FAILED"), partitions={})}
-    vars(source)["_admin"] = SimpleNamespace(list_topics=lambda *asked, **named: SimpleNamespace(topics=answers))
-    with pytest.raises(UserError, match="kafka topic clicks.*the reason"):
-        source.partitions()
+    vars(source)["_admin"] = _Admin(answers)
+    for ask in (source.partitions, lambda: source.latest([0])):
+        with pytest.raises(UserError, match="kafka topic clicks.*the reason"):
+            ask()
 
 
 def test_records_kept_for_later_are_limited_in_bytes(monkeypatch):

@@ -38,6 +38,7 @@ _MOST = 10_000  # Largest number of messages per call.
 _MOST_KEPT, _MOST_KEPT_BYTES = 50_000, 64 << 20
 _GAP = 20_000  # A gap of at most this many records is read and dropped; over a longer gap, the consumer seeks.
 _LOST = (confluent_kafka.KafkaError._AUTO_OFFSET_RESET, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE)
+_UNKNOWN = (confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART, confluent_kafka.KafkaError._UNKNOWN_TOPIC)
 # A repeated fetch gives these errors again, or skips records.
 _PERMANENT = (
     confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -68,19 +69,13 @@ class KafkaSource:
         return self._trouble.text
 
     def partitions(self) -> list[int]:
-        def ask() -> Any:
-            return self._admin.list_topics(self._topic, timeout=_ASK_SECONDS).topics[self._topic]
+        def ask() -> list[int]:
+            found = self._admin.list_topics(self._topic, timeout=_ASK_SECONDS).topics[self._topic]
+            if found.error is not None:
+                raise confluent_kafka.KafkaException(found.error)
+            return sorted(found.partitions)
 
-        found = self._asked(ask, "the partitions")
-        if found.error is not None:
-            text, is_lasting = f"{self.name} at {self.address}: {found.error.str()}", found.error.code() in _PERMANENT
-            if found.error.code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                text = f"there is no topic {self._topic!r} at {self.address}; create it, or correct the URL"
-                self._unknown_since = time.monotonic() if self._unknown_since is None else self._unknown_since
-                is_lasting = time.monotonic() - self._unknown_since > _UNKNOWN_SECONDS
-            raise UserError(text) if is_lasting else Unavailable(text)
-        self._unknown_since = None
-        return sorted(found.partitions)
+        return self._asked(ask, "the partitions")
 
     def identity(self) -> str:
         with contextlib.suppress(confluent_kafka.KafkaException, TimeoutError):
@@ -212,11 +207,16 @@ class KafkaSource:
             return
         at = self._next.get(partition, offset)
         if error.code() in _LOST:
-            first, end = (each([partition])[partition] for each in (self.earliest, self.latest))
-            is_cut = first <= at
-            raise UserError(
-                cut_text(self, partition, at, end) if is_cut else lost_text(self, partition, at, first, first - at)
-            )
+            self._unassign(partition)  # If the offset exists, only a replica lags behind: `read` tries again.
+            try:
+                first, end = (each([partition])[partition] for each in (self.earliest, self.latest))
+            except Unavailable as unavailable:
+                self._trouble.text = str(unavailable)
+                return
+            if at < first:
+                raise UserError(lost_text(self, partition, at, first, first - at))
+            if end < at:
+                raise UserError(cut_text(self, partition, at, end))
         self._trouble.text = f"partition {partition}, offset {at}: {error.str()}"
         if error.fatal() or error.code() in _PERMANENT:
             raise UserError(
@@ -267,12 +267,21 @@ class KafkaSource:
             answer = ask()
         except (confluent_kafka.KafkaException, TimeoutError, concurrent.futures.TimeoutError) as error:
             self._admin.poll(0)  # The client reports errors only when it is polled.
-            reason = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else "no answer"
+            found = error.args[0] if isinstance(error, confluent_kafka.KafkaException) else None
+            reason, code = (found.str(), found.code()) if found else ("no answer", None)
             text = self._trouble.after(f"{self.name} at {self.address}, request for {what}: {reason}")
+            is_lasting = code in _PERMANENT
+            if code in _UNKNOWN:
+                text = f"there is no topic {self._topic!r} at {self.address}; create it, or correct the URL"
+                self._unknown_since = time.monotonic() if self._unknown_since is None else self._unknown_since
+                is_lasting = time.monotonic() - self._unknown_since > _UNKNOWN_SECONDS
+            if is_lasting:
+                raise UserError(text) from error
             if self._trouble.is_refusal and not self._has_answered:
                 raise UserError(f"{text}. Correct the security settings in the file that kafka_config names") from error
             raise Unavailable(text) from error
         self._has_answered, self._trouble.text, self._trouble.is_refusal = True, "", False
+        self._unknown_since = None
         return answer
 
 
