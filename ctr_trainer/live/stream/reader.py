@@ -26,7 +26,7 @@ from ctr_trainer.system.messages.log_lines import Seldom
 _log = logging.getLogger(__name__)
 _SHOWN = 2000  # Number of bytes of the message in a dead letter.
 _AHEAD_SECONDS = 600.0
-_MOST_BYTES = 128 << 20  # A worker leaves the rest of a window for later after this many bytes of messages.
+_MOST_BYTES = 512 << 20  # A worker leaves the rest of a window for later after this many bytes of messages.
 _READY = 2  # Number of windows that are decoded ahead of the training.
 
 
