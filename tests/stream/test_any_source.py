@@ -289,3 +289,11 @@ def test_the_next_windows_are_as_long_as_the_rows_of_the_last_one_say():
     assert sum(each.kind == "window" for each in reading.directives()) > 100
     lengths = [each.stop - each.start for each in reading.ranges if each.start >= 3200]
     assert lengths[:2] == [32, 32] and set(lengths[2:]) == {8}
+
+
+def test_a_window_without_rows_does_not_change_the_length_of_the_next_ones():
+    source = MemorySource(0)
+    source.records[0] += [*[100] * 80, *[0] * 24, *[100] * 40]
+    reading = Reading(source, StreamConfig(until="latest"))
+    assert sum(each.kind == "window" for each in reading.directives()) == 12
+    assert [each.stop - each.start for each in reading.ranges] == [32, 32, *[8] * 10]

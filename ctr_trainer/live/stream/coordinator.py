@@ -66,8 +66,8 @@ class Coordinator:
         self._start: StreamPosition | None = None
         self._hints: dict[int, int] = {}
         self._rates: dict[int, float] = {}  # Rows per message of a window, by its number.
-        # What workers have not read of a window, and the number of its records, by the window's number.
-        self._rests: dict[int, tuple[list[Range], int]] = {}
+        # What workers have not read of a window, and the number of its records if known, by the window's number.
+        self._rests: dict[int, tuple[list[Range], int | None]] = {}
         self._bad_rows = 0
         self._error: BaseException | None = None
         self._is_closed = self._is_over = False
@@ -182,17 +182,23 @@ class Coordinator:
     def _release(self, number: int) -> None:
         """Schedules the training on a window that all workers have read."""
         window, source = self._windows[number], self._source
-        gone = window.messages - sum(report.messages for report in window.reports.values())
+        assert source is not None
+        read = sum(report.messages for report in window.reports.values())
+        gone = 0 if source.has_gaps else window.messages - read
         rest = [each for report in window.reports.values() for each in report.rest]
-        if source and not source.has_gaps and gone > 0 and not rest:
+        if gone > 0 and not rest:
             self._error = UserError(
                 f"{source.name}: {gone} of {window.messages} records were removed before they were read. Keep more "
                 "records in the stream, such as with a larger MAXLEN, and run the same command again"
             )
             return
         bad = [letter for rank in range(self._workers) for letter in window.reports[rank].bad]
-        if bad:
-            self._dead_letters.write(bad)
+        try:
+            if bad:
+                self._dead_letters.write(bad)
+        except UserError as error:  # All workers end with it, not only the one that reports last.
+            self._error = error
+            return
         for letter in bad:
             self._bad_rows += 1
             place = f"{letter['stream']}, partition {letter['partition']}, offset {letter['offset']}"
@@ -205,9 +211,13 @@ class Coordinator:
                 )
                 return
             _log.warning("bad row %d of at most %d, left out: %s", self._bad_rows, self._config.max_bad_rows, text)
-        self._rates[number] = max((window.rows + len(bad)) / max(window.messages, 1), 1.0)
+        if window.rows:
+            messages = read if rest else window.messages
+            self._rates[number] = max((window.rows + len(bad)) / max(messages, 1), 1.0)
+        else:  # Markers of transactions, or bad messages, do not tell how many rows a message has.
+            self._rates[number] = self._rates.get(number - 1, 0.0)
         self._rates.pop(number - 2 * _AHEAD, None)
-        self._rests[number] = rest, gone
+        self._rests[number] = rest, None if source.has_gaps else gone
         self._released = number + 1
         steps = window.steps(self._batch_size)
         self.figures.add(window)
