@@ -101,7 +101,9 @@ def _is_left_out(path: Path, name: str) -> bool:
     file = path / name
     if not isinstance(file, LocalPath) or file.is_file():
         return False
-    if file.is_symlink() and not (file.is_dir() and file.resolve().is_relative_to(os.path.realpath(str(path)))):
+    root = os.path.realpath(str(path))
+    inside = os.path.relpath(file.resolve(), root).split(os.sep)  # Its first part is ".." for a place elsewhere.
+    if file.is_symlink() and not (file.is_dir() and not any(part[0] in "_." for part in inside)):
         raise UserError(
             f"input {path}: {name} is a link to a directory elsewhere or to nothing, which is not followed; list the "
             "directories to read, or give the link a name that begins with '_'"

@@ -202,13 +202,14 @@ def test_a_file_that_is_there_twice_is_refused(tmp_path):
         run("csv", [tmp_path / "day_1*", tmp_path / "day_10.csv"], tmp_path / "out", SPEC)
 
 
-@pytest.mark.parametrize("target", ["../elsewhere", "nothing", ".."])
+@pytest.mark.parametrize("target", ["../elsewhere", "nothing", "..", "_hidden/day=1", ".hidden"])
 def test_a_link_to_a_directory_or_to_nothing_is_not_left_out_in_silence(tmp_path, target):
     for name in ("rows", "elsewhere"):
         (tmp_path / name / "day=1").mkdir(parents=True)
         write(tmp_path / name / "day=1" / "a.csv", "y,x\n1,2\n")
     (tmp_path / "rows" / "b.csv").symlink_to(tmp_path / "elsewhere" / "day=1" / "a.csv")
     (tmp_path / "rows" / "_hidden").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "rows" / ".hidden").mkdir()
     assert len(list_files(tmp_path / "rows")) == 2
     (tmp_path / "rows" / "day=2").symlink_to(target)
     with pytest.raises(UserError, match="rows: day=2 is a link to a directory elsewhere or to nothing, .*; list"):

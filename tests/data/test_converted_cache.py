@@ -86,7 +86,7 @@ def test_a_file_that_is_gone_after_another_process_has_converted_it_is_refused(s
     monkeypatch.setattr(converted_cache, "convert", convert_elsewhere)
     with pytest.raises(UserError, match="has changed while it was converted"):
         convert(source, tmp_path / "cache")
-    assert not [*(tmp_path / "cache").glob("*/_dataset.json")]
+    assert [*(tmp_path / "cache").glob("*/_dataset.json")]  # The other process may have read the file in time.
 
 
 def test_a_file_that_grows_while_it_is_converted_is_refused(tmp_path, monkeypatch):

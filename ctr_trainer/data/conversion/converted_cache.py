@@ -53,7 +53,7 @@ def converted(
         target = pathlib.Path(directory) / _name(files, format, spec)
     what = f"converting {source} on first use"
     seen: dict[str, int] | None = None
-    is_new = not (target / FILE).is_file()
+    is_new, is_own = not (target / FILE).is_file(), False
     since = time.monotonic()
     while not (target / FILE).is_file():
         try:
@@ -82,8 +82,11 @@ def converted(
         except UserError:
             if not (target / FILE).is_file():  # Another process may have just finished it.
                 raise
+        else:
+            is_own = True
     if is_new and not _is_of(target.name, files, format, spec):
-        path_of(target).remove_all()  # It may end with a part of a row.
+        if is_own:  # It may end with a part of a row. Another process checks and removes its own.
+            path_of(target).remove_all()
         raise UserError(f"{source} has changed while it was converted; convert it when its files are complete")
     if left_out := open_dataset(target).bad_rows:
         said = f"{target}, the conversion of {source} on first use, lacks {left_out} bad rows"

@@ -40,8 +40,8 @@ PAGE_BYTES = 32 << 20
 # An answer sends its columns in parts whose memory the allocator can reuse, because fresh pages cost more than the
 # copy.
 _PART_BYTES = 256 << 10
-# The most bytes of JSON of a request, and of a `restore`, which has about 200 bytes for each of its files. Parsed, both
-# take less memory than the largest row request.
+# The most bytes of JSON of a request, and of a `restore`, which has about 200 bytes for each of its files. Parsed, they
+# may take up to thirty times as much memory.
 MOST_JSON_BYTES, MOST_FILES_BYTES = 2 << 20, 16 << 20
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 64
