@@ -86,24 +86,27 @@ def named(source: Input | None) -> Sequence[str | os.PathLike]:
 def _below(path: Path) -> list[SourceFile]:
     if not path.is_dir():
         return [SourceFile(str(path), {})]
-    names = [name for name in path.entries() if not any(part[0] in "_." for part in name.split("/")[:-1])]
+    names = [name for name in path.entries() if not _is_hidden(posixpath.dirname(name))]
     if found := [str((path / name).parent) for name in names if posixpath.basename(name) == FILE]:
         raise UserError(
             f"input {path}: converted data in {', '.join(found)}, whose keys would be hashed again; expected raw data. "
             "Where converted data is expected, name one such directory itself"
         )
-    names = [name for name in names if posixpath.basename(name)[0] not in "_." and not _is_left_out(path, name)]
+    names = [name for name in names if not _is_hidden(name) and not _is_left_out(path, name)]
     return [SourceFile(str(path / name), _partitions(name.split("/")[:-1])) for name in names]
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(("_", ".")) for part in name.split("/"))
 
 
 def _is_left_out(path: Path, name: str) -> bool:
     """Returns whether a name below an input directory is no file, or a link to a directory that is read anyway."""
-    file = path / name
-    if not isinstance(file, LocalPath) or file.is_file():
+    if not isinstance(path, LocalPath) or (path / name).is_file():
         return False
-    root = os.path.realpath(str(path))
-    inside = os.path.relpath(file.resolve(), root).split(os.sep)  # Its first part is ".." for a place elsewhere.
-    if file.is_symlink() and not (file.is_dir() and not any(part[0] in "_." for part in inside)):
+    file = path / name
+    inside = os.path.relpath(file.resolve(), path.resolve())  # It begins with ".." for a place elsewhere.
+    if file.is_symlink() and (not file.is_dir() or _is_hidden(inside)):
         raise UserError(
             f"input {path}: {name} is a link to a directory elsewhere or to nothing, which is not followed; list the "
             "directories to read, or give the link a name that begins with '_'"
@@ -207,10 +210,10 @@ class Source(abc.ABC):
     def _check_unchanged(self, path: Named) -> None:
         """Raises UserError if a file has another size than expected, or was written since it was first opened."""
         stamp, size = path_of(path).stamp(), self._sizes[path]
-        if stamp[0] != size or stamp != self._stamps.setdefault(path, stamp):
-            if stamp[0] == size:
-                raise UserError(f"{path} was written again while it was read; run again when its files are complete")
+        if stamp[0] != size:
             raise UserError(f"{path}: it has changed: {stamp[0]:,} bytes, expected {size:,}; {self._cure}")
+        if stamp != self._stamps.setdefault(path, stamp):
+            raise UserError(f"{path} was written again while it was read; run again when its files are complete")
 
 
 def _description(files: Sequence[Sequence[int]], content: Sequence[object]) -> str:

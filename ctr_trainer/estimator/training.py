@@ -30,6 +30,7 @@ from ctr_trainer.ranks.dense_exchange import average_of_ranks
 from ctr_trainer.ranks.endings import report
 from ctr_trainer.ranks.meetings import Meetings
 from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.system.files.paths import Advanced
 from ctr_trainer.system.measuring.clock import Clock
 from ctr_trainer.system.messages.errors import ServiceLost, UserError, followed
 
@@ -149,11 +150,13 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         retention.set_aside(job.model_dir, job.start, job.newer_checkpoints)
         retention.remove_unfinished(job.model_dir)
         model_directory.point_tensorflow_to(job.model_dir, job.checkpoint)
-    found = [WarmStart()]
-    distributed.from_chief(
-        lambda advanced: found.append(warm_start_of(job.warm_start, job.checkpoint, advanced)), "warm_start"
-    )
-    warm = found[-1]
+    warm = WarmStart()
+
+    def find_start(advanced: Advanced) -> None:
+        nonlocal warm
+        warm = warm_start_of(job.warm_start, job.checkpoint, advanced)
+
+    distributed.from_chief(find_start, "warm_start")
     clock = Clock()
     input_ends = InputEnds(clock)
     with observed_phases(clock, job.staging.path, input_ends), contextlib.ExitStack() as stack:
@@ -167,7 +170,7 @@ def open_training(job: TrainingJob) -> Iterator[Training]:
         feed = connect(model.inputs, store, config, model.step, clock=clock)
         stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
 
-        def restore(advanced: Callable[[str], object]) -> None:
+        def restore(advanced: Advanced) -> None:
             if job.checkpoint:
                 store.restore(job.checkpoint.path, job.checkpoint.tables, advanced)
             elif there := {n: each["rows"] for n, each in store.stats()["tables"].items() if each["rows"]}:

@@ -29,12 +29,24 @@ def _scored(examples):
 
 def _in_loop(run, score, limits, *rest, is_local=True):
     """Runs `run(batcher)` in an event loop; returns its result."""
-
     batcher = Batcher(score, limits, lambda: is_local, *rest)
     try:
         return asyncio.run(asyncio.wait_for(run(batcher), _SECONDS))
     finally:
         batcher.close()
+
+
+def _held(size=lambda examples: examples.count):
+    """Returns a score function that notes the size of each batch and waits, the sizes, its first call, its go-ahead."""
+    sizes, began, goes_on = [], threading.Event(), threading.Event()
+
+    def score(examples):
+        sizes.append(size(examples))
+        began.set()
+        assert goes_on.wait(_SECONDS)
+        return _scored(examples)
+
+    return score, sizes, began, goes_on
 
 
 @pytest.mark.parametrize("is_local", (True, False))
@@ -96,16 +108,18 @@ def test_the_event_loop_gathers_what_arrives_in_its_next_turns_but_not_for_long(
 
 @pytest.mark.parametrize("is_local", (True, False))
 def test_a_request_that_waits_behind_a_slow_batch_for_too_long_is_not_scored(monkeypatch, is_local):
-    now, counts = [0.0], []
+    now = [0.0]
     monkeypatch.setattr(batcher_module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    held, counts, _, goes_on = _held()
 
     def score(examples):
-        counts.append(examples.count)
+        scored = held(examples)
         now[0] += 2.0
-        return _scored(examples)
+        return scored
 
     async def run(batcher):
         first, second = (batcher.submit(_examples(count)) for count in (200, 100))
+        goes_on.set()
         assert (await first).outputs["p"].shape == (200,)
         with pytest.raises(RequestRefused, match=r"not scored within 1 s \(timeout_secs\)"):
             await second
@@ -115,7 +129,7 @@ def test_a_request_that_waits_behind_a_slow_batch_for_too_long_is_not_scored(mon
     assert counts == [200, 3]
 
 
-def test_what_arrives_during_a_batch_of_the_event_loop_is_read_before_the_next_one():
+def test_what_arrives_during_a_batch_of_the_loop_is_read_before_the_next():
     read = []
 
     def score(examples):
@@ -133,13 +147,7 @@ def test_what_arrives_during_a_batch_of_the_event_loop_is_read_before_the_next_o
 
 
 def test_what_is_cancelled_makes_room_in_the_queue_and_is_not_scored():
-    goes_on, began, counts = threading.Event(), threading.Event(), []
-
-    def score(examples):
-        counts.append(examples.count)
-        began.set()
-        assert goes_on.wait(_SECONDS)
-        return _scored(examples)
+    score, counts, began, goes_on = _held()
 
     async def run(batcher):
         first = batcher.submit(_examples(1))
@@ -156,13 +164,8 @@ def test_what_is_cancelled_makes_room_in_the_queue_and_is_not_scored():
     assert counts == [1, 7]
 
 
-def test_a_request_that_is_cancelled_while_it_is_scored_leaves_the_others_of_its_batch():
-    goes_on, began = threading.Event(), threading.Event()
-
-    def score(examples):
-        began.set()
-        assert goes_on.wait(_SECONDS)
-        return _scored(examples)
+def test_a_request_that_is_cancelled_while_it_is_scored_harms_no_other():
+    score, _, began, goes_on = _held()
 
     async def run(batcher):
         first = batcher.submit(_examples(1))
@@ -181,13 +184,7 @@ def test_a_batch_has_no_more_values_than_one_request_may_have(is_local):
     short, long = (
         Examples(inputs, 1, (block_of(inputs.columns, {"tags": [["t"] * count]}, 50, "{}"),)) for count in (1, 50)
     )
-    sizes, goes_on, began = [], threading.Event(), threading.Event()
-
-    def score(examples):
-        sizes.append(examples.count * sum(examples.widths))
-        began.set()
-        assert goes_on.wait(_SECONDS)
-        return _scored(examples)
+    score, sizes, began, goes_on = _held(lambda examples: examples.count * sum(examples.widths))
 
     class Limits(ScoreLimits):
         max_values = 100

@@ -221,8 +221,10 @@ class Batcher:
             scored = self._score(Examples.merged([each.examples for each in batch]))
             self._on_batch(scored, count, waited)
             ends = itertools.accumulate(each.examples.count for each in batch)
-            sizes = [(each.future, end, each.examples.count) for each, end in zip(batch, ends, strict=True)]
-            return [(future, scored.part(end - size, size)) for future, end, size in sizes]
+            return [
+                (each.future, scored.part(end - each.examples.count, each.examples.count))
+                for each, end in zip(batch, ends, strict=True)
+            ]
         except RequestRefused as error:
             return [(each.future, error) for each in batch]
         except Exception as error:
