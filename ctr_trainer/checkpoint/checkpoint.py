@@ -10,12 +10,12 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.system.files.paths import Path, bytes_and_crc32, check_below, path_of
+from ctr_trainer.system.files.paths import Advanced, Path, bytes_and_crc32, check_below, path_of
 from ctr_trainer.system.messages.errors import UserError, is_loss
 
 _log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Checkpoint(str):
         configs = [snapshot.read_config(self.path, entry) for entry in snapshot.rows_files(self.tables)]
         return {config.name: config for config in configs}
 
-    def verify(self, advanced: Callable[[str], object] = lambda text: None) -> None:
+    def verify(self, advanced: Advanced = lambda text: None) -> None:
         """Reads and checks every file. Calls `advanced` with a text after each block.
 
         Raises UserError: a file is missing or altered. The message names the file.
@@ -106,9 +106,7 @@ class Checkpoint(str):
                 raise UserError(f"{path} is missing, truncated or altered since the checkpoint was written")
 
 
-def describe_file(
-    directory: str | os.PathLike[str] | Path, name: str, advanced: Callable[[str], object] = lambda text: None
-) -> Entry:
+def describe_file(directory: str | os.PathLike[str] | Path, name: str, advanced: Advanced = lambda text: None) -> Entry:
     """Returns {`file`, `bytes`, `crc32`} of a file."""
     size, crc32 = bytes_and_crc32(path_of(directory) / name, advanced)
     return {"file": name, "bytes": size, "crc32": crc32}
@@ -142,7 +140,7 @@ def latest_checkpoint(model_dir: str) -> Checkpoint | None:
     return next(reversed(list_checkpoints(model_dir)), None)
 
 
-def newest_whole(model_dir: str, advanced: Callable[[str], object] = lambda text: None) -> Checkpoint | None:
+def newest_whole(model_dir: str, advanced: Advanced = lambda text: None) -> Checkpoint | None:
     """Returns the newest `Checkpoint` whose files are all intact; None if there is no checkpoint.
 
     Logs each damaged checkpoint that it skips, with the reason. For `advanced` see `Checkpoint.verify`.
@@ -165,7 +163,7 @@ def whole(
     model_dir: str,
     step: int,
     places: Sequence[str] = (RECENT, BEST),
-    advanced: Callable[[str], object] = lambda text: None,
+    advanced: Advanced = lambda text: None,
 ) -> Checkpoint:
     """Returns the `Checkpoint` of a step from the first of `places` that has an intact copy.
 
@@ -184,7 +182,7 @@ def whole(
     raise UserError(f"there is no checkpoint of step {step} in {model_dir}; there are: {there}")
 
 
-def _first_whole(paths: Iterable[str], advanced: Callable[[str], object]) -> tuple[Checkpoint | None, list[UserError]]:
+def _first_whole(paths: Iterable[str], advanced: Advanced) -> tuple[Checkpoint | None, list[UserError]]:
     """Returns the first intact checkpoint, or None, and the errors of the damaged checkpoints before it."""
     refused: list[UserError] = []
     for path in paths:
@@ -218,7 +216,7 @@ def load(path: str) -> Checkpoint:
         raise UserError(f"{manifest} is truncated or altered: {error}") from None
 
 
-def load_whole(path: str, advanced: Callable[[str], object] = lambda text: None) -> Checkpoint:
+def load_whole(path: str, advanced: Advanced = lambda text: None) -> Checkpoint:
     """Returns the Checkpoint in a directory. Raises UserError if any of its files is damaged, see `verify`."""
     checkpoint = load(path)
     checkpoint.verify(advanced)

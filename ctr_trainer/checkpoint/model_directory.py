@@ -20,7 +20,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.ranks import distributed
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.files.paths import Path, PathLease, is_local, path_of
+from ctr_trainer.system.files.paths import Advanced, Path, PathLease, is_local, path_of
 from ctr_trainer.system.files.staging import held_directory
 from ctr_trainer.system.messages.errors import UserError
 
@@ -41,9 +41,7 @@ def find_checkpoint(model_dir: str, which: str) -> Checkpoint:
     return on_every_rank(lambda advanced: _chosen(model_dir, which, advanced))
 
 
-def chosen_checkpoint(
-    model_dir: str, path: str | None = None, advanced: Callable[[str], object] = lambda text: None
-) -> Checkpoint:
+def chosen_checkpoint(model_dir: str, path: str | None = None, advanced: Advanced = lambda text: None) -> Checkpoint:
     """Returns the `Checkpoint` at a path, or the newest one of a model directory. Not a collective.
 
     `path`: a `Checkpoint`, which is not read again; its directory; its name for TensorFlow's Saver, as
@@ -83,7 +81,7 @@ def newest_model_record(model_dir: str) -> dict[str, Any] | None:
     return None
 
 
-def _chosen(model_dir: str, which: str, advanced: Callable[[str], object]) -> Checkpoint:
+def _chosen(model_dir: str, which: str, advanced: Advanced) -> Checkpoint:
     """Returns the checkpoint that `which` names, and logs its step and why it was chosen. Not a collective."""
     best = EvaluationHistory.load(model_dir).best
     newest = checkpoints.latest_checkpoint(model_dir)
@@ -107,10 +105,10 @@ def _chosen(model_dir: str, which: str, advanced: Callable[[str], object]) -> Ch
     return found
 
 
-def on_every_rank(look: Callable[[Callable[[str], object]], Found]) -> Found:
+def on_every_rank(look: Callable[[Advanced], Found]) -> Found:
     """Returns on every rank what `look(advanced)` finds on rank 0, see `distributed.from_chief`. A collective."""
 
-    def work(advanced: Callable[[str], object]) -> dict[str, Any] | None:
+    def work(advanced: Advanced) -> dict[str, Any] | None:
         found: Checkpoint | None = look(advanced)
         return dataclasses.asdict(found) if found else None
 

@@ -10,13 +10,12 @@ checkpoint has its own files: whichever file is damaged, one checkpoint does not
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
 from typing import Any
 
 from ctr_trainer.checkpoint import checkpoint as checkpoints
 from ctr_trainer.checkpoint.checkpoint import Checkpoint, Entry
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.system.files.paths import MOST_COPIED, Path, is_local, path_of
+from ctr_trainer.system.files.paths import MOST_COPIED, Advanced, Path, is_local, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -98,7 +97,7 @@ def set_aside(model_dir: str, after: int, why: str) -> None:
             _log.error("the %s checkpoint %s is now %s; remove it when you have looked at it", why, path, free)
 
 
-def keep_best(model_dir: str, path: str, advanced: Callable[[str], object] = lambda text: None) -> None:
+def keep_best(model_dir: str, path: str, advanced: Advanced = lambda text: None) -> None:
     """Copies the checkpoint in `path` to `MODEL_DIR/best`, so that it survives the removal of the original.
 
     The copy becomes the best checkpoint when `EvaluationHistory.best` names its step. After that, `remove_other_bests`

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.data.row_order import Share
 from ctr_trainer.data.source import Source, source_of
 from ctr_trainer.settings.setting import refused
+from ctr_trainer.system.files.paths import Advanced
 
 BALANCED = "balanced"
 
@@ -18,7 +18,7 @@ def balanced_weight(
     data: str | os.PathLike | Source,
     label: str = "",
     negative_sampling: float | None = None,
-    advanced: Callable[[str], object] = lambda text: None,
+    advanced: Advanced = lambda text: None,
 ) -> float:
     """Computes the weight of positive examples with which both classes have the same total weight in the loss.
 

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import FITTED, DenseFeature, SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Advanced, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _MAGIC = b"PAR1"
@@ -110,14 +110,14 @@ class ForeignParquet(Source):
         self._observed.merge(seen)
         return table
 
-    def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
+    def label_means(self, advanced: Advanced) -> dict[str, float]:
         """Reads the label columns once, and one feature's column, because every spec needs a feature; see `Source`."""
         dense = self.spec.dense[:1]
         sparse = () if dense else self.spec.sparse[:1]
         return _statistics(self._layout, self.spec, dense, sparse, "labels", advanced).label_means()
 
 
-def scan(source: Input, spec: FeatureSpec, advanced: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
+def scan(source: Input, spec: FeatureSpec, advanced: Advanced = lambda text: None) -> dict[str, Any]:
     """Reads the footers of Parquet files. Returns the layout, serializable as JSON.
 
     It has the files, row groups and their numbers of rows, and `labelled`, whether all files have the label columns,
@@ -143,7 +143,7 @@ def scan(source: Input, spec: FeatureSpec, advanced: Callable[[str], object] = l
 
 
 def fit_statistics(
-    layout: dict[str, Any], spec: FeatureSpec, advanced: Callable[[str], object] = lambda text: None
+    layout: dict[str, Any], spec: FeatureSpec, advanced: Advanced = lambda text: None
 ) -> dict[str, dict]:
     """Computes the statistics that transforms and quantiles need, in one pass over a `scan`'s layout."""
     dense = tuple(f for f in spec.dense if f.transform in FITTED)
@@ -159,7 +159,7 @@ def _statistics(
     dense: tuple[DenseFeature, ...],
     sparse: tuple[SparseFeature, ...],
     what: str,
-    advanced: Callable[[str], object],
+    advanced: Advanced,
 ) -> Statistics:
     """Reads the labels and some features once. `what` names the figures for the bar."""
     part = dataclasses.replace(
@@ -175,7 +175,7 @@ def _statistics(
     return statistics
 
 
-def _bar(items: Iterable[T], what: str, unit: str, advanced: Callable[[str], object]) -> Iterator[T]:
+def _bar(items: Iterable[T], what: str, unit: str, advanced: Advanced) -> Iterator[T]:
     bar = tqdm.tqdm(items, desc=what, unit=unit, disable=not sys.stderr.isatty())
     for number, item in enumerate(bar, 1):
         yield item

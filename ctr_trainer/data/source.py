@@ -18,7 +18,7 @@ from ctr_trainer.data.blocks import concatenated
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.local_path import LocalPath
-from ctr_trainer.system.files.paths import Path, path_of
+from ctr_trainer.system.files.paths import Advanced, Path, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 Input = str | os.PathLike | Sequence[str | os.PathLike]  # A path, URL or pattern, or a list of them.
@@ -154,7 +154,7 @@ class Source(abc.ABC):
         """Returns the encoded table of a row group. Raises UserError if a file was removed or changed."""
 
     @abc.abstractmethod
-    def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
+    def label_means(self, advanced: Advanced) -> dict[str, float]:
         """Returns the share of positive examples by label; `advanced` is called with texts of progress."""
 
     def sample(self, rows: int, seed: int = 0) -> pa.Table:
@@ -245,7 +245,7 @@ class ComputedSource(Source):
     def read(self, group: int) -> pa.Table:
         return self._compute(self._source, group)
 
-    def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
+    def label_means(self, advanced: Advanced) -> dict[str, float]:
         return self._source.label_means(advanced)
 
     def reopened(self) -> "ComputedSource":
@@ -268,7 +268,7 @@ class ConvertedData(Source):
     def read(self, group: int) -> pa.Table:
         return self._read_group(group)
 
-    def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
+    def label_means(self, advanced: Advanced) -> dict[str, float]:
         return self._label_means
 
 

@@ -4,7 +4,7 @@ import copy
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from ctr_trainer.estimator.training import Training
 from ctr_trainer.models.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.meetings import StopRequest
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Advanced, path_of
 from ctr_trainer.system.files.staging import local_directory
 from ctr_trainer.system.messages.errors import UserError
 
@@ -155,7 +155,7 @@ class EvaluatedTraining:
         self._stopped = self._stopped or stop
         return stop
 
-    def _keep(self, path: str, step: int, advanced: Callable[[str], object]) -> None:
+    def _keep(self, path: str, step: int, advanced: Advanced) -> None:
         """Keeps the checkpoint of the last evaluation as the best one, once the history is saved."""
         name = self._spec.best_metric or ""
         retention.keep_best(self._model_dir, path, advanced)
@@ -165,7 +165,7 @@ class EvaluatedTraining:
     def _export(self, is_final: bool) -> None:
         """Calls each exporter with the last checkpoint that was evaluated, on rank 0. A collective."""
 
-        def export(advanced: Callable[[str], object]) -> None:
+        def export(advanced: Advanced) -> None:
             estimator = copy.copy(self._estimator)
             estimator.advanced = advanced
             for exporter in self._spec.exporters or ():

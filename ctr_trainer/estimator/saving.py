@@ -18,7 +18,7 @@ from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.run_length import RunLength
 from ctr_trainer.models.params import params_of_training
 from ctr_trainer.ranks import distributed
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Advanced, path_of
 from ctr_trainer.system.messages.errors import UserError, diverged, reason
 from ctr_trainer.system.processes.waiting import Background
 
@@ -111,7 +111,7 @@ class Saving:
     def _wait(self) -> None:
         """Waits until rank 0 has written the files of the last checkpoint. A collective."""
 
-        def work(advanced: Callable[[str], object]) -> None:
+        def work(advanced: Advanced) -> None:
             deadline = time.monotonic() + self._longest
             while self._writing.is_busy and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)

@@ -33,7 +33,7 @@ from ctr_trainer.models.estimator_spec import EstimatorSpec, ModeKeys, session_h
 from ctr_trainer.models.params import params_as_trained
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Advanced, path_of
 from ctr_trainer.system.messages.errors import NamedArguments
 
 
@@ -97,7 +97,7 @@ class TrainedModel(NamedArguments):
         self.params = {} if params is None else params
         self._name, self._may_change, self._services = name, may_change, services
         self._warm_start, self.new_keys = warm_start_from, NewKeys()
-        self.advanced: Callable[[str], object] = lambda text: None
+        self.advanced: Advanced = lambda text: None
 
     def __repr__(self) -> str:
         steps = [each.step for each in list_checkpoints(self.model_dir)] if self.model_dir else []

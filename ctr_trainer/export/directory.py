@@ -5,11 +5,11 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ctr_trainer.system.files.local_path import LocalPath
 from ctr_trainer.system.files.outputs import FileList, unfinished
-from ctr_trainer.system.files.paths import Path, is_local, path_of
+from ctr_trainer.system.files.paths import Advanced, Path, is_local, path_of
 from ctr_trainer.system.files.temporary import temporary_directory
 from ctr_trainer.system.messages.errors import UserError
 
@@ -21,9 +21,7 @@ _LAST = "saved_model.pb"  # Its presence makes a directory a SavedModel.
 _VERSION = re.compile(r"\.?(\d{1,18})(?:\.unfinished)?", re.ASCII)
 
 
-def replacing(
-    path: str, advanced: Callable[[str], object] = lambda text: None
-) -> contextlib.AbstractContextManager[str]:
+def replacing(path: str, advanced: Advanced = lambda text: None) -> contextlib.AbstractContextManager[str]:
     """Returns a context manager that yields a local directory, whose files become the export when the block ends.
 
     On a local disk, the directory is in `.NAME.unfinished` next to `path`, and is renamed to `path` at the end. Files
@@ -65,7 +63,7 @@ def _on_disk(path: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _in_store(path: Path, advanced: Callable[[str], object]) -> Iterator[str]:
+def _in_store(path: Path, advanced: Advanced) -> Iterator[str]:
     refuse_others(path)
     with temporary_directory() as place:
         new = LocalPath(place, _NEW)

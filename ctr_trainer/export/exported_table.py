@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numba
@@ -16,6 +16,7 @@ import tqdm
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.row_form import FLOAT16, INT8
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.system.files.paths import Advanced
 
 _BYTES = 64 << 20
 _MOST_PIECES = 256
@@ -217,7 +218,7 @@ class TableSaver(tf1.train.Saver):
         path: str,
         files: Sequence[dict[str, Any]],
         tables: Mapping[str, ExportedTable],
-        advanced: Callable[[str], object] = lambda text: None,
+        advanced: Advanced = lambda text: None,
     ) -> None:
         super().__init__()
         self._path, self._files, self._advanced = path, files, advanced

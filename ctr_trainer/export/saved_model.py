@@ -31,7 +31,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import Features
 from ctr_trainer.models.estimator_spec import ModeKeys
 from ctr_trainer.models.params import params_as_trained
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Advanced, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def export_saved_model(
     serving_input_receiver_fn: Callable[[], Any] | None = None,
     rows: str = "all",
     assets_extra: Mapping[str, str] | None = None,
-    advanced: Callable[[str], object] = lambda text: None,
+    advanced: Advanced = lambda text: None,
 ) -> str:
     """Writes the SavedModel. An earlier export at `path` is replaced once the new one is complete.
 
@@ -165,7 +165,7 @@ def _receive(
     trained_features: TrainedFeatures | None,
     serving_input_receiver_fn: Callable[[], Any] | None,
     rows: str,
-    advanced: Callable[[str], object],
+    advanced: Advanced,
 ) -> tuple[Any, dict[str, tf.Tensor], dict[str, ExportedTable]]:
     """Returns (features, receiver tensors by name, exported tables by name); reading features adds to both dicts."""
     if serving_input_receiver_fn is not None:
@@ -219,7 +219,7 @@ def _build(path: str, session: tf1.Session, signatures: Mapping[str, Any], saver
     builder.save()
 
 
-def _tables(checkpoint: Checkpoint, advanced: Callable[[str], object]) -> dict[str, ExportedTable]:
+def _tables(checkpoint: Checkpoint, advanced: Advanced) -> dict[str, ExportedTable]:
     """Returns an `ExportedTable` of each table by name, with the checkpoint's keys; the rows are not read yet."""
     keys: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     configs: dict[str, TableConfig] = {}

@@ -9,7 +9,7 @@ import logging
 import os
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ctr_trainer.data.conversion.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
@@ -17,7 +17,7 @@ from ctr_trainer.data.source import Input, SourceFile, list_files, named
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.system.files.lease import InUse
 from ctr_trainer.system.files.outputs import refuse_overlap
-from ctr_trainer.system.files.paths import path_of
+from ctr_trainer.system.files.paths import Advanced, path_of
 from ctr_trainer.system.messages.errors import UserError
 
 _LOOK_SECONDS = 0.5
@@ -30,7 +30,7 @@ def converted(
     spec: FeatureSpec,
     directory: str | os.PathLike,
     labels: bool = True,
-    advanced: Callable[[str], object] = lambda text: None,
+    advanced: Advanced = lambda text: None,
     timeout: float = 1800.0,
     warns: bool = True,
     max_bad_rows: int = 0,

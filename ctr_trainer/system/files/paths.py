@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from pyarrow import fs
 
-Advanced: TypeAlias = Callable[[str], object]  # It is called with a text as long work progresses.
+Advanced: TypeAlias = Callable[[str], object]  # Called with a text as long work progresses.
 _PATTERN = re.compile(r"[*?\[]")
 _STREAM_BYTES = 8 << 20  # Number of bytes per request when reading a stream.
 _LOCAL = "file://"
@@ -162,7 +162,7 @@ class StorePath(JsonFile, PureStorePath):
     def hold(self, refusal: Callable[[str], str]) -> Lease:
         return Lease(StorePlace(self, refusal))
 
-    def copy_from(self, source: Path, advanced: Callable[[str], object] = lambda text: None) -> None:
+    def copy_from(self, source: Path, advanced: Advanced = lambda text: None) -> None:
         filesystem, path = self._opened()
         with self._asking(f"made from {source}"):
             if isinstance(source, StorePath) and source._root == self._root and source.size() <= MOST_COPIED:
@@ -179,7 +179,7 @@ class StorePath(JsonFile, PureStorePath):
     def sync(self) -> None:
         """Does nothing, because all written bytes are already in the store."""
 
-    def move_to(self, target: Any, seal: str, advanced: Callable[[str], object] = lambda text: None) -> None:
+    def move_to(self, target: Any, seal: str, advanced: Advanced = lambda text: None) -> None:
         names = sorted(self.files(), key=lambda name: name == seal)
         for name in names:
             (target / name).copy_from(self / name, advanced)
@@ -249,7 +249,7 @@ PathLease: TypeAlias = FileLease | Lease  # A lease of a path, until `close` or 
 AnyPath: TypeAlias = str | os.PathLike | Path  # A path or URL that a user may specify; see `path_of`.
 
 
-def bytes_and_crc32(path: Path, advanced: Callable[[str], object] = lambda text: None) -> tuple[int, int]:
+def bytes_and_crc32(path: Path, advanced: Advanced = lambda text: None) -> tuple[int, int]:
     """Returns (number of bytes, CRC-32) of a file, in one pass. Calls `advanced` with a text after each block."""
     size = crc32 = 0
     for block in path.blocks(_STREAM_BYTES):
